@@ -126,12 +126,19 @@ class Azure:
         client = self.client("compute")
         content = {} if body is None else {"json": body}
         response = client.send_request(HttpRequest(method, url, params=dict(params), **content), **limits)
-        if response.status_code not in {200, 201, 202}:
+        if response.status_code not in {200, 201, 202, 204}:
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
+        if method == "DELETE" and not response.content:
+            return {}
         found = response.json()
         if not isinstance(found, dict):
             raise TypeError("the reply is not an object")
         return found
+
+    def token(self, timeout_s: float) -> str:
+        """The access token. Raises NoCredentialsError and NotSentError."""
+        self._tokens.ready(timeout_s)
+        return str(self._tokens.get_token().token)
 
     def client(self, name: str) -> Any:
         """One of the SDK's clients: compute or network."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from provisioners.account import CloudAccount, Wish
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
@@ -32,11 +33,18 @@ def _types(settings: AzureSettings, timeout_s: float) -> tuple[str, Sequence[Any
     return types.SOURCE, types.read(settings, timeout_s)
 
 
+def _account(settings: AzureSettings, wish: Wish) -> CloudAccount:
+    from provisioners.azure.account.hand import AzureAccount
+
+    return AzureAccount(settings, wish)
+
+
 AZURE = Descriptor(
     name="azure",
     settings=AzureSettings,
     factory=_provisioner,
     types=_types,
+    account=_account,
     metadata="azure",
     notice_s=30.0,
     host=HostTraits(

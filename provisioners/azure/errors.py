@@ -150,6 +150,12 @@ TABLE: Sequence[Code] = (
 )
 
 ERRORS = ErrorTable(TABLE)
+_MISSING = frozenset({"ResourceNotFound", "NotFound", "RoleDefinitionDoesNotExist", "ContainerNotFound", "HTTP 404"})
+
+
+def is_missing(code: str) -> bool:
+    """Whether the resource does not exist."""
+    return code in _MISSING
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ answers, calls that arrive twice, a clock that differs, wrong credentials and mi
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,8 @@ from tests.clouds.machines import Machines
 
 TENANT = "99999999-8888-7777-6666-555555555555"
 _SECRET = "client-secret"  # noqa: S105 - the test cloud's only one
-_TOKEN = "a-token-of-the-test-cloud"  # noqa: S105
+# A JWT whose claims name an application.
+_TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps({'appid': 'spotsupd'}).encode()).decode().rstrip('=')}.c2ln"
 FAULTS = {
     "throttled": FakeAzureError("TooManyRequests", "The request is being throttled.", {"Retry-After": "1"}),
     "transient": FakeAzureError("ServiceUnavailable", "The service is unavailable."),

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from provisioners.catalog import load_catalog
 from tests.clouds import azure_machines as kept
+from tests.clouds.azure_account import Subscription
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, check
 from tests.clouds.azure_wire import Call, FakeAzureError, resource
@@ -44,6 +45,7 @@ class Arm:
         self.failing: list[tuple[str, float]] = []
         self.scale_set: dict[str, Any] = {"orchestrationMode": "Flexible", "singlePlacementGroup": True}
         self.assignments: dict[str, dict[str, Any]] = {}
+        self.account = Subscription()
         # Method, path, the permission without "Microsoft.", and what answers.
         self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
             ("GET", _IN_GROUP, "Resources/subscriptions/resourceGroups/read", self._group),
@@ -114,6 +116,7 @@ class Arm:
                 "Insights/eventtypes/values/read",
                 self._log,
             ),
+            *self.account.routes,
         ]
 
     def action_of(self, call: Call) -> str:
@@ -133,6 +136,7 @@ class Arm:
             )
         if names.get("group", GROUP).lower() != GROUP:
             raise FakeAzureError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
+        self.account.admit(call)
         return handler(call, names)
 
     def _route(self, call: Call) -> tuple[str, Callable[[Call, dict[str, str]], Answer], dict[str, str]]:
@@ -328,11 +332,14 @@ class Arm:
         return Answer(200, {"value": self.granted})
 
     def _subnet(self, call: Call, _names: dict[str, str]) -> Answer:
-        if call.path.lower() not in {each.lower() for each in SUBNETS.values()}:
+        made = self.account.find(call.path.rpartition("/subnets/")[0])
+        if made is None and call.path.lower() not in {each.lower() for each in SUBNETS.values()}:
             raise FakeAzureError("NotFound", f"Subnet {call.path.rpartition('/')[2]} is not found.")
         return Answer(200, {"id": call.path, "name": call.path.rpartition("/")[2], "properties": {}})
 
     def _security_group(self, call: Call, _names: dict[str, str]) -> Answer:
+        if made := self.account.find(call.path):
+            return Answer(200, made)
         if call.path.lower() != SECURITY_GROUP.lower():
             raise FakeAzureError("ResourceNotFound", f"{call.path.rpartition('/')[2]} was not found.")
         return Answer(200, {"id": call.path, "name": "nodes", "properties": {"securityRules": self.rules}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ _STATUS = {
     "ResourceNotFound": 404,
     "ResourceGroupNotFound": 404,
     "NotFound": 404,
+    "ContainerNotFound": 404,
+    "RoleDefinitionDoesNotExist": 404,
+    "PrincipalNotFound": 400,
     "PreconditionFailed": 412,
     "AuthorizationFailed": 403,
     "InvalidAuthenticationToken": 401,
@@ -97,8 +101,9 @@ def complaints(body: object, model: type = models.VirtualMachine, where: str = "
 
 
 def _hints(model: type) -> dict[str, Any]:
-    names = {"_models": models, "_types": types, "datetime": __import__("datetime")}
-    names |= {name: getattr(models, name) for name in models.__all__}
+    package = sys.modules[model.__module__.rpartition(".")[0]]
+    names = {"_models": package, "_types": types, "datetime": __import__("datetime")}
+    names |= {name: getattr(package, name) for name in package.__all__}
     return typing.get_type_hints(model, globalns={**vars(__import__(model.__module__, fromlist=["x"])), **names})
 
 

@@ -292,9 +292,9 @@ def test_gpus_count_towards_their_quota() -> None:
 
 
 def test_the_metrics_are_googles_own() -> None:
-    from tests.clouds.gcp_wire import _document
+    from tests.clouds.gcp_wire import COMPUTE, _document
 
-    known = set(_document()["schemas"]["Quota"]["properties"]["metric"]["enum"])
+    known = set(_document(COMPUTE)["schemas"]["Quota"]["properties"]["metric"]["enum"])
     for metric in quota._METRICS.values():
         assert {metric, f"PREEMPTIBLE_{metric}"} & known
     assert quota.ALL_REGIONS in known

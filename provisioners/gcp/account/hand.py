@@ -66,6 +66,7 @@ class GcpAccount:
         self._names = Names(wish.owner.cluster, settings.project)
         self._path = f"v1/projects/{settings.project}"
         self._zones: dict[str, str] | None = None
+        self._has_bucket = False
         # As the last look and the steps after it showed them.
         self._bound: frozenset[Binding] = frozenset()
         self._addresses: dict[str, str] = {}
@@ -83,6 +84,7 @@ class GcpAccount:
     def missing(self) -> Plan:
         """As CloudAccount says."""
         needed = self._wanted()
+        self._check_bucket(needed)
         accounts = tuple(self._look.accounts()) if needed.accounts else ()
         # There is no policy of an account that is not there.
         known = {PROJECT, *(each.email for each in accounts if each.email not in self._young)}
@@ -301,6 +303,15 @@ class GcpAccount:
                     raise ProvisionerError(f"{region} has no zone for a Filestore instance")
                 self._zones[region] = min(names.last_of(each) for each in found.zones)
         return wanted(self._settings, self._wish, self._zones)
+
+    def _check_bucket(self, needed: Wanted) -> None:
+        """Raises ProvisionerError for one that is not there: it would be waited for, to the end."""
+        for each in needed.bindings:
+            if each.resource.startswith("gs://") and not self._has_bucket:
+                if self._look.policy(each.resource) is None:
+                    command = f"gcloud storage buckets create {each.resource} --project {self._settings.project}"
+                    raise ProvisionerError(f"there is no bucket {each.resource}: name another one, or `{command}`")
+                self._has_bucket = True
 
     def _of_young(self, resources: set[str]) -> frozenset[Binding]:
         """The bindings of accounts that this process has made: none where IAM refuses to say."""

@@ -1,0 +1,146 @@
+"""Calls for an account: those that look are repeated, those that change something are made once; a refusal says whether
+to look again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from provisioners.account import NotYetError
+from provisioners.azure.client import CREDENTIALS_HINT, MAX_PAGES, Azure, Clients
+from provisioners.azure.errors import ERRORS, is_missing
+from provisioners.azure.settings import AzureSettings
+from provisioners.base import DeniedError, ProvisionerError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.codes import ApiError
+
+CALL_S = 20.0
+ALLOWED = "docs/permissions/azure-account-role.json"
+NETWORKS, IDENTITIES = "Microsoft.Network", "Microsoft.ManagedIdentity"
+AUTHORIZATION, STORAGE = "Microsoft.Authorization", "Microsoft.Storage"
+_VERSIONS = {
+    NETWORKS: "2024-05-01",
+    IDENTITIES: "2023-01-31",
+    AUTHORIZATION: "2022-04-01",
+    STORAGE: "2023-05-01",
+    "resources": "2021-04-01",
+}
+# What is there already, not there yet, being changed, or still in use: the next look decides. Sources: "Troubleshoot
+# Azure RBAC" for roles and principals; terra-workspace-manager#502, cluster-api-provider-azure#172 for networks.
+NOT_YET = frozenset(
+    {
+        *("PrincipalNotFound", "RoleDefinitionDoesNotExist", "RoleAssignmentExists", "RoleDefinitionHasAssignments"),
+        *("InUseNetworkSecurityGroupCannotBeDeleted", "InUseSubnetCannotBeDeleted", "SecurityRuleConflict"),
+        *("ReferencedResourceNotProvisioned", "ResourceNotFound", "NotFound", "ParentResourceNotFound"),
+        *("CanceledAndSupersededDueToAnotherOperation", "OperationNotAllowedOnResourceBeingDeleted"),
+    }
+)
+_PERMISSION = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "LinkedAccessCheckFailed", "HTTP 403"})
+_REGISTER = frozenset({"MissingSubscriptionRegistration", "SubscriptionNotRegistered"})
+
+
+class Calls:
+    """Resource Manager's REST. `api`: the provider of the resource."""
+
+    def __init__(self, settings: AzureSettings) -> None:
+        self._azure = Azure(settings)
+
+    def who(self) -> str:
+        """Whose the credentials are, as their token says; "" where it does not."""
+        try:
+            return name_in(self._azure.token(CALL_S))
+        except NoCredentialsError as error:
+            raise DeniedError(f"{error}{CREDENTIALS_HINT}") from error
+        except NotSentError as error:
+            raise ProvisionerError(str(error)) from error
+
+    def get(self, what: str, path: str, api: str) -> dict[str, Any] | None:
+        """A resource; None where there is none."""
+        try:
+            return self.ask(what, "GET", path, api)
+        except ApiError as error:
+            if is_missing(error.reply.code):
+                return None
+            raise
+
+    def ask(
+        self, what: str, method: str, path: str, api: str, params: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """A call that changes nothing. Raises ApiError, ProvisionerError."""
+        asked = {"api-version": _VERSIONS[api], **(params or {})}
+
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            found = clients.raw(method, path, asked, more)
+            if not {"id", "value", "name"} & set(found):
+                raise ValueError("the answer is no resource")
+            return found
+
+        found: dict[str, Any] = self._permitted(lambda: self._azure.ask(what, ask, Deadline(CALL_S)), api)
+        return found
+
+    def listed(
+        self, what: str, path: str, api: str, params: Mapping[str, str] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """All of a listing."""
+        url, asked = path, {"api-version": _VERSIONS[api], **(params or {})}
+        for _ in range(MAX_PAGES):
+            page = self._page(what, url, asked, api)
+            yield from page["value"]
+            if not (url := str(page.get("nextLink") or "")):
+                return
+            asked = {}  # it has them
+        raise ProvisionerError(f"Azure has more than {MAX_PAGES} pages of {what}")
+
+    def _page(self, what: str, url: str, asked: Mapping[str, str], api: str) -> dict[str, Any]:
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            found = clients.raw("GET", url, asked, more)
+            if not isinstance(found.get("value"), list):
+                raise TypeError("the page has no list")
+            return found
+
+        page: dict[str, Any] = self._permitted(lambda: self._azure.ask(what, ask, Deadline(CALL_S)), api)
+        return page
+
+    def change(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> None:
+        """A call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
+        asked = {"api-version": _VERSIONS[api]}
+
+        def once() -> Any:
+            return self._azure.once(what, lambda clients, more: clients.raw(method, path, asked, more, body), CALL_S)
+
+        try:
+            self._permitted(once, api)
+        except ApiError as error:
+            if error.reply.code in NOT_YET or is_missing(error.reply.code) or ERRORS.is_retryable(error.reply):
+                raise NotYetError(str(error)) from error
+            raise
+        except (NoAnswerError, NotSentError) as error:
+            raise NotYetError(str(error)) from error
+        except NoCredentialsError as error:
+            raise DeniedError(f"{error}{CREDENTIALS_HINT}") from error
+
+    def _permitted(self, call: Callable[[], Any], api: str) -> Any:
+        """Azure names the action that is missing; this says where all of them are. So with providers."""
+        try:
+            return call()
+        except ProvisionerError as error:
+            cause = error if isinstance(error, ApiError) else error.__cause__
+            code = cause.reply.code if isinstance(cause, ApiError) else ""
+            if code in _PERMISSION:
+                raise DeniedError(f"{cause}; {ALLOWED} has all that who runs this needs") from error
+            if code in _REGISTER:
+                command = f"az provider register --wait --namespace {api}"
+                raise DeniedError(f"{cause}; run once: {command}") from error
+            raise
+
+
+def name_in(token: str) -> str:
+    """Whom a token is for: a person's name, or an application's id. "" where it does not say: it is Azure's to read."""
+    parts = token.split(".")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=="))
+        return str(claims.get("upn") or claims.get("unique_name") or claims.get("appid") or claims.get("oid") or "")
+    except (IndexError, ValueError, AttributeError):
+        return ""

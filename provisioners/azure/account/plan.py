@@ -1,0 +1,301 @@
+"""Which steps lead from what is in the resource group to what should be, or to nothing. Pure.
+
+What has our tags is taken as it is, and put right where it differs; what has our name without our tags belongs to
+someone else, and nothing is done. Further sources that someone has added to a rule of ours stay, and so do other rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from provisioners.account import Plan
+from provisioners.azure.account.wanted import Grant, Group, Identity, Network, Role, Rule, Wanted
+from provisioners.base import Owner
+
+FIRST_PRIORITY, MAX_PRIORITY = 200, 4096  # of inbound rules; Azure's own follow
+GOING = "Deleting"
+_BROKEN = frozenset({"Failed", "Canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """A security group. `rules`: inbound ones of ours by name, each with whether it is as we write it; `taken`: the
+    priorities of all inbound ones by name."""
+
+    region: str
+    name: str
+    owner: Owner
+    state: str = "Succeeded"
+    rules: Mapping[str, tuple[Rule, bool]] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"the network security group {self.name} ({self.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNetwork:
+    """A virtual network."""
+
+    region: str
+    name: str
+    owner: Owner
+    state: str = "Succeeded"
+
+    def __str__(self) -> str:
+        return f"the virtual network {self.name} ({self.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIdentity:
+    """A managed identity."""
+
+    name: str
+    owner: Owner
+    principal: str = ""
+    client: str = ""
+
+    def __str__(self) -> str:
+        return f"the managed identity {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRole:
+    """A role definition. `path`: where it is read and deleted."""
+
+    id: str
+    path: str
+    name: str
+    owner: Owner
+    actions: frozenset[str] = frozenset()
+    data_actions: frozenset[str] = frozenset()
+    scopes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"the role {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGrant:
+    """A role assignment. `id`: its resource id."""
+
+    id: str
+    grant: Grant
+
+
+Found: TypeAlias = FoundGroup | FoundNetwork | FoundIdentity | FoundRole
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is there: under our names, and also with our tags. `grants`: those of identities of ours."""
+
+    groups: tuple[FoundGroup, ...] = ()
+    networks: tuple[FoundNetwork, ...] = ()
+    identities: tuple[FoundIdentity, ...] = ()
+    roles: tuple[FoundRole, ...] = ()
+    grants: tuple[FoundGrant, ...] = ()
+
+
+# -- steps -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    @property
+    def cost(self) -> str:
+        """Nothing."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeGroup(_Free):
+    """A security group without rules but Azure's own."""
+
+    group: Group
+
+    def __str__(self) -> str:
+        return f"make the network security group {self.group.name} ({self.group.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class SetRule(_Free):
+    """One rule, at a priority that is free."""
+
+    group: str
+    region: str
+    rule: Rule
+    priority: int
+
+    def __str__(self) -> str:
+        return f"let the network security group {self.group} ({self.region}) admit {self.rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeNetwork(_Free):
+    """A virtual network and its subnet."""
+
+    network: Network
+
+    def __str__(self) -> str:
+        return f"make the virtual network {self.network.name} ({self.network.region}) with one subnet"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeIdentity(_Free):
+    """A managed identity."""
+
+    identity: Identity
+
+    def __str__(self) -> str:
+        return f"make the managed identity {self.identity.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetRole(_Free):
+    """Write a role, or write it anew."""
+
+    role: Role
+    again: bool
+
+    def __str__(self) -> str:
+        return f"{'write' if self.again else 'make'} the role {self.role.name!r}{' anew' if self.again else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(_Free):
+    """Give an identity a role."""
+
+    grant: Grant
+    role: str  # its name, for people
+
+    def __str__(self) -> str:
+        return f"give {self.grant.identity} the role {self.role!r} on {self.grant.scope}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(_Free):
+    """Delete one thing. `id`: the resource's, or its name in the resource group."""
+
+    kind: str
+    id: str
+    name: str
+    state: str = ""
+
+    def __str__(self) -> str:
+        return f"delete the {self.kind} {self.name}"
+
+
+GROUP, NETWORK = "network security group", "virtual network"
+IDENTITY, ROLE, ASSIGNMENT = "managed identity", "role", "role assignment"
+
+Make: TypeAlias = MakeGroup | SetRule | MakeNetwork | MakeIdentity | SetRole | Assign
+
+# -- making ------------------------------------------------------------------------------------------------
+
+
+def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
+    """What is to be made, in order: what others need comes first."""
+    problems = list(_problems(wanted, facts, owner))
+    if problems:
+        return Plan(problems=tuple(problems))
+    steps: list[Make] = []
+    for group in wanted.groups:
+        steps += _group(group, facts)
+    networks = {each.name: each for each in facts.networks}
+    for network in wanted.networks:
+        there = networks.get(network.name)
+        steps += [] if there and there.state != GOING else [MakeNetwork(network)]
+    identities = {each.name: each for each in facts.identities}
+    steps += [MakeIdentity(each) for each in wanted.identities if each.name not in identities]
+    roles = {each.id.lower(): each for each in facts.roles}
+    for role in wanted.roles:
+        found = roles.get(role.id.lower())
+        if found is None or not _is_same(found, role):
+            steps.append(SetRole(role, again=found is not None))
+    granted = {_key(each.grant) for each in facts.grants}
+    titles = {each.id: each.name for each in wanted.roles}
+    steps += [Assign(each, titles[each.role]) for each in wanted.grants if _key(each) not in granted]
+    return Plan(tuple(steps))
+
+
+def _key(grant: Grant) -> tuple[str, str, str, str]:
+    """Azure gives ids back in other letters than it got them."""
+    return grant.role.lower().rpartition("/")[2], grant.identity, grant.scope.lower(), "".join(grant.condition.split())
+
+
+def _is_same(found: FoundRole, role: Role) -> bool:
+    scopes = tuple(each.lower() for each in found.scopes)
+    same = (found.actions, found.data_actions) == (role.actions, role.data_actions)
+    return same and scopes == (role.scope.lower(),)
+
+
+def _group(group: Group, facts: Facts) -> Iterator[Make]:
+    found = next((each for each in facts.groups if each.name == group.name), None)
+    if found is None or found.state == GOING:
+        yield MakeGroup(group)
+    rules = found.rules if found else {}
+    taken = dict(found.taken) if found else {}
+    for rule in group.rules:
+        have, plain = rules.get(rule.name, (Rule(rule.name, 0, ()), False))
+        sources = (*have.sources, *(each for each in rule.sources if each not in have.sources))
+        whole = Rule(rule.name, rule.port, sources)
+        priority = taken.get(rule.name) or next(
+            each for each in range(FIRST_PRIORITY, MAX_PRIORITY) if each not in taken.values()
+        )
+        taken[rule.name] = priority
+        if not plain or have != whole:
+            yield SetRule(group.name, group.region, whole, priority)
+
+
+def _problems(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
+    """What has a name of ours, and not our tags."""
+    names = {each.name for part in (wanted.groups, wanted.networks, wanted.identities) for each in part}
+    ids = {each.id.lower() for each in wanted.roles}
+    things: list[FoundGroup | FoundNetwork | FoundIdentity] = [*facts.groups, *facts.networks, *facts.identities]
+    for found in things:
+        if found.owner != owner and found.name in names:
+            yield _not_ours(found)
+    for role in facts.roles:
+        if role.owner != owner and role.id.lower() in ids:
+            yield _not_ours(role)
+    regions = {each.name: each.region for each in wanted.groups} | {each.name: each.region for each in wanted.networks}
+    placed: list[FoundGroup | FoundNetwork] = [*facts.groups, *facts.networks]
+    for there in placed:
+        if there.owner == owner and there.state in _BROKEN:
+            # To write it again would take away the rules that others have added.
+            yield f"{there} is in the state {there.state}: look at it in the portal, or delete it, and repeat"
+        if there.owner == owner and regions.get(there.name, there.region) != there.region:
+            yield f"{there} is not in {regions[there.name]}: delete it, and repeat"
+
+
+def _not_ours(found: Found) -> str:
+    mark = found.owner.key_mark
+    whose = f"another installation's (key mark {mark})" if mark else "not spotsup's: nothing names its owner"
+    return f"{found} is {whose}; nothing was made: give --cluster another name, or delete it"
+
+
+# -- deleting ----------------------------------------------------------------------------------------------
+
+
+def remaining(facts: Facts, owner: Owner) -> Plan:
+    """What is to be deleted, in order: an identity's roles go before it, or the assignments stay without a name."""
+    mine = {each.name for each in facts.identities if each.owner == owner}
+    grants = [each for each in facts.grants if each.grant.identity in mine]
+    titles = {each.id.lower().rpartition("/")[2]: each.name for each in facts.roles}
+    steps = [
+        Delete(ASSIGNMENT, each.id, f"of {titles.get(_key(each.grant)[0], 'another role')!r} on {each.grant.scope}")
+        for each in sorted(grants, key=lambda each: each.id)
+    ]
+    steps += [Delete(IDENTITY, each.name, each.name) for each in facts.identities if each.owner == owner]
+    steps += [Delete(ROLE, each.path, repr(each.name)) for each in facts.roles if each.owner == owner]
+    placed: list[FoundGroup | FoundNetwork] = [*facts.groups, *facts.networks]
+    for there in placed:
+        kind = GROUP if isinstance(there, FoundGroup) else NETWORK
+        if there.owner == owner:
+            steps.append(Delete(kind, there.name, f"{there.name} ({there.region})", there.state))
+    found: list[Found] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles]
+    left = [f"{each} stays: it does not have this installation's tags" for each in found if each.owner != owner]
+    return Plan(tuple(steps), left=tuple(left))
