@@ -31,8 +31,8 @@ from provisioners.base import (
 from provisioners.catalog import load_catalog, merged
 from provisioners.gcp.provisioner import GcpProvisioner
 from tests.clouds.base import bare
-from tests.clouds.gcp import PROJECT, Cloud, Server
-from tests.clouds.gcp_compute import rule
+from tests.clouds.gcp import Cloud, Server
+from tests.clouds.gcp_compute import PROJECT, rule
 from tests.clouds.machines import PaperMachines
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for

@@ -12,7 +12,7 @@ import yaml
 
 from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
 from provisioners.registry import CLOUDS
-from tests.clouds import azure_machines, gcp
+from tests.clouds import azure_machines, gcp_compute
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_at, request_for
 from tests.unit.test_cloud_docs import granted as granted_on_ec2
@@ -79,14 +79,14 @@ def test_ec2s_policy_grants_exactly_what_is_called() -> None:
 
 def test_compute_engines_role_grants_exactly_what_is_called() -> None:
     with wire_cloud("gcp") as server:
-        server.cloud.compute.images[gcp.PROJECT] = {"ours"}
+        server.cloud.compute.images[gcp_compute.PROJECT] = {"ours"}
         do_everything(
             server,
-            image=f"projects/{gcp.PROJECT}/global/images/ours",
+            image=f"projects/{gcp_compute.PROJECT}/global/images/ours",
             images={"T4": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64"},
             subnetworks={"us-central1": "default"},
             network_tags=("gpu",),
-            service_account=f"nodes@{gcp.PROJECT}.iam.gserviceaccount.com",
+            service_account=f"nodes@{gcp_compute.PROJECT}.iam.gserviceaccount.com",
         )
         assert granted_on_gcp("gcp-role.yaml") | {ON_THE_ACCOUNT} == server.cloud.used()
 
