@@ -86,9 +86,9 @@ class Ranks:
 
         wait(what, done, timeout_s)
 
-    def end(self) -> str:
+    def end(self, timeout_s: float = 90.0) -> str:
         """Wait for a good end. What rank 0 printed."""
-        self.wait("the end", lambda: all(process.exitcode == 0 for process in self._processes))
+        self.wait("the end", lambda: all(process.exitcode == 0 for process in self._processes), timeout_s)
         return self.output()
 
 

@@ -60,13 +60,14 @@ def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path)
     assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
 
 
+@pytest.mark.timeout(400)  # dozens of collectives per step: 75 s on a very busy machine
 def test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks(tmp_path: Path) -> None:
     path = script("tensor_parallel.py", tmp_path)
-    before = steps(until_parked(path, tmp_path, 4)[0])
+    before = steps(until_parked(path, tmp_path, 4, timeout_s=180.0)[0])
     with Ranks(path, tmp_path, 2) as ranks:
-        after = steps(ranks.end())
+        after = steps(ranks.end(timeout_s=180.0))
     assert before
-    assert [*before, *after] == list(range(1, 51))
+    assert [*before, *after] == list(range(1, 21))
 
 
 def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str, tmp_path: Path) -> None:
