@@ -109,7 +109,9 @@ def test_a_cloud_that_hangs_fails_the_check_in_time(installation: Installation) 
     done = spotsupd("--config", config, "--embedded-etcd", "--timeout", "1", **installation.server.environ)
     assert done.returncode == 1
     (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("not ok")]
-    assert wrong.startswith("not ok  aws, credentials: STS in us-east-1 gave no usable answer")
+    said = wrong.removeprefix("not ok  aws, credentials: STS in us-east-1 ")
+    # The latter where the time is over before the call: loading the SDK takes that long on a busy computer.
+    assert said.startswith(("gave no usable answer", "did not answer in time")), wrong
 
 
 def test_a_missing_sdk(installation: Installation) -> None:
