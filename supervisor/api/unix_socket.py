@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -81,7 +82,9 @@ def _gid(group: str) -> int:
 
 def _why_not(path: Path, group: str, error: OSError) -> str:
     if group and isinstance(error, PermissionError) and path.exists():
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        user = str(os.geteuid())
+        with contextlib.suppress(KeyError):  # a user without a name, as in containers
+            user = pwd.getpwuid(os.geteuid()).pw_name
         return (
             f"{path} cannot be given to the group {group} of api.group, of which {user} is no member: "
             f"`usermod -aG {group} {user}`, and start spotsupd again; the shipped unit can use the group {user} only"
