@@ -28,9 +28,11 @@ def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, m
     began = time.monotonic()
     assert reader.read() is None
     assert time.monotonic() - began >= 1.0
-    deadline = time.time() + 120
+    before = time.time()
     assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
-    assert reader.read() == pytest.approx(deadline, abs=5.0)
+    deadline = reader.read()
+    assert deadline is not None
+    assert before + 119 < deadline < time.time() + 121
 
 
 def test_a_token_that_is_no_longer_taken_is_renewed(machine: Instance) -> None:

@@ -31,9 +31,11 @@ def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, m
     began = time.monotonic()
     assert reader.read() is None
     assert time.monotonic() - began >= 1.0
-    deadline = time.time() + 120
+    before = time.time()
     assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
-    assert reader.read() == pytest.approx(deadline, abs=5.0)
+    deadline = reader.read()
+    assert deadline is not None
+    assert before + 119 < deadline < time.time() + 121
 
 
 def test_the_service_is_as_strict_as_azures(machine: Instance) -> None:
@@ -86,7 +88,10 @@ def test_a_machine_that_goes_is_a_notice(kind: str) -> None:
 
 def test_an_event_that_has_started_is_now() -> None:
     with service([event(not_before="")]) as url:
-        assert AzureReader(url).read() == pytest.approx(time.time(), abs=5.0)
+        before = time.time()
+        deadline = AzureReader(url).read()
+        assert deadline is not None
+        assert before - 1 < deadline < time.time() + 1
 
 
 def test_the_neighbours_events_are_not_ours() -> None:

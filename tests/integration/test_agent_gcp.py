@@ -32,16 +32,19 @@ def test_a_notice_ends_a_wait_at_once(local_cloud: LocalCloud, machine: Instance
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reader.read)
         time.sleep(0.5)  # so that it waits, most probably; the answer is the same where it does not yet
-        deadline = time.time() + 30
-        began = time.monotonic()
+        before = time.time()
         assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
-        assert waiting.result(timeout=15) == pytest.approx(deadline, abs=8.0)
-        assert time.monotonic() - began < 10.0
+        deadline = waiting.result(timeout=gcp._WAIT_S / 2)
+        assert deadline is not None
+        assert before + 29 < deadline < time.time() + 31
 
 
 def test_a_notice_from_before_is_seen(local_cloud: LocalCloud, machine: Instance) -> None:
     assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
-    assert GcpReader(machine.metadata_url).read() == pytest.approx(time.time() + 30, abs=5.0)
+    before = time.time()
+    deadline = GcpReader(machine.metadata_url).read()
+    assert deadline is not None
+    assert before + 29 < deadline < time.time() + 31
 
 
 def test_a_wait_without_news_ends(machine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +97,10 @@ def service(answers: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list[dic
 def test_a_longer_notice_is_written_down_on_the_machine(item: str | None, notice_s: float) -> None:
     answers = {PREEMPTED: (200, "TRUE"), **({NOTICE: (200, item)} if item is not None else {})}
     with service(answers) as (url, _):
-        assert GcpReader(url).read() == pytest.approx(time.time() + notice_s + 30, abs=5.0)
+        before = time.time()
+        deadline = GcpReader(url).read()
+        assert deadline is not None
+        assert before < deadline - notice_s - 29 < time.time() + 2
 
 
 def test_a_service_that_does_not_wait_is_not_asked_without_end() -> None:

@@ -133,6 +133,7 @@ MUTANTS = (
         "supervisor.planner.release",
         "        case N.DRAINING if has_left(draft, node):",
         "        case N.DRAINING:",
+        "sim/test_drain_and_pause.py::test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order",
     ),
     Mutant(
         "one place per job",
