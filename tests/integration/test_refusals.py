@@ -67,8 +67,9 @@ RENEW = {
     "azure": "renew the daemon's Azure credentials",
 }
 GONE = "projects/ubuntu-os-accelerator-images/global/images/family/nothing"
+RENEW_OR_ENABLE = f"{RENEW['aws']}, or enable the region, if it is one that an account has to enable"
 CASES = (
-    Case("aws", "credentials", "credentials", RENEW["aws"], RENEW["aws"], credentials("wrong")),
+    Case("aws", "credentials", "credentials", RENEW_OR_ENABLE, RENEW_OR_ENABLE, credentials("wrong")),
     Case(
         "aws",
         "expired token",

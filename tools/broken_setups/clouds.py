@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from tools.broken_setups.row import CLOUDS, BrokenSetup
 
-_AWS_RENEW = (
-    "renew the daemon's AWS credentials, or enable the region for the account, where it is none of those that always "
-    "are"
-)
+_AWS_RENEW = "renew the daemon's AWS credentials, or enable the region, if it is one that an account has to enable"
 _AWS_ROLE = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
 
 ROWS = (
