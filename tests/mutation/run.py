@@ -37,7 +37,7 @@ ABOVE = (
     *("supervisor.app", "supervisor.cli", "tests."),
 )
 WHERE = (("supervisor/planner", "*.py"), ("supervisor/market", "*.py"), ("supervisor", "model*.py"))
-PURE, SIMULATED = ("test_plan_*.py", "test_market.py", "test_tables.py"), "tests.sim"
+PURE, SIMULATED = ("test_plan_*.py", "test_market*.py", "test_tables.py", "test_boundaries.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
 MAX_TEST_S, MAX_TESTS_S = 0.3, 1.0  # of CPU, for simulated tests
 MIN_KILLED, MIN_KILLED_PER_MODULE = 0.90, 0.85
