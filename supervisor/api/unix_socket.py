@@ -50,7 +50,7 @@ def bind_socket(path: Path, group: str = "") -> socket.socket:
         listening.bind(os.fspath(path))
         if gid is not None:
             # In this order: another group than the intended one never has it.
-            os.chown(path, -1, gid)
+            _give(path, gid)
             path.chmod(0o660)
     except OSError as error:
         listening.close()
@@ -67,8 +67,14 @@ def _make_folder(folder: Path, gid: int | None) -> None:
         return
     folder.mkdir(parents=True, mode=0o700)
     if gid is not None:
-        os.chown(folder, -1, gid)
+        _give(folder, gid)
         folder.chmod(0o750)
+
+
+def _give(path: Path, gid: int) -> None:
+    """To a group. The shipped unit forbids chown(), also where it would change nothing."""
+    if path.stat().st_gid != gid:
+        os.chown(path, -1, gid)
 
 
 def _gid(group: str) -> int:

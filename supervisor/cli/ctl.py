@@ -12,10 +12,18 @@ from supervisor.cli import bench_network, change, operate, status, submit
 from supervisor.cli.common import EXIT_CODES
 
 
+def default_socket(host: Path, own: Path, *, root: bool) -> Path:
+    """The daemon's socket below one of two state folders: the host's for root, and for users without a daemon of their
+    own where the host has one.
+    """
+    folder = host if root or (host.is_dir() and not own.is_dir()) else own
+    return folder / "spotsupd.sock"
+
+
 def _default_socket() -> Path:
     # As in supervisor.config, without loading pydantic.
-    state = "/var/lib/spotsup" if os.geteuid() == 0 else os.environ.get("XDG_STATE_HOME", "~/.local/state") + "/spotsup"
-    return Path(state).expanduser() / "spotsupd.sock"
+    own = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "spotsup"
+    return default_socket(Path("/var/lib/spotsup"), own, root=os.geteuid() == 0)
 
 
 @click.group(

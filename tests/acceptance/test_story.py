@@ -142,6 +142,9 @@ class Installation:
         assert {line.split()[0] for line in checked.splitlines()} == {"ok"}, checked
         self.run(self.documented("On a host", "sudo systemctl enable --now spotsupd"))
         assert "leader" in self.run(self.documented("On a host", "sudo spotsupctl daemon status"))
+        # a member of the daemon's group needs no sudo, and no setting
+        self.run("sudo useradd --create-home --groups spotsup ann")
+        assert "leader" in self.run("cd / && sudo -u ann spotsupctl daemon status")
 
     def submit(self, name: str, nodes: str, steps: int) -> None:
         """The job of the README, by one command."""

@@ -22,6 +22,7 @@ from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket, closed_folder
 from supervisor.cli.check import check_installation
 from supervisor.cli.client import Client
+from supervisor.cli.ctl import default_socket
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, DaemonUnreachableError, SpotsupError, StartError
 from supervisor.runtime.loop import Status
@@ -78,8 +79,30 @@ def test_with_a_group_its_members_may_use_it_and_nobody_else_at_any_time(
     path = tmp_path / "s"
     seen = modes_at(monkeypatch, path)
     with closing(bind_socket(path, MINE)):
-        assert seen == ["600", "600"], "until it has its group"
+        assert seen == ["600"], "until it has its group, which the shipped unit lets nobody give: chown() is forbidden"
         assert (mode(path), path.stat().st_gid) == ("660", os.getegid())
+
+
+@needs_root
+def test_another_group_is_given_while_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, group = (
+        tmp_path / "s",
+        grp.getgrgid(next(each.gr_gid for each in grp.getgrall() if each.gr_gid != os.getegid())),
+    )
+    seen = modes_at(monkeypatch, path)
+    with closing(bind_socket(path, group.gr_name)):
+        assert seen == ["600", "600"]
+        assert (mode(path), path.stat().st_gid) == ("660", group.gr_gid)
+
+
+def test_users_without_a_daemon_of_their_own_use_the_hosts(tmp_path: Path) -> None:
+    host, own = tmp_path / "host", tmp_path / "own"
+    assert default_socket(host, own, root=False) == own / "spotsupd.sock"
+    host.mkdir()
+    assert default_socket(host, own, root=False) == host / "spotsupd.sock"
+    own.mkdir()
+    assert default_socket(host, own, root=False) == own / "spotsupd.sock"
+    assert default_socket(host, own, root=True) == host / "spotsupd.sock"
 
 
 def test_a_folder_that_it_makes_lets_the_group_pass(tmp_path: Path) -> None:

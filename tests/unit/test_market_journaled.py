@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +50,10 @@ def test_a_refusal_reaches_as_far_as_before(scope: Scope) -> None:
     found = memory_of(written(memory), NOW)
     places = [
         OFFER,
-        *(replace(OFFER, **{name: "another"}) for name in ("cloud", "region", "zone", "instance_type", "quota")),
+        *(
+            replace(OFFER, **cast("Any", {name: "another"}))
+            for name in ("cloud", "region", "zone", "instance_type", "quota")
+        ),
         replace(OFFER, market=Market.ON_DEMAND),
     ]
     reached = [bool(memory.refusal(each, NOW, spare=False)) for each in places]
@@ -131,7 +135,7 @@ def test_quotas_without_a_name_are_those_of_the_type_in_its_region() -> None:
     memory = CapacityMemory().remember(unnamed, Quota(Scope.QUOTA, 60.0, "quota"), NOW, spare=False)
     assert memory.refusal(replace(unnamed, zone="zone-b"), NOW, spare=False)
     for another in ("cloud", "region", "instance_type"):
-        assert not memory.refusal(replace(unnamed, **{another: "another"}), NOW, spare=False)
+        assert not memory.refusal(replace(unnamed, **cast("Any", {another: "another"})), NOW, spare=False)
 
 
 def test_a_late_refusal_of_one_pool_leaves_those_of_others() -> None:
