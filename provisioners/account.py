@@ -7,7 +7,7 @@ shows its own work late need nothing of their own: the next look decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +44,42 @@ class Step(Protocol):
     def cost(self) -> str:
         """What it costs from then on; "" for nothing."""
         ...
+
+
+class Free:
+    """A step that costs nothing from then on."""
+
+    __slots__ = ()
+
+    @property
+    def cost(self) -> str:
+        """Nothing."""
+        return ""
+
+
+class Found(Protocol):
+    """Something in the account, and whose it is: `str` names it."""
+
+    @property
+    def owner(self) -> Owner:
+        """By its tags or marks; empty without any."""
+        ...
+
+
+def whose(found: Found, unmarked: str) -> str:
+    """Whose a thing is that is not this installation's. `unmarked`: what shows that it is no installation's."""
+    mark = found.owner.key_mark
+    return f"{found} is " + (f"another installation's (key mark {mark})" if mark else f"not spotsup's: {unmarked}")
+
+
+def not_ours(found: Found, unmarked: str) -> str:
+    """Why nothing is made where a thing has a name of ours and not our tags, and what to do."""
+    return f"{whose(found, unmarked)}; nothing was made: give --cluster another name, or delete it"
+
+
+def left_alone(found: Iterable[Found], owner: Owner, marked_by: str = "tags") -> list[str]:
+    """What of these stays, because it is not `owner`'s."""
+    return [f"{each} stays: it does not have this installation's {marked_by}" for each in found if each.owner != owner]
 
 
 @dataclass(frozen=True, slots=True)

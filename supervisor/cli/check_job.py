@@ -33,7 +33,7 @@ def read_job(path: Path) -> JobSpec:
 
 
 def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:
-    """What `spotsupctl submit` would be told of the job's cloud. Nothing is launched."""
+    """What `spotsupctl submit` would say of the job's cloud. Nothing is launched."""
     rented = [name for name in clouds_of(config) if (found := config.cloud(name)) and not found.on_this_host]
     name = spec.placement.cloud or (rented[0] if len(rented) == 1 else "")
     if name not in rented:

@@ -178,8 +178,9 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     stack.wait_for(
         lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the daemon to know its job"
     )
+    # it waits for a moment where the node's agent is in the new etcd before its round is
+    stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
     steps.wait_for_more()
-    assert status(stack)["state"] == "running"
     assert [machine["id"] for machine in stack.machines()] == machines
     made = steps.made()
     assert made == list(range(1, len(made) + 1)), "training never stopped"

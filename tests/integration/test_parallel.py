@@ -102,13 +102,13 @@ def test_meshes_that_leave_out_ranks_are_refused() -> None:
 
 
 def test_names_tell_where_placements_do_not() -> None:
-    def told(*names: str) -> bool:
+    def is_data(*names: str) -> bool:
         dimensions = tuple(Dimension(name, 2, replicated=False) for name in names)
         return refusal([Distributed("w", dimensions, by_fsdp=False)], 2 ** len(names)) is None
 
-    assert all(told(*names) for names in (("dp",), ("fsdp",), ("data_parallel",), ("dp_replicate", "dp_shard")))
+    assert all(is_data(*names) for names in (("dp",), ("fsdp",), ("data_parallel",), ("dp_replicate", "dp_shard")))
     assert not any(
-        told(*names) for names in (("dp_shard_cp",), ("dp", "cp"), ("pp",), ("data", "model"), ("x",), ("",))
+        is_data(*names) for names in (("dp_shard_cp",), ("dp", "cp"), ("pp",), ("data", "model"), ("x",), ("",))
     )
 
 

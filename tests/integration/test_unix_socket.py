@@ -79,7 +79,9 @@ def test_with_a_group_its_members_may_use_it_and_nobody_else_at_any_time(
     path = tmp_path / "s"
     seen = modes_at(monkeypatch, path)
     with closing(bind_socket(path, MINE)):
-        assert seen == ["600"], "until it has its group, which the shipped unit lets nobody give: chown() is forbidden"
+        assert seen == ["600"], (
+            "until it has its group, which the shipped unit forbids to give: it lets no program call chown()"
+        )
         assert (mode(path), path.stat().st_gid) == ("660", os.getegid())
 
 

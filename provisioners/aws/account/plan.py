@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from provisioners.account import Plan
+from provisioners.account import Free, Plan, left_alone, not_ours
 from provisioners.aws.account.wanted import POLICY, SPOT_ROLE, FileSystem, Group, Role, Rule, Wanted
 from provisioners.base import Owner
 
@@ -88,15 +88,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Free:
-    @property
-    def cost(self) -> str:
-        """Nothing."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class MakeSpotRole(_Free):
+class MakeSpotRole(Free):
     """Once per account, for everyone in it; it belongs to AWS and is never deleted."""
 
     def __str__(self) -> str:
@@ -104,7 +96,7 @@ class MakeSpotRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeGroup(_Free):
+class MakeGroup(Free):
     """A security group without rules but EC2's own: everything out."""
 
     group: Group
@@ -114,7 +106,7 @@ class MakeGroup(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Allow(_Free):
+class Allow(Free):
     """One rule."""
 
     group: Group
@@ -125,7 +117,7 @@ class Allow(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeRole(_Free):
+class MakeRole(Free):
     """A role that instances may take."""
 
     role: Role
@@ -135,7 +127,7 @@ class MakeRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class SetPolicy(_Free):
+class SetPolicy(Free):
     """Write the role's policy, or write it anew."""
 
     role: Role
@@ -147,7 +139,7 @@ class SetPolicy(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeProfile(_Free):
+class MakeProfile(Free):
     """The instance profile of a role."""
 
     name: str
@@ -157,7 +149,7 @@ class MakeProfile(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinProfile(_Free):
+class JoinProfile(Free):
     """Put the role into its profile."""
 
     name: str
@@ -182,7 +174,7 @@ class MakeFileSystem:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeTarget(_Free):
+class MakeTarget(Free):
     """A mount target."""
 
     file_system: FileSystem
@@ -193,7 +185,7 @@ class MakeTarget(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(_Free):
+class Delete(Free):
     """Delete one thing. `kind`: as of `ORDER`; `id`: as its API names it; `inside`: what it belongs to."""
 
     kind: str
@@ -278,9 +270,7 @@ def _foreign(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
 
 
 def _not_ours(found: Found) -> str:
-    mark = found.owner.key_mark
-    whose = f"another installation's (key mark {mark})" if mark else "not spotsup's: it has no tags"
-    return f"{found} is {whose}; nothing was made: give --cluster another name, or delete it"
+    return not_ours(found, "it has no tags")
 
 
 # -- deleting ----------------------------------------------------------------------------------------------
@@ -324,4 +314,4 @@ def _identities(facts: Facts, owner: Owner) -> Iterator[Delete]:
 
 def _left(facts: Facts, owner: Owner) -> list[str]:
     found: list[Found] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems]
-    return [f"{each} stays: it does not have this installation's tags" for each in found if each.owner != owner]
+    return left_alone(found, owner)

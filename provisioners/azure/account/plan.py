@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from provisioners.account import Plan
+from provisioners.account import Free, Plan, left_alone, not_ours
 from provisioners.azure.account.wanted import Grant, Group, Identity, Network, Role, Rule, Wanted
 from provisioners.base import Owner
 
@@ -103,15 +103,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Free:
-    @property
-    def cost(self) -> str:
-        """Nothing."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class MakeGroup(_Free):
+class MakeGroup(Free):
     """A security group without rules but Azure's own."""
 
     group: Group
@@ -121,7 +113,7 @@ class MakeGroup(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class SetRule(_Free):
+class SetRule(Free):
     """One rule, at a priority that is free."""
 
     group: str
@@ -134,7 +126,7 @@ class SetRule(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeNetwork(_Free):
+class MakeNetwork(Free):
     """A virtual network and its subnet."""
 
     network: Network
@@ -144,7 +136,7 @@ class MakeNetwork(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeIdentity(_Free):
+class MakeIdentity(Free):
     """A managed identity."""
 
     identity: Identity
@@ -154,7 +146,7 @@ class MakeIdentity(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class SetRole(_Free):
+class SetRole(Free):
     """Write a role, or write it anew."""
 
     role: Role
@@ -165,7 +157,7 @@ class SetRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Assign(_Free):
+class Assign(Free):
     """Give an identity a role."""
 
     grant: Grant
@@ -176,7 +168,7 @@ class Assign(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(_Free):
+class Delete(Free):
     """Delete one thing. `id`: the resource's, or its name in the resource group."""
 
     kind: str
@@ -272,9 +264,7 @@ def _problems(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
 
 
 def _not_ours(found: Found) -> str:
-    mark = found.owner.key_mark
-    whose = f"another installation's (key mark {mark})" if mark else "not spotsup's: nothing names its owner"
-    return f"{found} is {whose}; nothing was made: give --cluster another name, or delete it"
+    return not_ours(found, "nothing names its owner")
 
 
 # -- deleting ----------------------------------------------------------------------------------------------
@@ -297,5 +287,4 @@ def remaining(facts: Facts, owner: Owner) -> Plan:
         if there.owner == owner:
             steps.append(Delete(kind, there.name, f"{there.name} ({there.region})", there.state))
     found: list[Found] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles]
-    left = [f"{each} stays: it does not have this installation's tags" for each in found if each.owner != owner]
-    return Plan(tuple(steps), left=tuple(left))
+    return Plan(tuple(steps), left=tuple(left_alone(found, owner)))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from provisioners.account import Plan
+from provisioners.account import Free, Plan, left_alone, not_ours, whose
 from provisioners.base import Owner
 from provisioners.gcp.account.wanted import CAPACITY_GB, Account, Binding, FileSystem, Role, Rule, Wanted
 
@@ -91,15 +91,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Free:
-    @property
-    def cost(self) -> str:
-        """Nothing."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class MakeRule(_Free):
+class MakeRule(Free):
     """A firewall rule."""
 
     rule: Rule
@@ -109,7 +101,7 @@ class MakeRule(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class SetRule(_Free):
+class SetRule(Free):
     """Write a rule of ours anew, with the sources that it has, too."""
 
     rule: Rule
@@ -119,7 +111,7 @@ class SetRule(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeRole(_Free):
+class MakeRole(Free):
     """A role of the project's own."""
 
     role: Role
@@ -129,7 +121,7 @@ class MakeRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRole(_Free):
+class RestoreRole(Free):
     """Bring a deleted role back."""
 
     role: Role
@@ -139,7 +131,7 @@ class RestoreRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class SetRole(_Free):
+class SetRole(Free):
     """Write its permissions and buckets anew."""
 
     role: Role
@@ -150,7 +142,7 @@ class SetRole(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class MakeAccount(_Free):
+class MakeAccount(Free):
     """A service account without keys."""
 
     account: Account
@@ -160,7 +152,7 @@ class MakeAccount(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Bind(_Free):
+class Bind(Free):
     """Give an account a role."""
 
     binding: Binding
@@ -186,7 +178,7 @@ class MakeFileSystem:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbind(_Free):
+class Unbind(Free):
     """Take a role from an account."""
 
     binding: Binding
@@ -196,7 +188,7 @@ class Unbind(_Free):
 
 
 @dataclass(frozen=True, slots=True)
-class Delete(_Free):
+class Delete(Free):
     """Delete one thing. `state`: of a file system."""
 
     kind: str
@@ -298,11 +290,11 @@ def _name(found: Found) -> str:
 
 
 def _not_ours(found: Found) -> str:
-    mark = found.owner.key_mark
-    whose = f"another installation's (key mark {mark})" if mark else "not spotsup's: its description names no owner"
-    kept = ", and its name stays taken for weeks" if isinstance(found, FoundRole) and found.deleted else ""
-    remedy = "give --cluster another name" if kept else "give --cluster another name, or delete it"
-    return f"{found} is {whose}{kept}; nothing was made: {remedy}"
+    unmarked = "its description names no owner"
+    if isinstance(found, FoundRole) and found.deleted:
+        kept = "and its name stays taken for weeks; nothing was made: give --cluster another name"
+        return f"{whose(found, unmarked)}, {kept}"
+    return not_ours(found, unmarked)
 
 
 # -- deleting ----------------------------------------------------------------------------------------------
@@ -332,4 +324,4 @@ def remaining(facts: Facts, owner: Owner, *, with_data: bool) -> Plan:
 def _left(facts: Facts, owner: Owner) -> list[str]:
     roles = [each for each in facts.roles if not each.deleted]
     found: list[Found] = [*facts.rules, *roles, *facts.accounts, *facts.file_systems]
-    return [f"{each} stays: it does not have this installation's mark" for each in found if each.owner != owner]
+    return left_alone(found, owner, "mark")

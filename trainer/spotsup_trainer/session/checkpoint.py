@@ -283,11 +283,11 @@ class Checkpointer:
         sampled = replicas.sample(self._state, captured) if self._peers.world > 1 else {}
         values = replicas.digest(sampled)
         compared = [layout, -layout, values, -values, self._writers is None]
-        most, least, most_values, least_values, unconnected = self._peers.highest(compared)
+        layout_max, neg_layout_min, values_max, neg_values_min, unconnected = self._peers.highest(compared)
         if unconnected:
             self._writers = self._peers.another()
-        same_everywhere = most == -least
-        if not self._differing and not (same_everywhere and most_values == -least_values):
+        same_everywhere = layout_max == -neg_layout_min
+        if not self._differing and not (same_everywhere and values_max == -neg_values_min):
             self._warn_of_difference(sampled)
         return self._staging.copy(
             staging.share(captured, self._peers.rank, self._peers.world) if same_everywhere else captured
