@@ -1,7 +1,7 @@
 """Mutation operators: small changes of a module's source, one at a time.
 
-Texts, docstrings, annotations, decorators, assertions and the defaults of a record's fields are not mutated: the tests
-must hold decisions, not their wording or configuration.
+Texts, docstrings, annotations, decorators, classes' keywords, assertions and the defaults of a record's fields are not
+mutated: the tests must hold decisions, not their wording or configuration.
 """
 
 from __future__ import annotations
@@ -215,6 +215,8 @@ def _may_miss(parent: ast.AST) -> bool:
 def _is_skipped(node: ast.AST, parent: ast.AST) -> bool:
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Expr(ast.Constant()):
+            return True
+        case ast.keyword() if isinstance(parent, ast.ClassDef):
             return True
         case ast.AnnAssign(annotation=ast.Name("TypeAlias")):
             return True

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -84,9 +84,11 @@ class Test:
         return any(Path(self.id.split("::")[0]).match(pattern) for pattern in PURE)
 
     def meets(self, module: str, mutant: Mutant) -> bool:
-        """Whether it can kill a mutant. One at import can be killed by every test that runs the module."""
+        """Whether it can kill a mutant. One at import can be killed by every test that runs the module, or that runs
+        none: it reads tables.
+        """
         lines = self.runs.get(module, frozenset())
-        return bool(lines.intersection(mutant.lines)) if mutant.function else bool(lines)
+        return bool(lines.intersection(mutant.lines)) if mutant.function else bool(lines) or not self.runs
 
 
 def test_of(name: str, cpu_s: float, runs: dict[str, list[int]]) -> Test:
@@ -197,10 +199,10 @@ class Session:
 
         def fate(number: int) -> str:
             mutant = work[number]
-            code = code_of(compile(mutant.make(), str(path), "exec"), mutant.function)
+            code = code_of(compile(mutant.make(), str(path), "exec"), mutant.function, mutant.line)
             assert code is not None, mutant
             chosen = [items[each] for each in candidates(self.tests, name, mutant)]
-            return in_fork(lambda: self._try(function_of(name, mutant.function), code, chosen), HANGS_AFTER_S)
+            return in_fork(lambda: self._try(function_of(name, code), code, chosen), HANGS_AFTER_S)
 
         fates = shared(len(work), fate, self.workers)
         return [_fate(name, mutant, by) for mutant, by in zip(work, fates, strict=True)]
@@ -265,23 +267,27 @@ def candidates(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
     return chosen
 
 
-def code_of(code: CodeType, function: str) -> CodeType | None:
-    """A function's code in its module's code."""
+def code_of(code: CodeType, function: str, line: int) -> CodeType | None:
+    """A function's code in its module's code. `line`: any of its lines, as a property and its setter have one name."""
+    found = None
     for each in code.co_consts:
-        if isinstance(each, CodeType):
+        if isinstance(each, CodeType) and each.co_firstlineno <= line:
             if each.co_qualname == function:
-                return each
-            if function.startswith(f"{each.co_qualname}.") and (found := code_of(each, function)):
-                return found
-    return None
+                found = each
+            elif function.startswith(f"{each.co_qualname}."):
+                found = code_of(each, function, line) or found
+    return found
 
 
-def function_of(module: str, qualified_name: str) -> Any:
-    """The function object in its module or class."""
+def function_of(module: str, code: CodeType) -> Any:
+    """The function object in its module or class that has this code, but for a change."""
     found: Any = sys.modules[module]
-    for part in qualified_name.split("."):
+    for part in code.co_qualname.split("."):
         found = vars(found)[part]
-    return found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+    if isinstance(found, property):
+        functions = [each for each in (found.fget, found.fset) if each]
+        return next(each for each in functions if each.__code__.co_firstlineno == code.co_firstlineno)
+    return found.func if isinstance(found, cached_property) else getattr(found, "__func__", found)
 
 
 def _fate(name: str, mutant: Mutant, by: str) -> Fate:

@@ -151,11 +151,11 @@ def fail_here() -> None:
         raise Planned("raised on purpose")
 
 
-def functions() -> Iterator[tuple[str, str, CodeType]]:
+def functions() -> Iterator[tuple[str, CodeType]]:
     """Each function and method of the planner and the market, with code that fails at its begin."""
     for module, path in targets("supervisor.planner,supervisor.market").items():
         importlib.import_module(module)
-        tree, names = ast.parse(source_of(path)), []
+        tree, found = ast.parse(source_of(path)), []
         holders: list[tuple[str, ast.AST]] = [("", tree)]
         for prefix, holder in holders:
             for each in ast.iter_child_nodes(holder):
@@ -163,14 +163,18 @@ def functions() -> Iterator[tuple[str, str, CodeType]]:
                     holders.append((f"{prefix}{each.name}.", each))
                 elif isinstance(each, ast.FunctionDef):
                     each.body.insert(0, ast.parse("_fail_here()").body[0])
-                    names.append(f"{prefix}{each.name}")
+                    found.append((f"{prefix}{each.name}", each.lineno))
         code = compile(ast.fix_missing_locations(tree), str(path), "exec")
-        for each_name in names:
-            if each_name not in TRUSTED and module != COMMANDS and (found := code_of(code, each_name)) is not None:
-                yield module, each_name, found
+        for each_name, line in found:
+            if (
+                each_name not in TRUSTED
+                and module != COMMANDS
+                and (changed := code_of(code, each_name, line)) is not None
+            ):
+                yield module, changed
 
 
-FUNCTIONS = {f"{module}.{function}": (module, function, code) for module, function, code in functions()}
+FUNCTIONS = [*functions()]
 
 
 def decided(of: Plan) -> tuple[Any, ...]:
@@ -192,8 +196,8 @@ def test_the_scenes_fail_by_themselves_nowhere() -> None:
 
 def test_a_function_that_raises_for_one_job_changes_nothing_of_another() -> None:
     never = []
-    for called, (module, function, code) in FUNCTIONS.items():
-        target = function_of(module, function)
+    for module, code in FUNCTIONS:
+        called, target = f"{module}.{code.co_qualname}", function_of(module, code)
         if not hasattr(target, "__code__") or target.__code__.co_freevars != code.co_freevars:
             continue  # wrapped by a cache, or with a closure
         before, target.__globals__["_fail_here"] = target.__code__, fail_here
@@ -210,7 +214,7 @@ def test_a_function_that_raises_for_one_job_changes_nothing_of_another() -> None
                 if any(_reached):
                     fault = found.undecided["bad"]
                     assert "Planned: raised on purpose" in found.sentences["bad"] == fault.sentence
-                    assert f"in {function.rpartition('.')[2]}" in fault.traceback
+                    assert f"in {code.co_name}" in fault.traceback
                     assert not [each for each in found.commits if each.job == "bad"]
                 elif _reached:
                     assert any(part.startswith("(") for part in found.undecided), called

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
+from types import ModuleType
 
 import pytest
 
+from tests.mutation import run
 from tests.mutation.operators import mutants
 
 pytestmark = pytest.mark.long
@@ -25,6 +28,7 @@ def changes(source: str) -> list[tuple[str, str]]:
         "x: Literal[3]",
         "@f(a=3)\ndef g() -> T[3]: return x",
         "class C:\n    x: int = 3",
+        "class C(D, total=False):\n    x: int",
         "X: TypeAlias = a | b",
     ],
 )
@@ -84,3 +88,42 @@ def test_each_mutant_is_one_change_and_names_its_place() -> None:
 )
 def test_each_kind_of_mutant(source: str, before: str, after: str) -> None:
     assert (before, after) in changes(source)
+
+
+PROPERTIES = """
+class P:
+    @property
+    def a(self):
+        return 1
+
+    @a.setter
+    def a(self, b):
+        self.c = b + 1
+
+    @cached_property
+    def d(self):
+        return 3
+
+    @staticmethod
+    def e():
+        return 4
+"""
+
+
+def test_each_mutant_replaces_the_code_of_its_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("mutated", "")
+    exec(compile(f"from functools import cached_property{PROPERTIES}", "a file", "exec"), vars(module))  # noqa: S102
+    monkeypatch.setitem(sys.modules, "mutated", module)
+    found = []
+    for each in mutants(PROPERTIES, {}):
+        code = run.code_of(compile(each.make(), "a file", "exec"), each.function, each.line)
+        assert code is not None
+        function = run.function_of("mutated", code)
+        found.append((each.before, function.__code__.co_firstlineno, code.co_firstlineno))
+    assert found == [("1", 3, 3), ("b + 1", 7, 7), ("1", 7, 7), ("3", 11, 11), ("4", 15, 15)]
+
+
+def test_a_mutant_at_import_meets_tests_that_run_its_module_or_only_read_tables() -> None:
+    (mutant,) = mutants("x = 3", {})
+    for runs, meets in (({"a": [5]}, True), ({}, True), ({"b": [5]}, False)):
+        assert run.test_of("t", 0.0, runs).meets("a", mutant) is meets
