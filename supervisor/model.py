@@ -194,7 +194,7 @@ class NodeRecord:
     def doomed(self) -> bool:
         """It will leave: its provider announced that it takes it, a user wants it drained, or its GPUs are
         unhealthy."""
-        return self.notice is not None or self.drain_requested or self.unhealthy_at > 0
+        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at)
 
     def usd(self, now: float) -> float:
         """What it has cost so far, at the prices of the time; 0 where none is known."""

@@ -294,8 +294,6 @@ class Draft:
         """Ids of the events beyond those that are kept, including those that commands have added since."""
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
-        end = min(oldest, first + MAX_OPERATIONS - self._operations())
-        if end <= first:
-            return []
+        end = max(first, min(oldest, first + MAX_OPERATIONS - self._operations()))
         self.set_job(first_event=end)
         return [f"{self.job.task_id}-{number:06d}" for number in range(first, end)]

@@ -31,7 +31,7 @@ def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[A
     return found
 
 
-def is_unclear(job: JobView, silent_since: float = 0.0) -> bool:
+def is_unclear(job: JobView, silent_since: float) -> bool:
     """Whether a job's round stands still for a reason that its cloud may know (`silent_since`: as in stands_still)."""
     return not job.record.ended and job.result is None and stands_still(job, silent_since)
 
@@ -70,8 +70,8 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     instances: dict[str, Instance] = dict(old.instances) if incomplete else {}
     for each in done.instances:
         if each.id:
-            before = old.instances.get(each.id)
-            instances[each.id] = before if before is not None and (before is each or before == each) else each
+            before = old.instances.get(each.id, each)
+            instances[each.id] = before if before == each else each
     changed = {key for key, each in instances.items() if old.instances.get(key) is not each}
     changed |= old.instances.keys() - instances.keys()
     open_nodes: set[str] = set()

@@ -168,7 +168,7 @@ class VolatileState:
     def without_denial(self, cloud: str, listed_at: float = math.inf) -> VolatileState:
         """After a cloud has accepted a call: a launch, or the listing of a time."""
         before = self.denials.get(cloud)
-        if before is None or before.over or listed_at < before.until:
+        if before is None or listed_at < before.until:
             return self
         return replace(self, denials=MappingProxyType({**self.denials, cloud: replace(before, over=True)}))
 

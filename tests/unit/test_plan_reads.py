@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_trainer.wire import Result
 
 from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
 from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, NodeState
 from supervisor.planner.actions import (
     AlertDone,
+    AskDone,
     LeftoversDone,
     ListDone,
     ListInstances,
@@ -28,6 +30,7 @@ from supervisor.planner.plan import absorb
 from supervisor.planner.world import (
     AlertDelivery,
     CloudView,
+    Denial,
     LeftoversView,
     Rules,
     Sighting,
@@ -88,6 +91,7 @@ STOPPED = {name(1): launcher(1, "running"), name(2): launcher(2, "waiting", roun
         ({"members": STOPPED | {name(2): launcher(2, "waiting", round=0)}}, job(2), False),  # of the round before
         ({"members": STOPPED | {name(2): launcher(2, "waiting", parked=True)}}, job(2), False),  # in order
         (SILENT, job(2, J.FAILED), False),
+        (SILENT | {"result": Result("success", "", 1)}, job(2), False),  # its program has ended
         (SILENT | {"round": None}, job(2), False),
         (SILENT | {"round": round_of(1, 9)}, job(2), False),  # its record is gone
     ],
@@ -137,10 +141,27 @@ def test_a_listing_replaces_the_last_one() -> None:
 
 
 def test_a_failed_listing_keeps_the_last_good_one_and_its_error() -> None:
-    known = VolatileState(clouds={"local": listing(machine(1))})
-    after = listed(known, error="timeout", asked_at=NOW).clouds["local"]
+    known = VolatileState(clouds={"local": listing(machine(1)), "aws": CloudView()})
+    failed = listed(known, error="timeout", asked_at=NOW)
+    assert failed.clouds.keys() == {"local", "aws"}
+    after = failed.clouds["local"]
     assert (after.instances, after.listed_at, after.attempted_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
     assert after.error == "timeout"
+
+
+def test_only_a_listing_that_was_denied_says_that_a_cloud_denies_everything() -> None:
+    assert listed(VolatileState(), error="timeout").denials == {}
+    denied = listed(VolatileState(), error="expired", denied=True, asked_at=NOW - 2)
+    assert denied.denials == {"local": Denial("expired", NOW - 2, NOW - 2)}
+    assert listed(denied, asked_at=NOW - 1).denials["local"].over
+    assert not listed(denied, asked_at=NOW - 1, cloud="aws").denials["local"].over
+
+
+def test_a_machine_without_an_id_may_be_any_that_is_missing() -> None:
+    known = VolatileState(clouds={"local": listing(machine(1), machine(2))})
+    after = listed(known, machine(1), machine(2, id="")).clouds["local"]
+    assert after.instances.keys() == {"i-1", "i-2"}
+    assert after.missed_listings == {}
 
 
 @pytest.mark.parametrize(
@@ -381,10 +402,24 @@ def test_offers_are_kept_for_live_jobs_and_a_failed_read_keeps_the_last_good_one
     other = replace(OFFER, zone="zone-b")
     after = absorb(before, OffersDone("job", NOW - 1, (other,)), [over, going], NOW).offers
     assert after == {"going": before.offers["going"], "job": OffersView((other,), known=True, asked_at=NOW - 1)}
+    first = absorb(VolatileState(), OffersDone("job", NOW - 1, (other,)), [], NOW).offers
+    assert first == {"job": after["job"]}
     failed = absorb(before, OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
     assert failed == OffersView((OFFER,), known=True, asked_at=NOW - 1, error="denied")
     never = absorb(VolatileState(), OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
     assert never == OffersView((), known=False, asked_at=NOW - 1, error="denied")
+
+
+def test_a_job_is_planned_again_once_its_offers_were_read() -> None:
+    before = VolatileState(changed_jobs=frozenset({"other"}))
+    assert absorb(before, OffersDone("job", NOW, (OFFER,)), [], NOW).changed_jobs == {"job", "other"}
+
+
+def test_the_last_answer_of_each_silent_node_is_kept() -> None:
+    old, new = AskDone(name(1), NOW - 9, "timeout"), AskDone(name(1), NOW, agent_runs=True)
+    other = AskDone(name(2), NOW - 5, "connection refused")
+    before = VolatileState(answers={name(1): old, name(2): other})
+    assert absorb(before, new, [], NOW).answers == {name(1): new, name(2): other}
 
 
 def test_a_machine_is_found_by_its_tag_only_until_its_id_is_known() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Ended, Health, Notice, Result
+from spotsup_trainer.wire import Ended, Notice
 
 from provisioners.base import EndCause, Fatal, InstanceState, NoCapacity, Scope
-from supervisor.model import EventKind, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import EventKind, NodeState, NoticeRecord
 from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
@@ -394,71 +394,6 @@ def test_so_is_one_whose_bootstrap_failed_by_its_own_fault(fault: dict[str, Any]
     old = node(3, N.BOOTSTRAPPING, state_since=NOW - 901)
     done = BootstrapDone(name(3), "it failed", **fault)
     assert late(scene(member(1), member(2), old, record=job(3), outcomes=[done])) is is_late
-
-
-# -- GPUs that cannot train ----------------------------------------------------------------------------------
-
-
-def ill(*numbers: int, **changes: Any) -> dict[str, Health]:
-    return {name(n): replace(Health(name(n), False, NOW, "Xid 48", 48), **changes) for n in numbers}
-
-
-def test_a_node_with_unhealthy_gpus_is_replaced_first_and_reported_once() -> None:
-    after = scene(member(1), member(2), healths=ill(2))
-    found = after.node(2)
-    assert (found.state, found.doomed, found.needs_replacement) == (N.MEMBER, True, True)
-    assert [each.replaces for each in after.new] == [name(2)]
-    (event,) = [each for each in after.events if each.kind is EventKind.NODE_UNHEALTHY]
-    assert (event.node, event.data) == (name(2), {"xid": 48})
-    again = scene(member(1), found, healths=ill(2))
-    assert EventKind.NODE_UNHEALTHY not in again.event_kinds
-
-
-def test_a_gpu_that_is_gone_costs_its_node_at_once() -> None:
-    after = scene(member(1), member(2), healths=ill(2, fatal=True))
-    assert after.state(2) in {N.LOST, N.TERMINATING}
-    assert EventKind.NODE_LOST in after.event_kinds
-
-
-@pytest.mark.parametrize(
-    ("node_", "messages"),
-    [
-        (member(2), {"healths": ill(2, healthy=True)}),
-        (node(2, N.DRAINING), {"healths": ill(2)}),
-        (member(2), {"healths": ill(2), "result": Result("success", "", 1)}),
-    ],
-)
-def test_whose_gpus_are_of_no_interest(node_: NodeRecord, messages: Any) -> None:
-    after = scene(member(1), node_, **messages)
-    assert not after.node(2).unhealthy
-    assert EventKind.NODE_UNHEALTHY not in after.event_kinds
-
-
-def test_of_more_than_one_and_more_than_a_tenth_at_once_none_is_replaced() -> None:
-    after = scene(member(1), member(2), healths=ill(1, 2))
-    assert not any(each.doomed for each in after.nodes.values())
-    assert after.event_kinds.count(EventKind.UNHEALTHY_HELD) == 1
-    again = scene(after.node(1), after.node(2), healths=ill(1, 2))
-    assert again.events == []
-    better = scene(after.node(1), after.node(2), healths=ill(1, healthy=True) | ill(2))
-    assert (better.node(1).unhealthy, better.node(2).doomed) == ("", True)
-
-
-@pytest.mark.parametrize(("ago_s", "held"), [(599.0, True), (600.0, False)])
-def test_one_that_is_being_replaced_counts_for_ten_minutes(ago_s: float, held: bool) -> None:
-    gone = node(3, N.GONE, has_joined=True, unhealthy="x", unhealthy_at=NOW - ago_s, took_over_from="")
-    after = scene(member(1), member(2), gone, healths=ill(2, 3))
-    assert after.node(2).doomed is not held
-    many = [member(n) for n in range(4, 34)]
-    assert scene(member(2), *many, gone, record=job(31), healths=ill(2, 3)).node(2).doomed, "two of thirty are a few"
-
-
-@pytest.mark.parametrize(("ago_s", "blocked"), [(3599.0, True), (3600.0, False)])
-def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, blocked: bool) -> None:
-    gone = [node(n, N.GONE, has_joined=True, unhealthy_at=NOW - at) for n, at in ((3, 700.0), (4, ago_s))]
-    after = scene(member(1), member(2), *gone, healths=ill(2))
-    assert (EventKind.MACHINE_TYPE_BLOCKED in after.event_kinds) is blocked
-    assert (after.new == []) is blocked
 
 
 # -- what a cloud accepted, and could not provide ----------------------------------------------------------

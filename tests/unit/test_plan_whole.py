@@ -24,7 +24,6 @@ from supervisor.planner.actions import (
     SendAlert,
     Terminate,
 )
-from supervisor.planner.predicates import is_complete
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
@@ -34,7 +33,6 @@ from tests.unit.scene import (
     J,
     N,
     decide,
-    draft_of,
     hint_of,
     job,
     launcher,
@@ -177,6 +175,13 @@ def test_what_one_job_learns_the_next_one_knows_in_the_same_plan() -> None:
     assert len([each for commit in decide(world).plan.commits for each in commit.actions]) == 2
 
 
+def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
+    lost = [node(number, N.LOST) for number in (5, 3, 9, 4, 8, 1, 7)]
+    after = scene(*lost, record=job(1, J.WAITING), volatile={"offers": {}})
+    assert [each.id for each in after.commit.nodes] == list(names(1, 3, 4, 5, 7, 8, 9))
+    assert list(after.commit.guards) == ["job", *names(1, 3, 4, 5, 7, 8, 9)]
+
+
 # -- what is forgotten -------------------------------------------------------------------------------------
 
 
@@ -214,63 +219,6 @@ def test_many_messages_and_records_are_deleted_in_parts() -> None:
         )
         written = 1 + len(after.commit.delete_keys) + len(after.commit.delete_nodes)
         assert 60 < written <= 128
-
-
-# -- the draft ---------------------------------------------------------------------------------------------
-
-
-def test_nodes_come_oldest_first() -> None:
-    alike = member(2, created_at=member(3).created_at)
-    draft = draft_of(member(3), member(10), member(1), alike, node(4, N.READY))
-    assert [each.id for each in draft.in_states(N.MEMBER)] == list(names(1, 2, 3, 10))
-
-
-@pytest.mark.parametrize(
-    ("alerts", "kind", "most"),
-    [(True, EventKind.NOTICE, 51), (True, EventKind.SCALED, 102), (False, EventKind.NOTICE, 102)],
-)
-def test_a_draft_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, most: int) -> None:
-    draft = draft_of(member(1), rules=Rules(alerts=alerts))
-    for _ in range(most):
-        draft.add_event(kind, "text")
-    assert not draft.full
-    draft.add_event(kind, "text")
-    assert draft.full
-
-
-def test_a_node_whose_record_is_deleted_is_in_the_draft_no_more() -> None:
-    draft = draft_of(member(1), node(2, N.GONE))
-    draft.delete_node(draft.nodes[name(2)])
-    assert set(draft.nodes) == {name(1)}
-
-
-def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
-    lost = [node(number, N.LOST) for number in (5, 3, 9, 4, 8, 1, 7)]
-    after = scene(*lost, record=job(1, J.WAITING), volatile={"offers": {}})
-    assert [each.id for each in after.commit.nodes] == list(names(1, 3, 4, 5, 7, 8, 9))
-
-
-@pytest.mark.parametrize(
-    ("others", "complete"),
-    [
-        ([member(2)], True),
-        ([node(2, N.READY)], True),
-        ([node(2, N.BOOTSTRAPPING)], False),
-        ([node(2, N.SUSPECT)], False),
-        ([member(2, drain_requested=True)], False),
-        ([], False),
-    ],
-)
-def test_a_job_is_complete_when_all_desired_nodes_are_there_and_stay(others: list[NodeRecord], complete: bool) -> None:
-    assert is_complete(draft_of(member(1), *others)) is complete
-
-
-def test_what_is_under_way_or_decided_is_busy() -> None:
-    draft = draft_of(member(1))
-    assert not draft.busy("end:i-1")
-    draft.request_action(Terminate("local", "i-1", name(1)))
-    assert draft.busy("end:i-1")
-    assert not draft.busy("end:i-2")
 
 
 # -- when nothing has to be decided ------------------------------------------------------------------------
@@ -390,3 +338,8 @@ def test_spares_are_ready_nodes_that_the_hint_names_as_such() -> None:
     assert view(job(1), nodes, hint=hint, round=round_of(1, 5)).spares == names(3)
     assert view(job(1), nodes, hint=hint, round=None).spares == names(5, 3)
     assert view(job(1), nodes, hint=None).spares == ()
+
+
+def test_an_earlier_job_of_a_name_is_called_by_its_run() -> None:
+    known = view(job(1, run=3), [])
+    assert (known.name, replace(known, past=True).name) == ("job", "job.3")

@@ -126,10 +126,11 @@ def test_what_a_machine_costs_begins_with_its_launch_and_ends_with_it() -> None:
     assert replace(hour, offer=replace(OFFER, usd_per_hour=None)).usd(4600.0) == 0.0
 
 
-def test_a_node_is_doomed_by_a_notice_or_a_drain() -> None:
+def test_a_node_is_doomed_by_a_notice_a_drain_or_its_gpus() -> None:
     assert not member(1).doomed
     assert member(1, notice=SOON).doomed
     assert member(1, drain_requested=True).doomed
+    assert member(1, unhealthy_at=0.5).doomed
 
 
 def test_a_job_is_called_by_its_name_and_what_makes_it_unique() -> None:
@@ -138,6 +139,8 @@ def test_a_job_is_called_by_its_name_and_what_makes_it_unique() -> None:
 
 def test_each_edge_has_a_reason() -> None:
     assert all(reason.strip() for reason in [*NODE_EDGES.values(), *JOB_EDGES.values()])
+    general = NODE_EDGES[NodeState.MEMBER, NodeState.TERMINATING]
+    assert NODE_EDGES[NodeState.DRAINING, NodeState.TERMINATING] == "it has left the round" != general
 
 
 def test_history_is_kept_with_time_and_reason_and_bounded() -> None:

@@ -1,0 +1,95 @@
+"""Nodes whose GPUs cannot train: which are replaced, and how many at once are believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Health, Result
+
+from supervisor.model import EventKind, NodeRecord, NodeState
+from supervisor.planner.unhealthy import too_many_unhealthy
+from tests.unit.scene import NOW, N, job, member, name, node, scene, view, world_of
+
+
+def ill(*numbers: int, **changes: Any) -> dict[str, Health]:
+    return {name(n): replace(Health(name(n), False, NOW, "Xid 48", 48), **changes) for n in numbers}
+
+
+def test_a_node_with_unhealthy_gpus_is_replaced_first_and_reported_once() -> None:
+    after = scene(member(1), member(2), healths=ill(2))
+    found = after.node(2)
+    assert (found.state, found.doomed, found.needs_replacement) == (N.MEMBER, True, True)
+    assert [each.replaces for each in after.new] == [name(2)]
+    (event,) = [each for each in after.events if each.kind is EventKind.NODE_UNHEALTHY]
+    assert (event.node, event.data) == (name(2), {"xid": 48})
+    again = scene(member(1), found, healths=ill(2))
+    assert EventKind.NODE_UNHEALTHY not in again.event_kinds
+
+
+def test_a_gpu_that_is_gone_costs_its_node_at_once() -> None:
+    after = scene(member(1), member(2), healths=ill(2, fatal=True))
+    assert after.state(2) in {N.LOST, N.TERMINATING}
+    assert EventKind.NODE_LOST in after.event_kinds
+
+
+@pytest.mark.parametrize(
+    ("node_", "messages"),
+    [
+        (member(2), {"healths": ill(2, healthy=True)}),
+        (node(2, N.DRAINING), {"healths": ill(2)}),
+        (member(2), {"healths": ill(2), "result": Result("success", "", 1)}),
+    ],
+)
+def test_whose_gpus_are_of_no_interest(node_: NodeRecord, messages: Any) -> None:
+    after = scene(member(1), node_, **messages)
+    assert not after.node(2).unhealthy
+    assert EventKind.NODE_UNHEALTHY not in after.event_kinds
+
+
+def test_of_more_than_one_and_more_than_a_tenth_at_once_none_is_replaced() -> None:
+    after = scene(member(1), member(2), healths=ill(1, 2))
+    assert not any(each.doomed for each in after.nodes.values())
+    assert after.event_kinds.count(EventKind.UNHEALTHY_HELD) == 1
+    again = scene(after.node(1), after.node(2), healths=ill(1, 2))
+    assert again.events == []
+    better = scene(after.node(1), after.node(2), healths=ill(1, healthy=True) | ill(2))
+    assert (better.node(1).unhealthy, better.node(2).doomed) == ("", True)
+
+
+@pytest.mark.parametrize(("ago_s", "held"), [(599.0, True), (600.0, False)])
+def test_one_that_is_being_replaced_counts_for_ten_minutes(ago_s: float, held: bool) -> None:
+    gone = node(3, N.GONE, has_joined=True, unhealthy="x", unhealthy_at=NOW - ago_s, took_over_from="")
+    after = scene(member(1), member(2), gone, healths=ill(2, 3))
+    assert after.node(2).doomed is not held
+    many = [member(n) for n in range(4, 34)]
+    assert scene(member(2), *many, gone, record=job(31), healths=ill(2, 3)).node(2).doomed, "two of thirty are a few"
+
+
+@pytest.mark.parametrize(("ago_s", "blocked"), [(3599.0, True), (3600.0, False)])
+def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, blocked: bool) -> None:
+    gone = [node(n, N.GONE, has_joined=True, unhealthy_at=NOW - at) for n, at in ((3, 700.0), (4, ago_s))]
+    after = scene(member(1), member(2), *gone, healths=ill(2))
+    assert (EventKind.MACHINE_TYPE_BLOCKED in after.event_kinds) is blocked
+    assert (after.new == []) is blocked
+
+
+def at_once(*nodes: NodeRecord, **messages: Any) -> int:
+    return too_many_unhealthy(world_of(view(job(len(nodes)), nodes, **messages)), NOW)
+
+
+@pytest.mark.parametrize("state", NodeState)
+def test_only_nodes_that_could_train_count(state: NodeState) -> None:
+    counts = state in {N.READY, N.MEMBER, N.SUSPECT}
+    assert at_once(member(1), node(2, state), healths=ill(1, 2)) == (2 if counts else 0)
+
+
+def test_a_node_without_a_record_and_one_that_is_well_again_do_not_count() -> None:
+    assert at_once(member(1), member(2), healths=ill(1, 9)) == 0
+    assert at_once(member(1), member(2), healths=ill(1) | ill(2, healthy=True)) == 0
+
+
+@pytest.mark.parametrize(("there", "held"), [(19, 2), (20, 0), (21, 0)])
+def test_a_tenth_is_believed(there: int, held: int) -> None:
+    assert at_once(*(member(n) for n in range(1, there + 1)), healths=ill(1, 2)) == held
