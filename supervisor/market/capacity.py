@@ -21,8 +21,8 @@ MAX_LATE_POOLS = 1000
 
 # (cloud, zone, instance type, market)
 Pool: TypeAlias = tuple[str, str, str, Market]
-# What offers have in common that one refusal covers.
-Reach: TypeAlias = tuple[str, ...]
+# What offers have in common that one refusal covers, after its number in `_reaches`.
+Reach: TypeAlias = tuple[int | str, ...]
 _SCOPES = tuple(Scope)
 
 
@@ -102,8 +102,7 @@ class CapacityMemory:
     def with_a_machine_that_works(self, offer: Offer) -> CapacityMemory:
         """One of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it grants."""
         late = {pool: each for pool, each in self.late.items() if pool != _pool(offer)}
-        healthy = self.with_unhealthy_streak(offer, 0)
-        return replace(healthy, late=MappingProxyType(late)) if len(late) < len(self.late) else healthy
+        return replace(self.with_unhealthy_streak(offer, 0), late=MappingProxyType(late))
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
         """Whether the job's requests for all of these offers were refused for good."""
@@ -143,15 +142,9 @@ def _subject(refusal: CapacityRefusal) -> _Subject:
 def _reaches(offer: Offer) -> tuple[Reach, ...]:
     """What a refusal that covers this offer may reach: one for each scope, in their order, and its type in the region,
     where the name of its quota is not known."""
-    cloud, market, region, zone = offer.cloud, offer.market, offer.region, offer.zone
-    return (
-        (cloud, market, Scope.TYPE_IN_ZONE, zone, offer.instance_type),
-        (cloud, market, Scope.ZONE, zone),
-        (cloud, market, Scope.QUOTA, region, offer.quota),
-        (cloud, market, Scope.REGION, region),
-        (cloud, market),
-        (cloud, market, "", region, offer.instance_type),
-    )
+    cloud, market, region, zone, kind = offer.cloud, offer.market, offer.region, offer.zone, offer.instance_type
+    places = ((zone, kind), (zone,), (region, offer.quota), (region,), (), (region, kind))
+    return tuple((number, cloud, market, *place) for number, place in enumerate(places))
 
 
 def _pool(offer: Offer) -> Pool:

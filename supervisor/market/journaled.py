@@ -39,11 +39,7 @@ def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float
 
 def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
     refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals if r.until > now]
-    late = [
-        (pool, replace(each, message=_cut(each.message)))
-        for pool, each in memory.late.items()
-        if now < each.at + each.count * LATE_DECAY_S
-    ]
+    late = [(pool, each) for pool, each in memory.late.items() if now < each.at + each.count * LATE_DECAY_S]
     unhealthy = list(memory.unhealthy_streaks.items())
     return CapacityRecord(
         now, tuple(refusals[-MAX_JOURNALED:]), tuple(late[-MAX_JOURNALED:]), tuple(unhealthy[-MAX_JOURNALED:])

@@ -251,7 +251,7 @@ class AskDone:
     @property
     def advances(self) -> bool:
         """Whether its steps advance: that is proof of life (P4)."""
-        return not self.error and self.agent_runs and abs(self.written_s_ago) <= ADVANCE_S
+        return self.agent_runs and abs(self.written_s_ago) <= ADVANCE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,9 +201,9 @@ def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
     )
     block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy_memory_s, text)
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
-    same_type = {(each.zone, each.market): each for each in known if each.instance_type == offer.instance_type}
+    same_type = [each for each in known if each.instance_type == offer.instance_type]
     draft.capacity = draft.capacity.with_unhealthy_streak(offer, 0)
-    for each in (same_type | {(offer.zone, offer.market): offer}).values():
+    for each in (*same_type, offer):  # one that is known twice is remembered once
         draft.capacity = draft.capacity.remember(each, block, draft.now, spare=False)
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
@@ -211,7 +211,6 @@ def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True) -> NodeRecord:
     """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
     do machines that are to blame themselves."""
-    error = error or "bootstrap failed"
     draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     if is_complete(draft):
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)

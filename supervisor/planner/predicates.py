@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spotsup_trainer.timing import SaveTimes
 
+from provisioners.base import InstanceState
 from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
@@ -13,6 +14,8 @@ N = NodeState
 PRESENT_NODE_STATES = COUNTED_NODE_STATES | {N.DRAINING}
 # States of nodes that should be heard.
 TALKING_NODE_STATES = (N.READY, N.MEMBER, N.SUSPECT)
+# States of machines that have ended, or are ending, without a request of ours.
+ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 
 
 # -- of a job ----------------------------------------------------------------------------------------------

@@ -150,8 +150,10 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
 def _cannot_stay(draft: Draft, node_id: str) -> bool:
     """A member that is out of the round already, or has to leave it: there is nothing to gather for."""
     node = draft.nodes.get(node_id)
-    stays = node is not None and (node.state in {N.READY, N.MEMBER} or may_be_in_round(draft, node))
-    return node is None or not stays or must_leave(draft, node)
+    if node is None:
+        return True
+    stays = node.state in {N.READY, N.MEMBER} or may_be_in_round(draft, node)
+    return not stays or must_leave(draft, node)
 
 
 def _gathering(draft: Draft, *, first: bool) -> bool:

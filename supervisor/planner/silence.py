@@ -11,16 +11,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 
-from provisioners.base import InstanceState
 from supervisor.model import EventKind, NodeRecord, NodeState
 from supervisor.planner.actions import AskNode
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import TALKING_NODE_STATES, in_round, is_talking
+from supervisor.planner.predicates import ENDED_BY_ITSELF, TALKING_NODE_STATES, in_round, is_talking
 from supervisor.planner.world import CloudView, Hold, JobView, VolatileState, World
 
 N = NodeState
 ASK_S = 5.0  # between two questions, while a suspicion runs out
-_ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 
 
 # -- many --------------------------------------------------------------------------------------------------
@@ -49,8 +47,6 @@ def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
 
 def remember(volatile: VolatileState, hold: Hold, jobs: Iterable[JobView], now: float) -> VolatileState:
     """When nodes were last held: their suspicion begins anew then. Nodes that are heard are forgotten."""
-    if not (volatile.held_at or volatile.answers or hold.nodes):
-        return volatile
     suspects = {node.id for job in jobs for node in job.nodes.values() if node.state is N.SUSPECT}
     held_at = {node: at for node, at in volatile.held_at.items() if node in suspects}
     answers = {node: answer for node, answer in volatile.answers.items() if node in suspects}
@@ -92,7 +88,7 @@ def _works(world: World, job: JobView, node: NodeRecord) -> bool:
         return False
     cloud = world.volatile.clouds.get(node.offer.cloud, CloudView())
     instance = cloud.of_node(node)
-    return instance is None or instance.state not in _ENDED_BY_ITSELF
+    return instance is None or instance.state not in ENDED_BY_ITSELF
 
 
 # -- one ---------------------------------------------------------------------------------------------------

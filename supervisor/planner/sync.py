@@ -14,7 +14,7 @@ from supervisor.planner.outcomes import (
     is_unlisted,
     refuse_late,
 )
-from supervisor.planner.predicates import in_round, is_heard, vacancies
+from supervisor.planner.predicates import ENDED_BY_ITSELF, in_round, is_heard, vacancies
 from supervisor.planner.silence import ask, in_hold, why_lost
 from supervisor.planner.world import Rules
 
@@ -24,7 +24,6 @@ LARGE_GPUS = 8
 LARGE_FACTOR = 3.0
 MAX_HEALTH_CHARACTERS = 200  # of why GPUs are unhealthy
 _GIVEN_UP = (N.LOST, N.FAILED)
-_ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 
 
 def sync_node(draft: Draft, node: NodeRecord) -> None:
@@ -54,7 +53,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
         return node  # it exists, and that is all that is known
     if node.state is N.REQUESTED:
         node = accept(draft, node, instance)
-    if instance.state in _ENDED_BY_ITSELF:
+    if instance.state in ENDED_BY_ITSELF:
         if instance.end_cause is not EndCause.USER:
             _maybe_refused_late(draft, node, instance.refused)
         return lose(draft, node, _cause(instance))

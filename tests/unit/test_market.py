@@ -31,6 +31,10 @@ ELSEWHERE = replace(OFFER, zone="zone-b")
         (Scope.GLOBAL, {"region": "region-2", "zone": "x", "instance_type": "large"}, True),
         (Scope.GLOBAL, {"cloud": "aws"}, False),
         (Scope.GLOBAL, {"market": Market.ON_DEMAND}, False),
+        # No name of one kind is taken for one of another kind.
+        (Scope.ZONE, {"zone": "zone-b", "region": "zone-a"}, False),
+        (Scope.REGION, {"region": "region-2", "zone": "region-1"}, False),
+        (Scope.TYPE_IN_ZONE, {"zone": "zone-b", "region": "zone-a", "quota": "small"}, False),
     ],
 )
 def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], covers: bool) -> None:
@@ -140,6 +144,14 @@ def test_machines_that_were_requested_together_are_one_late_refusal_and_a_spares
     assert late(memory, NOW + 20, requested_at=NOW + 9) is memory
     spare = late(CapacityMemory(), NOW, spare=True)
     assert (bool(spare.refusal(OFFER, NOW, spare=False)), bool(spare.refusal(OFFER, NOW, spare=True))) == (False, True)
+
+
+def test_the_pool_that_refused_last_is_forgotten_last() -> None:
+    first, second = (replace(OFFER, zone=zone) for zone in ("zone-a", "zone-b"))
+    memory = CapacityMemory()
+    for at, offer in enumerate((first, second, first)):
+        memory = memory.with_late_refusal(offer, NOW + at, NOW + at, spare=False)
+    assert [zone for _, zone, *_ in memory.late] == ["zone-b", "zone-a"]
 
 
 def test_few_late_refusals_are_remembered() -> None:

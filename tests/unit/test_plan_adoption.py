@@ -83,6 +83,9 @@ def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> 
     assert "machines run (i-7): " in initialised(machine(7, node="")).sentence
     three = initialised(*(machine(n) for n in range(1, 4)))
     assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
+    assert initialised(machine(8, InstanceState.PENDING)).commit is None
+    odd = initialised(machine(8, InstanceState.UNREADABLE))
+    assert (odd.commit, f"machines run ({name(8)})" in odd.sentence) == (None, True), "it may be one of ours"
     old = initialised(views={"local": listing(machine(1), attempted_at=NOW - 5)})
     assert (old.commit, old.actions) == (None, (ListInstances("local"),))
 
@@ -102,6 +105,7 @@ def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
         (names(9), listing(machine(1)), False),  # the message is old
         (names(9), listing(machine(9, InstanceState.TERMINATED)), False),
         (("other-u-9",), listing(machine(9, node="other-u-9")), False),
+        (("job-two-u-9",), listing(machine(9, node="job-two-u-9")), False),  # a job's name may have dashes
     ],
 )
 def test_a_job_is_left_alone_while_an_unjournaled_node_works_for_it(
@@ -130,6 +134,10 @@ def test_what_is_left_alone_is_a_warning() -> None:
     assert warnings(quiet) == ()
     refused = replace(quiet, unreadable_jobs={"b": "it is newer", "a": "it is broken"})
     assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
+    odd = listing(machine(1), machine(2, InstanceState.PENDING), machine(8, InstanceState.UNREADABLE))
+    assert warnings(replace(quiet, volatile=replace(quiet.volatile, clouds={"local": odd}))) == (
+        f"clouds describe machines so that they cannot be read ({name(8)}): they are left alone",
+    )
     unjournaled = frozenset({name(9), "other-u-1"})
     works = world_of(
         view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled

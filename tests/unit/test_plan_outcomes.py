@@ -14,6 +14,7 @@ from provisioners.base import (
     InstanceState,
     Launched,
     LaunchOutcome,
+    Market,
     NoCapacity,
     Quota,
     Scope,
@@ -146,7 +147,7 @@ def test_a_fatal_error_ends_a_job_that_never_ran_and_no_other() -> None:
     assert once.job.state is not JobState.FAILED, "it has trained before"
     kept = scene(REQUESTED, record=replace(NEW, last_reported_round=7), outcomes=[outcome])
     assert kept.job.state is not JobState.FAILED, "also where the records of its nodes are deleted"
-    asking = scene(REQUESTED, node(4, N.REQUESTED), record=job(2, J.STARTING), outcomes=[outcome])
+    asking = scene(REQUESTED, node(4, N.REQUESTED), record=replace(NEW, desired_nodes=2), outcomes=[outcome])
     assert asking.job.state is J.STARTING, "another request is under way"
     assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
     here, memory = running.node(3).offer, running.volatile.capacity
@@ -248,7 +249,6 @@ def test_a_failed_lookup_is_repeated_later_and_an_empty_one_launches_again_at_on
 # -- bootstrap ---------------------------------------------------------------------------------------------
 
 PREPARED = node(3, N.BOOTSTRAPPING)
-UNLISTED_S = max(RULES.suspect_s, 2 * RULES.listing_s)
 
 
 def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -> Decided:
@@ -272,18 +272,24 @@ def test_an_unreachable_machine_is_retried_until_its_time_is_up(age_s: float, st
         assert after.does(Bootstrap) == []
 
 
-@pytest.mark.parametrize(("listed_s_ago", "counted"), [(UNLISTED_S, 1), (UNLISTED_S + 0.1, 0)])
+@pytest.mark.parametrize(
+    ("listing_s", "listed_s_ago", "counted"),
+    [(5.0, 20.0, 1), (5.0, 20.1, 0), (15.0, 30.0, 1), (15.0, 30.1, 0)],  # two listings, and not less than suspect_s
+)
 def test_a_machine_that_does_not_answer_while_its_cloud_cannot_be_listed_may_be_gone(
-    listed_s_ago: float, counted: int
+    listing_s: float, listed_s_ago: float, counted: int
 ) -> None:
+    more: dict[str, Any] = {"record": job(3), "rules": replace(RULES, listing_s=listing_s)}
     asked = replace(PREPARED, state_since=NOW - 900.0)
     known = listing(*(machine(number) for number in (1, 2, 3)), listed_at=NOW - listed_s_ago)
     broken = BootstrapDone(name(3), "no route", unreachable=True)
-    after = scene(member(1), member(2), asked, record=job(3), outcomes=[broken], volatile={"clouds": {"local": known}})
+    after = scene(member(1), member(2), asked, outcomes=[broken], listed=known, **more)
     assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
     late = replace(asked, bootstrapped=True, ready_by=NOW - 0.1)
-    after = scene(member(1), member(2), late, record=job(3), volatile={"clouds": {"local": known}})
+    after = scene(member(1), member(2), late, listed=known, **more)
     assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
+    answers = BootstrapDone(name(3), "setup failed")
+    assert scene(member(1), member(2), asked, outcomes=[answers], listed=known, **more).job.bootstrap_failures == 1
 
 
 def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
@@ -295,6 +301,8 @@ def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     assert missing.node(3).error == "step x failed\nmore"
     spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
     assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+    unhealthy = bootstrapped(error="ECC errors", unhealthy=True)
+    assert (unhealthy.job.bootstrap_failures, unhealthy.job.spare_retry_at) == (0, 0.0), "that is its machine's fault"
 
 
 @pytest.mark.parametrize(("before", "wait_s"), [(0, 5.0), (1, 10.0), (6, 320.0), (7, 600.0), (5000, 600.0)])
@@ -315,6 +323,8 @@ def test_nodes_that_were_requested_together_fail_as_one() -> None:
     record = job(5, bootstrap_failures=1, bootstrap_retry_at=PREPARED.created_at + 0.1)
     after = bootstrapped(error="the package index is away", record=record)
     assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (1, record.bootstrap_retry_at)
+    next_one = bootstrapped(error="it is away still", record=replace(record, bootstrap_retry_at=PREPARED.created_at))
+    assert next_one.job.bootstrap_failures == 2, "it was requested as soon as it might be"
 
 
 def test_people_hear_once_that_a_job_that_trains_gets_no_nodes_and_once_that_it_does_again() -> None:
@@ -339,19 +349,24 @@ def test_a_new_job_keeps_its_budget_while_one_that_has_trained_fails_too() -> No
     new = replace(job(1, J.STARTING, bootstrap_failures=4), last_reported_round=0)
     other = replace(job(2, bootstrap_failures=1), name="other")
 
-    def after(record: JobRecord) -> JobRecord:
-        views = (view(new, [PREPARED]), view(record, []))
-        return decide(world_of(*views), BootstrapDone(name(3), error="the package index is away")).job
+    def decided(record: JobRecord, ours: JobRecord = new) -> Decided:
+        views = (view(ours, [PREPARED]), view(record, []))
+        return decide(world_of(*views), BootstrapDone(name(3), error="the package index is away"))
 
-    held = after(other)
+    held = decided(other).job
     assert (held.state, held.bootstrap_failures, held.bootstrap_retry_at) == (J.STARTING, 4, NOW + 40)
+    assert decided(other, replace(new, bootstrap_failures=0)).job.bootstrap_failures == 1
+    trained = decided(other, replace(new, last_reported_round=1))
+    assert (trained.job.bootstrap_failures, EventKind.BOOTSTRAPS_FAILING in trained.event_kinds) == (5, True)
     for not_failing in (
         replace(other, bootstrap_failures=0),
         replace(other, last_reported_round=0),
         replace(other, pause_requested_at=NOW),
         replace(other, state=J.SUCCEEDED),
     ):
-        assert after(not_failing).state is J.FAILED
+        failed = decided(not_failing)
+        assert failed.job.state is J.FAILED
+        assert EventKind.BOOTSTRAPS_FAILING not in failed.event_kinds
 
 
 def test_the_console_of_a_failed_machine_is_read_before_it_is_terminated() -> None:
@@ -363,8 +378,8 @@ def test_the_console_of_a_failed_machine_is_read_before_it_is_terminated() -> No
 
 def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour() -> None:
     elsewhere = replace(OFFER, zone="zone-b")
-    larger = replace(OFFER, instance_type="large", zone="zone-c")
-    offers = offering(elsewhere, OFFER, larger)
+    larger, on_demand = replace(OFFER, instance_type="large"), replace(OFFER, market=Market.ON_DEMAND)
+    offers = offering(elsewhere, OFFER, on_demand, larger)
 
     def unhealthy(before: int) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
@@ -375,10 +390,10 @@ def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour()
     assert unhealthy(1).volatile.capacity.refusals == ()
     third = unhealthy(2)
     assert dict(third.volatile.capacity.unhealthy_streaks) == {}, "the count starts again"
-    for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
+    for offer, closed in ((OFFER, True), (elsewhere, True), (on_demand, True), (larger, False)):
         assert bool(third.volatile.capacity.refusal(offer, NOW + 3599, spare=False)) is closed
         assert not third.volatile.capacity.refusal(offer, NOW + 3600, spare=False)
-    assert len(third.volatile.capacity.refusals) == 2, "one for each zone"
+    assert len(third.volatile.capacity.refusals) == 3, "one for each zone and market"
     (event,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
     assert event.node == name(3)
     assert "local machine type small is blocked for 60 min: 3 machines in a row" in event.text
@@ -395,12 +410,12 @@ def test_a_machine_that_works_resets_the_counts_of_unhealthy_and_failed_ones() -
         member(1),
         member(2),
         PREPARED,
-        record=job(3, bootstrap_failures=4),
+        record=job(3, bootstrap_failures=4, bootstrap_retry_at=NOW + 40),
         members={name(n): launcher(n) for n in (1, 2, 3)},
         volatile=volatile,
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
-    assert after.job.bootstrap_failures == 0
+    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (0, 0.0)
     assert dict(after.volatile.capacity.unhealthy_streaks) == {("local", "large"): 1}
 
 
@@ -424,6 +439,7 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
     assert after.state(3) is state
     if outcome == "failure":
         assert after.node(3).error == "its launcher ended with status 3: no module torch"
+        assert after.job.bootstrap_failures == 1
 
 
 def test_a_foreign_machine_at_a_nodes_address_is_reported() -> None:

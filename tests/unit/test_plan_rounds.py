@@ -161,6 +161,13 @@ def test_a_running_round_waits_only_for_nodes_that_are_nearly_ready(newcomers: l
     assert expected(after) == named
 
 
+def test_a_silent_member_that_the_others_may_still_hear_does_not_end_the_gathering() -> None:
+    silent = node(2, N.SUSPECT, has_joined=True, state_since=NOW - 1)
+    known: Any = {"record": job(4), "round": round_of(1, 2), "hint": hint_of(1, 2)}
+    after = scene(member(1), silent, waiting(3), coming(4), **known)
+    assert (expected(after), after.job.gathering_since) == (None, NOW)
+
+
 def test_a_member_that_has_left_the_round_ends_the_gathering() -> None:
     for gone in (node(2, N.LOST, has_joined=True), node(2, N.SUSPECT, drain_requested=True), node(2, N.DRAINING)):
         after = scene(member(1), gone, waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
@@ -216,6 +223,50 @@ def test_when_a_doomed_nodes_time_has_come(left_s: float, must: bool) -> None:
     after = scene(member(1), doomed(2, NoticeRecord(NOW + left_s, NOW - 9, "x")), waiting(3), coming(4), record=job(3))
     # With its time come there is nothing to gather for; before it, node 4 is worth waiting for.
     assert (expected(after) == names(1, 3)) is must
+
+
+def leaving(number: int, notice: NoticeRecord = SOON) -> NodeRecord:
+    """One that its provider takes, and that has to be out of the round by now."""
+    return node(number, N.DRAINING, notice=notice, needs_replacement=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "minimum", "reason"),
+    [
+        ([member(1), doomed(2, SOON)], 2, f"{name(2)} leaves; a checkpoint, then 1 of at least 2 nodes wait"),
+        ([member(1), leaving(2)], 2, f"{name(2)} leaves; a checkpoint, then 1 of at least 2 nodes wait"),
+        (
+            [doomed(1, SOON), doomed(2, SOON)],
+            1,
+            f"{name(1)}, {name(2)} leave; a checkpoint, then 0 of at least 1 nodes wait",
+        ),
+        ([member(1), doomed(2, SOON)], 1, ""),  # enough stay
+        ([member(1), member(3), doomed(2, SOON)], 1, ""),
+        ([member(1), doomed(2, LATER)], 3, ""),  # it has time: too few are left for another reason
+        ([member(1), leaving(2, LATER)], 2, ""),
+        ([member(1), LOST], 2, ""),
+        ([member(1), node(2, N.SUSPECT, notice=SOON, needs_replacement=True, has_joined=True)], 2, ""),
+    ],
+)
+def test_where_too_few_would_stay_all_write_a_checkpoint_and_wait(
+    nodes: list[NodeRecord], minimum: int, reason: str
+) -> None:
+    numbers = [int(each.id[6:]) for each in nodes]
+    record = job(len(nodes), min_nodes=minimum)
+    after = scene(*nodes, record=record, round=round_of(*numbers), hint=hint_of(*numbers, low=minimum))
+    staying = [each.id for each in nodes if each.state is N.MEMBER and each.notice is None]
+    if reason:
+        assert after.hint is not None
+        assert (list(after.hint.members), after.hint.hold, after.hint.reason) == (staying, True, reason)
+    else:
+        assert after.hint is None or not after.hint.hold
+
+
+def test_a_leaving_node_that_is_out_of_the_round_already_holds_no_other() -> None:
+    known: Any = {"round": round_of(1), "hint": hint_of(1, 2, low=2), "record": job(2, min_nodes=2)}
+    after = scene(member(1), leaving(2), **known)
+    assert after.hint is not None
+    assert (after.hint.members, after.hint.hold) == (names(1), False)
 
 
 # -- spares ------------------------------------------------------------------------------------------------
@@ -386,3 +437,10 @@ def test_a_job_of_pairs_trains_on_pairs_and_the_third_node_waits_like_a_spare() 
     assert after.state(4) is N.MEMBER
     complete = scene(*(member(n) for n in (1, 2, 3, 4)), record=pairs)
     assert expected(complete) in (None, names(1, 2, 3, 4))
+
+
+def test_surplus_nodes_of_a_job_of_pairs_are_no_spares() -> None:
+    pairs = job(2, spec=spec(nodes={"min": 2, "desired": 2, "max": 4, "multiple_of": 2}), min_nodes=2)
+    after = scene(*(member(n) for n in (1, 2, 3, 4)), record=pairs, hint=hint_of(1, 2, 3, 4, low=2, multiple_of=2))
+    assert after.hint is not None
+    assert (after.hint.members, after.hint.spares) == (names(1, 2), ())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from spotsup_trainer.wire import Ended, Notice
 
-from provisioners.base import EndCause, Fatal, InstanceState, NoCapacity, Scope
-from supervisor.model import EventKind, NodeState, NoticeRecord
+from provisioners.base import Denied, EndCause, Fatal, InstanceState, NoCapacity, Quota, Refusal, Scope
+from supervisor.model import EventKind, NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
@@ -86,7 +87,8 @@ def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
 
 def test_a_node_that_is_gone_stays_gone_whatever_is_listed() -> None:
     listed = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))
-    assert scene(member(1), member(2), node(3, N.GONE), listed=listed).plan.commits == ()
+    after = scene(member(1), member(2), node(3, N.GONE), listed=listed)
+    assert (after.plan.commits, after.plan.undecided) == ((), {})
 
 
 def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
@@ -111,7 +113,7 @@ def test_late_outcomes_change_nothing() -> None:
         TerminateDone(name(1), "i-1"),
     ]
     after = scene(member(1), member(2), outcomes=late)
-    assert after.plan.commits == ()
+    assert (after.plan.commits, after.plan.undecided) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,7 @@ def test_late_outcomes_change_nothing() -> None:
         ([machine(3, InstanceState.STOPPED)], {}, False),
         ([], {"missed_listings": {name(3): 2}}, True),
         ([], {"missed_listings": {name(3): 1}}, False),
+        ([machine(3)], {"missed_listings": {name(3): 2}}, False),  # what is listed exists, whatever was counted
         ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since}, False),
         ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since + 0.1}, True),
     ],
@@ -140,6 +143,24 @@ def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: b
     listed = listing(machine(1), machine(2), missed_listings={name(3): 2})
     ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
     assert (scene(member(1), member(2), ending, listed=listed).state(3) is N.GONE) is gone
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        ((), "released"),
+        ((N.LOST, N.READY, N.MEMBER, N.TERMINATING), "released"),
+        ((N.READY, N.MEMBER, N.LOST, N.TERMINATING), "its cloud confirmed the end"),
+        ((N.BOOTSTRAPPING, N.FAILED, N.TERMINATING), "its cloud confirmed the end"),
+    ],
+)
+def test_the_end_of_a_node_that_was_given_up_is_confirmed_and_another_is_released(
+    states: tuple[NodeState, ...], reason: str
+) -> None:
+    history = tuple(Transition(NOW - 99, before, after, "") for before, after in pairwise(states))
+    listed = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))
+    after = scene(member(1), member(2), replace(ENDING, history=history), listed=listed)
+    assert (after.state(3), after.node(3).history[-1].reason) == (N.GONE, reason)
 
 
 def test_a_node_without_a_machine_is_gone_at_the_next_listing() -> None:
@@ -383,7 +404,7 @@ def test_so_is_one_that_vanishes_never_runs_or_gets_a_notice() -> None:
 def test_a_machine_that_was_bootstrapped_is_no_refusal() -> None:
     ended = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED, end_cause=EndCause.PREEMPTED))
     for known in (node(3, N.BOOTSTRAPPING, bootstrapped=True), node(3, N.READY), member(3)):
-        assert not late(scene(member(1), member(2), known, record=job(3), listed=ended))
+        assert scene(member(1), member(2), known, record=job(3), listed=ended).volatile.capacity.late == {}
 
 
 @pytest.mark.parametrize(
@@ -403,11 +424,13 @@ def test_so_is_one_whose_bootstrap_failed_by_its_own_fault(fault: dict[str, Any]
     ("refused", "scope", "other_job"),
     [
         (NoCapacity(Scope.ZONE, 180.0, "zone-a is out of everything"), Scope.ZONE, True),
+        (Quota(Scope.REGION, 600.0, "the region's quota is used"), Scope.REGION, True),
+        (Denied(Scope.ZONE, 600.0, "the disk may not be encrypted"), Scope.ZONE, True),
         (Fatal("the key may not be used"), Scope.TYPE_IN_ZONE, False),
     ],
 )
 def test_a_late_refusal_is_remembered_as_if_the_launch_had_met_it(
-    refused: NoCapacity | Fatal, scope: Scope, other_job: bool
+    refused: Refusal, scope: Scope, other_job: bool
 ) -> None:
     ended = machine(3, InstanceState.TERMINATED, end_cause=EndCause.FAILED, end_message="so it is", refused=refused)
     listed = listing(machine(1), machine(2), ended)

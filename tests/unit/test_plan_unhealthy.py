@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Health, Result
 
 from supervisor.model import EventKind, NodeRecord, NodeState
 from supervisor.planner.unhealthy import too_many_unhealthy
-from tests.unit.scene import NOW, N, job, member, name, node, scene, view, world_of
+from tests.unit.scene import NOW, N, job, member, name, node, round_of, scene, view, world_of
 
 
 def ill(*numbers: int, **changes: Any) -> dict[str, Health]:
@@ -24,8 +24,23 @@ def test_a_node_with_unhealthy_gpus_is_replaced_first_and_reported_once() -> Non
     assert [each.replaces for each in after.new] == [name(2)]
     (event,) = [each for each in after.events if each.kind is EventKind.NODE_UNHEALTHY]
     assert (event.node, event.data) == (name(2), {"xid": 48})
+    assert (found.unhealthy, event.text) == ("Xid 48", f"{name(2)} has unhealthy GPUs and is replaced: Xid 48")
     again = scene(member(1), found, healths=ill(2))
     assert EventKind.NODE_UNHEALTHY not in again.event_kinds
+
+
+@pytest.mark.parametrize("state", [N.READY, N.MEMBER, N.SUSPECT])
+def test_gpus_count_wherever_the_node_may_train(state: NodeState) -> None:
+    after = scene(member(1), node(2, state, state_since=NOW - 5), round=round_of(1, 2), healths=ill(2))
+    assert after.node(2).unhealthy_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("", "its agent gives no reason"), (f"{'x' * 200}y\nmore", "x" * 200), ("Xid 79\nmore", "Xid 79")],
+)
+def test_the_reason_why_gpus_are_unhealthy_is_one_short_line(reason: str, kept: str) -> None:
+    assert scene(member(1), member(2), healths=ill(2, reason=reason)).node(2).unhealthy == kept
 
 
 def test_a_gpu_that_is_gone_costs_its_node_at_once() -> None:
@@ -54,6 +69,11 @@ def test_of_more_than_one_and_more_than_a_tenth_at_once_none_is_replaced() -> No
     assert after.event_kinds.count(EventKind.UNHEALTHY_HELD) == 1
     again = scene(after.node(1), after.node(2), healths=ill(1, 2))
     assert again.events == []
+    one_more = scene(after.node(1), after.node(2), member(3), record=job(3), healths=ill(1, 2, 3))
+    assert (one_more.events, one_more.node(3).unhealthy) == ([], "Xid 48"), "people know"
+    three = scene(member(1), member(2), member(3), record=job(3), healths=ill(1, 2, 3))
+    (event,) = [each for each in three.events if each.kind is EventKind.UNHEALTHY_HELD]
+    assert event.text.startswith("3 nodes report unhealthy GPUs at once, so none of them is replaced: look at nvidia")
     better = scene(after.node(1), after.node(2), healths=ill(1, healthy=True) | ill(2))
     assert (better.node(1).unhealthy, better.node(2).doomed) == ("", True)
 
@@ -63,6 +83,7 @@ def test_one_that_is_being_replaced_counts_for_ten_minutes(ago_s: float, held: b
     gone = node(3, N.GONE, has_joined=True, unhealthy="x", unhealthy_at=NOW - ago_s, took_over_from="")
     after = scene(member(1), member(2), gone, healths=ill(2, 3))
     assert after.node(2).doomed is not held
+    assert (EventKind.UNHEALTHY_HELD in after.event_kinds) is held
     many = [member(n) for n in range(4, 34)]
     assert scene(member(2), *many, gone, record=job(31), healths=ill(2, 3)).node(2).doomed, "two of thirty are a few"
 
@@ -71,8 +92,12 @@ def test_one_that_is_being_replaced_counts_for_ten_minutes(ago_s: float, held: b
 def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, blocked: bool) -> None:
     gone = [node(n, N.GONE, has_joined=True, unhealthy_at=NOW - at) for n, at in ((3, 700.0), (4, ago_s))]
     after = scene(member(1), member(2), *gone, healths=ill(2))
-    assert (EventKind.MACHINE_TYPE_BLOCKED in after.event_kinds) is blocked
+    reports = [each.text for each in after.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
+    assert bool(reports) is blocked
     assert (after.new == []) is blocked
+    if blocked:
+        text = "local machine type small is blocked for 60 min: GPUs of 3 machines died within 60 min. "
+        assert reports == [f"{text}The last error: Xid 48"]
 
 
 def at_once(*nodes: NodeRecord, **messages: Any) -> int:
