@@ -38,7 +38,7 @@ from provisioners.codes import ApiError
 from provisioners.readings import read_each
 
 NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
-# When to check whether an accepted launch has failed: a failure seen here has a code for capacity memory.
+# The waits between looks at whether an accepted launch has failed: a failure seen then has a code for capacity memory.
 _LOOKS_S = (0.0, 0.5, 1.5)
 _ASSIGNMENTS_API = "2022-04-01"
 _LOG_SHARE = 0.3  # of the time that is left: a slow log must not cost the listing
@@ -50,12 +50,18 @@ class AzureProvisioner:
     name = "azure"
 
     def __init__(
-        self, settings: AzureSettings, *, catalog: Catalog | None = None, now: Callable[[], float] = time.time
+        self,
+        settings: AzureSettings,
+        *,
+        catalog: Catalog | None = None,
+        now: Callable[[], float] = time.time,
+        looks_s: Sequence[float] = _LOOKS_S,
     ) -> None:
         self._settings = settings
         self._catalog = catalog or load_catalog(settings.catalog)
         self._azure = Azure(settings)
         self._now = now
+        self._looks_s = looks_s
         self._offers = Offers(self._azure, settings, self._catalog, now)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
@@ -182,7 +188,7 @@ class AzureProvisioner:
 
     def _failed_at_once(self, operation: str, deadline: Deadline) -> AzureErrorReply | None:
         """Why the operation failed, if it fails soon. A missing answer is no evidence."""
-        for wait_s in _LOOKS_S if operation else ():
+        for wait_s in self._looks_s if operation else ():
             if deadline.left_s() < 2 * wait_s + 1.0:
                 return None
             time.sleep(wait_s)

@@ -217,5 +217,5 @@ class Server(CloudServer):
         return AzureSettings(**{**known, **given})
 
     def provisioner(self, **given: Any) -> Provisioner:
-        """Azure's."""
-        return AzureProvisioner(self.settings(**given))
+        """Azure's, which watches an accepted launch for a shorter time: most tests launch."""
+        return AzureProvisioner(self.settings(**given), looks_s=(0.0, 0.1, 0.2))

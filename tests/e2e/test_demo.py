@@ -60,7 +60,6 @@ def survivors(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.main
 @pytest.mark.timeout(600)
 def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path) -> None:
     check_demo(tmp_path / "a demo", "--steps", "900")

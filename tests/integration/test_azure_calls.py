@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioners.azure import history, provisioner
+from provisioners.azure import history
 from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import (
     Denied,
@@ -47,10 +47,8 @@ def test_a_launch_that_fails_after_acceptance_is_no_capacity_and_leaves_nothing(
     assert arm.launched("n1").state is InstanceState.PENDING  # a machine that never ran does not use up a token
 
 
-def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
-    arm: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provisioner, "_LOOKS_S", (0.0,))
+def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(arm: Api) -> None:
+    arm = replace(arm, provisioner=AzureProvisioner(arm.server.settings(), looks_s=()))
     arm.cloud.fail_allocation("AllocationFailed", 2.0)
     machine = arm.launched("n1")
     assert machine.state is InstanceState.PENDING

@@ -30,7 +30,7 @@ from supervisor.errors import UsageError
 from supervisor.nodes.prepare import package_variables
 from supervisor.nodes.uv import _pack, pack_uv
 from tests.support.agents import TRAINER, packed, wait_for
-from tests.support.interpreters import INTERPRETERS, interpreter
+from tests.support.interpreters import OLDEST_AND_NEWEST_FIRST, interpreter
 from tests.support.sandbox import Sandbox
 
 # Stands for uv, without a network: a real environment, into which "torch" is written by hand.
@@ -214,7 +214,7 @@ def a_wheel() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("version", INTERPRETERS)
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST_FIRST)
 def test_the_daemons_own_uv_builds_offline_with_the_machines_interpreter(
     version: str, machine: Sandbox, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from spotsup_trainer.agent.child import launcher_command
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import AgentConfig, Ended, Keys, Metadata, decode
 
-from tests.support.interpreters import INTERPRETERS, interpreter
+from tests.support.interpreters import INTERPRETERS, OLDEST_AND_NEWEST_FIRST, interpreter
 from tests.support.serving import answering
 
 TRAINER = Path(__file__).resolve().parents[2] / "trainer"
@@ -55,7 +55,7 @@ print(json.dumps(wrong))
     assert json.loads(done.stdout or "null") == {}, done.stderr
 
 
-@pytest.mark.parametrize("version", INTERPRETERS)
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST_FIRST)
 def test_an_agent_runs_a_job_to_its_end(version: str, etcd_endpoint: str, tmp_path: Path) -> None:
     """Agent, launcher, rendezvous and etcd client of a job that needs no torch."""
     python = interpreter(version)

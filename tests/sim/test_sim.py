@@ -16,7 +16,7 @@ from tests.sim.scenario import HARSH_WEIGHTS, draw
 
 HOURS = 2.0
 SEEDS = 100
-SEEDS_AT_ONCE = 10
+SEEDS_AT_ONCE = 5
 
 
 @pytest.fixture(autouse=True)
