@@ -47,7 +47,7 @@ test-fast: setup
 	@$(python) -m pytest -n 2 -m 'not long' tests/unit $(PYTEST_ARGS)
 
 test: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 6 --dist worksteal -m 'not long' $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 5 --dist worksteal -m 'not long' $(PYTEST_ARGS)
 
 test-long: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
