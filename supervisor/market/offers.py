@@ -63,12 +63,12 @@ def obstacle(
     if not near:
         here = constraints.placed[0]
         return f"no offer in {here.zone if constraints.spread == 'zone' else here.region}, where the job's nodes are"
-    refusals = [memory.refusal(offer, now, spare=spare, job=constraints.job) for offer in near]
-    if all(refusals):
-        first = refusals[0]
+    refusals = [(offer, memory.refusal(offer, now, spare=spare, job=constraints.job)) for offer in near]
+    open_offers = [offer for offer, refusal in refusals if refusal is None]
+    if not open_offers:
+        first = refusals[0][1]
         assert first is not None
         return f"{'the request is refused' if first.job else 'no capacity'}: {first.message}"
-    open_offers = [offer for offer, refusal in zip(near, refusals, strict=True) if not refusal]
-    if constraints.needs_price and all(offer.usd_per_hour is None for offer in open_offers):
+    if all(offer.usd_per_hour is None for offer in open_offers):
         return f"no price is known for {named(open_offers)}, and the job has a limit of money: {PRICE_REMEDY}"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ def priced(offers: Iterable[Offer], prices: Mapping[str, float]) -> tuple[Offer,
     if not prices:
         return tuple(offers)
     found = [_priced(offer, prices) for offer in offers]
-    return tuple(sorted(found, key=lambda offer: (offer.usd_per_hour is None, offer.usd_per_hour or 0.0)))
+    return tuple(sorted(found, key=lambda offer: math.inf if offer.usd_per_hour is None else offer.usd_per_hour))
 
 
 def _priced(offer: Offer, prices: Mapping[str, float]) -> Offer:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
+from provisioners.base import Market
 from supervisor.model import Event, EventKind
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertDone, Commit, SendAlert
 from supervisor.planner.draft import Draft
@@ -62,8 +63,7 @@ def note_checkpoint_times(draft: Draft) -> None:
     checkpoint_s, step_s = progress.checkpoint_p95_s, progress.step_s
     if _differs(job.checkpoint_s, checkpoint_s) or _differs(job.step_s, step_s):
         draft.set_job(checkpoint_s=checkpoint_s, step_s=step_s)
-    notices = [draft.rules.notice_s.get(node.offer.cloud, 0.0) for node in members(draft)]
-    notice_s = min(filter(None, notices), default=0.0)
+    notice_s = _notice_s(draft)
     if not notice_s or checkpoint_s + step_s + MIN_MARGIN_S <= notice_s or checkpoint_s <= 2 * job.window_warned_s:
         return
     draft.set_job(window_warned_s=checkpoint_s)
@@ -73,6 +73,13 @@ def note_checkpoint_times(draft: Draft) -> None:
         f"each one costs {costs} since the last checkpoint; checkpoint more often, or to faster storage"
     )
     draft.add_event(EventKind.CHECKPOINTS_TOO_SLOW, text, checkpoint_p95_s=checkpoint_s, notice_s=notice_s)
+
+
+def _notice_s(draft: Draft) -> float:
+    """How long before a preemption the job's cloud announces it; 0 where it does not, or where none can come."""
+    if not any(node.offer.market is Market.SPOT for node in members(draft)):
+        return 0.0
+    return draft.rules.notice_s.get(draft.job.spec.placement.cloud, 0.0)
 
 
 def _differs(before: float, now: float) -> bool:
@@ -145,7 +152,7 @@ def _hung_since(draft: Draft) -> float:
     nodes = draft.view.round.nodes() if draft.view.round else ()
     members = [draft.view.members.get(node) for node in nodes]
     times = [member.stalled_since for member in members if member is not None and member.state == "running"]
-    return min(times) if times and all(times) and len(times) == len(nodes) else 0.0
+    return min(times, default=0.0) if len(times) == len(nodes) else 0.0
 
 
 # -- deliveries --------------------------------------------------------------------------------------------
@@ -173,7 +180,8 @@ def clear_outbox(world: World, keys: Keys) -> list[Commit]:
 
 def absorb_alert(volatile: VolatileState, done: AlertDone, now: float) -> VolatileState:
     """With one more attempt of a delivery; at most MAX_DELIVERIES are remembered."""
-    attempts = volatile.alert_deliveries.get(done.event_id, AlertDelivery(0, 0.0, finished=False)).attempts
+    before = volatile.alert_deliveries.get(done.event_id)
+    attempts = before.attempts if before is not None else 0
     finished = not done.error or attempts >= len(RETRIES_S)
     wait_s = RETRIES_S[min(attempts, len(RETRIES_S) - 1)]
     newest = [*volatile.alert_deliveries.items(), (done.event_id, AlertDelivery(attempts + 1, now + wait_s, finished))]

@@ -62,6 +62,9 @@ def unreadable(found: Mapping[str, str]) -> list[Fault]:
 
 def report(kind: EventKind, faults: Sequence[Fault], now: float, *, alerts: bool) -> Commit:
     """The commit that writes faults to the cluster's events, and to the outbox: each under the same id, if repeated."""
-    ids = [f"{kind}-{hashlib.sha256(fault.cause.encode()).hexdigest()[:16]}" for fault in faults]
-    events = [Event(each, now, "", kind, fault.sentence) for each, fault in zip(ids, faults, strict=True)]
+    events = [Event(_id(kind, each.cause), now, "", kind, each.sentence) for each in faults]
     return Commit(job="", guards={}, events=events, alerts=events if alerts else ())
+
+
+def _id(kind: EventKind, cause: str) -> str:
+    return f"{kind}-{hashlib.sha256(cause.encode()).hexdigest()[:16]}"

@@ -21,9 +21,11 @@ def drive_prices(draft: Draft) -> None:
     prices = {(each.zone, each.instance_type, each.market): each for each in known.offers}
     for node in billed:
         now_offered = prices.get((node.offer.zone, node.offer.instance_type, node.offer.market))
-        usd_per_hour = now_offered.usd_per_hour if now_offered else None
-        if now_offered and usd_per_hour not in {None, node.offer.usd_per_hour} and not draft.full:
-            _reprice(draft, node, usd_per_hour, now_offered.price_source)
+        if now_offered is None or now_offered.usd_per_hour in {None, node.offer.usd_per_hour}:
+            continue
+        if draft.full:
+            break
+        _reprice(draft, node, now_offered.usd_per_hour, now_offered.price_source)
     read_at = max(known.asked_at, draft.timers_paused_until)
     if draft.now - read_at > _period_s(draft):
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))

@@ -46,12 +46,8 @@ def sentence(draft: Draft) -> str:
 
 
 def training_count(draft: Draft) -> str:
-    """How many of the desired nodes train: none where a round has lost so many that the rest have to wait. Those that
-    are silent may train on."""
-    count, desired, least = len(members(draft)), draft.job.desired_nodes, draft.job.min_nodes
-    before = len(draft.view.round.members) if draft.view.round is not None else 0
-    if count < least <= before and not draft.in_states(N.SUSPECT):
-        return f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
+    """How many of the desired nodes train."""
+    count, desired = len(members(draft)), draft.job.desired_nodes
     growing = "scaling up: " if is_scaling_up(draft) else ""
     return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}"
 
@@ -69,7 +65,13 @@ def _training(draft: Draft) -> str:
         return f"round {current.number} may train on" if may_train(draft) else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
-    return f"{training_count(draft)} (round {current.number})"
+    count, least = len(members(draft)), draft.job.min_nodes
+    if count < least <= len(current.members) and not draft.in_states(N.SUSPECT):
+        # It has lost so many that the rest have to wait; one that is silent may train on.
+        here = f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
+    else:
+        here = training_count(draft)
+    return f"{here} (round {current.number})"
 
 
 def _spares(draft: Draft) -> str:
@@ -89,7 +91,7 @@ def _leaving(draft: Draft) -> list[str]:
     draining = [node for node in others if node.state is N.DRAINING]
     unhealthy = [node for node in others if node.state is not N.DRAINING and node.unhealthy]
     to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
-    preempted = f"will be preempted in about {_left_s(draft, noticed)} s"
+    preempted = f"will be preempted in about {_left_s(draft, present)} s"
     groups = [
         (noticed, preempted, preempted),
         (draining, "is draining", "are draining"),
@@ -107,10 +109,10 @@ def _leaving(draft: Draft) -> list[str]:
     return clauses
 
 
-def _left_s(draft: Draft, noticed: Sequence[NodeRecord]) -> int:
+def _left_s(draft: Draft, nodes: Sequence[NodeRecord]) -> int:
     """Until the first deadline, in whole tens, so that the sentence is not a new one each second."""
-    deadline = min((node.notice.deadline for node in noticed if node.notice), default=draft.now)
-    return round(max(0.0, deadline - draft.now) / 10) * 10
+    deadline = min((node.notice.deadline for node in nodes if node.notice), default=draft.now)
+    return max(0, round((deadline - draft.now) / 10) * 10)
 
 
 def _arriving(draft: Draft) -> list[str]:

@@ -288,8 +288,8 @@ MUTANTS = (
     Mutant(
         "what is spent follows prices that change",
         "supervisor.planner.prices",
-        "            _reprice(draft, node, usd_per_hour, now_offered.price_source)",
-        "            pass",
+        "        _reprice(draft, node, now_offered.usd_per_hour, now_offered.price_source)",
+        "        pass",
         "sim/test_refusals.py::test_what_is_spent_follows_prices_that_change_also_over_a_takeover",
     ),
     Mutant(

@@ -302,6 +302,22 @@ def test_a_commit_that_etcd_refuses_or_that_cannot_be_encoded_stays_with_its_job
     assert alert == loop.status.sentences["bad"]
 
 
+def test_of_many_jobs_that_fail_at_once_twenty_are_reported_in_each_tick() -> None:
+    views = {f"job-{number}": as_job(LIVE["job"], f"job-{number}") for number in range(25)}
+    journal = FakeJournal(views)
+    journal.refuses = dict.fromkeys(views, JournalRefusedError("request is too large"))
+    loop, actor = loop_with(journal)
+    reported = []
+    for _ in range(3):
+        loop.tick()
+        for action in actor.started:
+            if isinstance(action, FetchOffers):
+                actor.done.append((action, OffersDone(action.job, NOW, (OFFER,))))
+        actor.started.clear()
+        reported.append(len(journal.alerts(EventKind.UNDECIDED)))
+    assert (reported, loop.status.counters["commits_refused"]) == ([0, 20, 25], 50)
+
+
 def test_an_answer_that_does_not_fit_is_dropped_and_asked_for_again_when_it_is_due() -> None:
     journal = FakeJournal(LIVE)
     loop, actor = loop_with(journal)

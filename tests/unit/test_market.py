@@ -173,6 +173,34 @@ def test_a_job_with_a_limit_of_money_takes_no_machine_without_a_known_price() ->
     )
 
 
+UNPRICED = replace(OFFER, instance_type="unpriced", usd_per_hour=None)
+DEAR = replace(OFFER, instance_type="dear", usd_per_hour=9.0)
+LIMITED = Constraints("zone", 1.0, needs_price=True, placed=(), billed=())
+
+
+@pytest.mark.parametrize(
+    ("offers", "refused", "why"),
+    [
+        ((OFFER, DEAR, UNPRICED), [], ""),
+        ((DEAR, UNPRICED), [], "limits.usd_per_hour ($1) allows no more machines"),
+        ((UNPRICED, UNPRICED), [], "no price is known for unpriced in region-1 (spot), and the job has a limit"),
+        ((OFFER, UNPRICED), [OFFER], "no price is known for unpriced in region-1 (spot), and the job has a limit"),
+        ((OFFER, DEAR), [OFFER], "limits.usd_per_hour ($1) allows no more machines"),
+        ((DEAR, OFFER), [OFFER, DEAR], "no capacity: dear is full"),
+    ],
+)
+def test_the_obstacle_is_what_keeps_the_offers_that_no_cloud_refuses_from_being_requested(
+    offers: tuple[Offer, ...], refused: list[Offer], why: str
+) -> None:
+    memory = CapacityMemory()
+    for each in refused:
+        answer = NoCapacity(Scope.TYPE_IN_ZONE, 60.0, f"{each.instance_type} is full")
+        memory = memory.remember(each, answer, NOW, spare=False)
+    found = obstacle(offers, memory, LIMITED, NOW, spare=False)
+    assert found.startswith(why)
+    assert bool(found) is bool(why)
+
+
 def test_an_operators_price_wins_and_that_of_the_most_exact_place_counts() -> None:
     far, unpriced = replace(OFFER, region="far", zone="far-a"), replace(OFFER, instance_type="large", usd_per_hour=None)
     dear = replace(OFFER, market=Market.ON_DEMAND)
@@ -192,5 +220,6 @@ def test_an_operators_price_wins_and_that_of_the_most_exact_place_counts() -> No
 
 def test_of_many_kinds_of_offers_few_are_named() -> None:
     many = [replace(OFFER, instance_type=f"t{number}") for number in (1, 1, 2, 3, 4, 5)]
+    assert named(many[:4]) == "t1 in region-1 (spot), t2 in region-1 (spot), t3 in region-1 (spot)"
     assert named(many[:3]) == "t1 in region-1 (spot), t2 in region-1 (spot)"
     assert named(many).endswith("t3 in region-1 (spot) and 2 more")

@@ -1,4 +1,4 @@
-"""The job as a whole: its end, its state, its checkpoint problems: one moment at a time."""
+"""The job as a whole: its end, its state, its pause: one moment at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Ended, Member, Progress, Result
+from spotsup_trainer.wire import Ended, Result
 
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, Find, Launch, Terminate
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     FULL,
@@ -293,144 +292,6 @@ def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
 def test_a_paused_job_requests_nothing() -> None:
     assert scene(member(1), record=PAUSING, hint=HOLD).new == []
     assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
-
-
-# -- checkpoints that are not being written ----------------------------------------------------------------
-
-RULES = Rules(leftovers_s=1e9)
-QUIET_S = RULES.checkpoint_alert_quiet_s
-WITH_PROBLEM: dict[str, Any] = {
-    "checkpoint_problem": "disk full",
-    "checkpoint_problem_step": 40,
-    "checkpoint_problem_at": NOW - QUIET_S,
-}
-
-
-def problem_of(problem: str, checkpoint: int = 40) -> Progress:
-    return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, checkpoint_problem=problem)
-
-
-@pytest.mark.parametrize(
-    ("before", "problem", "reported"),
-    [
-        ({}, "disk full", True),
-        ({}, "", False),
-        ({"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
-        (WITH_PROBLEM, "disk full", False),
-        (WITH_PROBLEM, "read only", True),
-        (WITH_PROBLEM | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
-    ],
-)
-def test_a_new_checkpoint_problem_is_reported_when_the_last_report_is_old(
-    before: Any, problem: str, reported: bool
-) -> None:
-    after = scene(member(1), record=job(1, **before), progress=problem_of(problem, 40))
-    assert (after.event_kinds == [EventKind.CHECKPOINTS_FAILING]) is reported
-    if reported:
-        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
-            problem,
-            40,
-            NOW,
-        )
-        assert after.events[0].data == {"checkpoint_step": 40}
-        text = f"checkpoints of job are not being written (the newest is of step 40): {problem}"
-        assert after.events[0].text == text
-
-
-def test_a_reported_checkpoint_problem_is_one_line_of_bounded_length() -> None:
-    after = scene(member(1), record=job(1), progress=problem_of("no\n space " + "x" * 9999, 0))
-    assert after.job.checkpoint_problem.startswith("no space xxx")
-    assert len(after.job.checkpoint_problem) == MAX_PROBLEM_CHARACTERS == 400
-    assert "(there is none yet): no space" in after.events[0].text
-
-
-@pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
-def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
-    after = scene(member(1), record=job(1, **WITH_PROBLEM), progress=problem_of("", checkpoint))
-    assert (after.event_kinds == [EventKind.CHECKPOINTS_RESUMED]) is over
-    if over:
-        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step) == ("", 0)
-        assert after.events[0].data == {"checkpoint_step": 41}
-        assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
-
-
-def test_an_ended_job_has_no_checkpoint_problem() -> None:
-    after = scene(record=job(1, J.FAILED), hint=None, progress=problem_of("disk full"))
-    assert after.events == []
-
-
-# -- workers that hang -------------------------------------------------------------------------------------
-
-
-def silent(number: int, since: float = NOW - 400, **changes: Any) -> Member:
-    return launcher(number, "running", round=1, stalled_since=since, **changes)
-
-
-def hanging(*launchers: Member, record: JobRecord | None = None, **more: Any) -> Decided:
-    return scene(
-        member(1),
-        member(2),
-        record=record or job(2),
-        round=round_of(1, 2),
-        members={each.node: each for each in launchers},
-        **more,
-    )
-
-
-@pytest.mark.parametrize(
-    ("launchers", "since"),
-    [
-        ([silent(1), silent(2, NOW - 500)], NOW - 500),
-        ([silent(1), launcher(2, "running", round=1)], 0.0),
-        ([silent(1)], 0.0),
-        ([silent(1), replace(silent(2), state="waiting")], 0.0),
-        ([], 0.0),
-    ],
-)
-def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member], since: float) -> None:
-    after = hanging(*launchers)
-    assert after.job.hung_since == since
-    assert [event.kind for event in after.events if event.kind is EventKind.STEPS_HANG] == (
-        [EventKind.STEPS_HANG] if since else []
-    )
-    if since:
-        (event,) = [event for event in after.events if event.kind is EventKind.STEPS_HANG]
-        expected = "the steps of job hang: no rank has shown life for 500 s; the stacks of all ranks are in its logs"
-        assert (event.text, event.data) == (expected, {"since": since})
-
-
-@pytest.mark.parametrize(
-    ("launchers", "step_at", "resumed"),
-    [
-        ([silent(1), silent(2)], NOW, False),
-        ([], NOW - 400, False),
-        ([], NOW - 399, True),
-        ([silent(1)], NOW, True),
-    ],
-)
-def test_a_hang_is_over_with_the_next_step(launchers: list[Member], step_at: float, resumed: bool) -> None:
-    progress = Progress(1, 50, step_at, NOW - 1000)
-    after = hanging(*launchers, record=job(2, hung_since=NOW - 400), progress=progress)
-    assert after.job.hung_since == (0.0 if resumed else NOW - 400)
-    found = [(event.text, event.data) for event in after.events if event.kind is EventKind.STEPS_RESUMED]
-    assert found == ([("job has completed step 50, after its steps hung", {"step": 50})] if resumed else [])
-    assert EventKind.STEPS_HANG not in after.event_kinds
-    assert ("hang" in after.sentence) is not resumed
-    assert EventKind.STEPS_RESUMED not in hanging(record=job(2, hung_since=NOW - 400)).event_kinds
-
-
-def test_what_a_launcher_says_of_its_workers_is_reported_once_in_one_line_of_bounded_length() -> None:
-    said = launcher(1, "stopping", round=1, problem="workers\n outlive " + "x" * 999)
-    after = hanging(said)
-    (event,) = [event for event in after.events if event.kind is EventKind.WORKERS_STUCK]
-    assert event.text.startswith(f"{name(1)}: workers outlive xxx")
-    assert len(event.text) == len(f"{name(1)}: ") + MAX_PROBLEM_CHARACTERS
-    assert event.node == name(1)
-    reported = after.node(1).worker_problem
-    again = scene(member(1, worker_problem=reported), record=job(1), members={name(1): said}, round=round_of(1))
-    assert EventKind.WORKERS_STUCK not in again.event_kinds
-    other = scene(member(1, worker_problem="before"), record=job(1), members={name(1): said}, round=round_of(1))
-    assert EventKind.WORKERS_STUCK in other.event_kinds
 
 
 def test_what_people_should_know_of_a_good_end_is_in_its_reason() -> None:

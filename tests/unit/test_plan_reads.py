@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
 from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, NodeState
 from supervisor.planner.actions import (
-    AlertDone,
     AskDone,
     LeftoversDone,
     ListDone,
@@ -21,14 +19,11 @@ from supervisor.planner.actions import (
     ListLeftovers,
     OffersDone,
     Remove,
-    SendAlert,
     Terminate,
 )
-from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, RETRIES_S
 from supervisor.planner.orphans import is_orphan
 from supervisor.planner.plan import absorb
 from supervisor.planner.world import (
-    AlertDelivery,
     CloudView,
     Denial,
     LeftoversView,
@@ -37,7 +32,6 @@ from supervisor.planner.world import (
     VolatileState,
 )
 from tests.unit.scene import (
-    KEYS,
     NOW,
     OFFER,
     OWNER,
@@ -106,6 +100,15 @@ def test_a_cloud_is_listed_sooner_while_a_round_stands_still(
     }
     after = scene(member(1), member(2), record=record, volatile={"clouds": clouds}, clouds=("local", "aws"), **messages)
     assert lists(after) == (["local"] if asks and soon else [])
+
+
+def test_a_cloud_is_listed_sooner_also_for_a_job_about_which_nothing_is_decided() -> None:
+    listed = listing(machine(1), machine(2), machine(9), attempted_at=NOW - 1)
+    for messages, found in ((SILENT, ["local"]), ({}, [])):
+        lacking = frozenset({name(9)})
+        after = scene(member(1), member(2), listed=listed, unjournaled=lacking, **messages)
+        assert after.sentence.startswith("left alone: job-u-9 may work for it and is not in the journal")
+        assert lists(after) == found
 
 
 def test_a_member_whose_end_is_known_causes_no_sooner_listing() -> None:
@@ -337,57 +340,6 @@ def test_leftovers_without_an_open_node_are_removed_when_seen_twice(
 def test_orphans_without_a_node_in_their_tag_are_called_unknown() -> None:
     known = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW - 900, 2)}, NOW - 1)
     assert "(node unknown)" in scene(member(1), member(2), volatile={"leftovers": {"local": known}}).events[0].text
-
-
-# -- alerts ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tried", "busy", "sent"),
-    [
-        (None, (), True),
-        (AlertDelivery(1, NOW, finished=False), (), True),
-        (AlertDelivery(1, NOW + 0.1, finished=False), (), False),
-        (AlertDelivery(1, NOW - 9, finished=True), (), False),
-        (None, ("alert:e-1",), False),
-    ],
-)
-def test_an_alert_is_sent_until_it_is_delivered_or_given_up(
-    tried: AlertDelivery | None, busy: Sequence[str], sent: bool
-) -> None:
-    volatile = {"alert_deliveries": {"e-1": tried} if tried else {}}
-    after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
-    assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
-    dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
-    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.finished else [])
-
-
-def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
-    waiting = tuple(f"e-{n}" for n in range(300))
-    after = scene(member(1), member(2), alerts=waiting)
-    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_DELIVERIES_AT_ONCE])
-    assert after.plan.commits == ()
-    over = {each: AlertDelivery(1, 0.0, finished=True) for each in waiting}
-    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_deliveries": over}).plan.commits
-    assert len(clears.delete_keys) == 128
-
-
-@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(RETRIES_S)])
-def test_an_alert_that_fails_is_retried_with_backoff(tries: int, wait_s: float) -> None:
-    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, finished=False)} if tries else {})
-    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
-    assert after == AlertDelivery(tries + 1, NOW + wait_s, finished=False)
-    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].finished
-
-
-def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
-    before = VolatileState(
-        alert_deliveries={f"e-{n}": AlertDelivery(len(RETRIES_S), NOW, finished=False) for n in range(MAX_DELIVERIES)}
-    )
-    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_deliveries
-    assert after["e-1"] == AlertDelivery(len(RETRIES_S) + 1, NOW + RETRIES_S[-1], finished=True)
-    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_DELIVERIES
-    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries
 
 
 # -- offers ------------------------------------------------------------------------------------------------

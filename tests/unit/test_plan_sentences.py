@@ -43,6 +43,14 @@ REGIONAL = job(2, spec=spec(placement={"spread": "region"}))
 LOST = node(90, N.GONE, has_joined=True, needs_replacement=True)
 
 
+UNHEALTHY: dict[str, Any] = {"unhealthy": "Xid 79", "unhealthy_at": NOW - 9, "needs_replacement": True}
+
+
+def gone(number: int) -> NodeRecord:
+    """A node that the round lost."""
+    return node(number, N.GONE, has_joined=True, needs_replacement=True)
+
+
 @pytest.mark.parametrize(
     ("nodes", "record", "messages", "sentence"),
     [
@@ -134,8 +142,50 @@ LOST = node(90, N.GONE, has_joined=True, needs_replacement=True)
             {"volatile": NONE_KNOWN},
             "waiting for 1 node to begin; 1 node is ready; asking local for offers",
         ),
+        (  # as many as one transaction takes; the others follow with the next plan
+            [],
+            job(200, J.STARTING, max_nodes=200),
+            {},
+            "waiting for 1 node to begin; 51 nodes requested",
+        ),
         ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
         ([member(1)], job(1, spec=DATA), {}, "the command runs (round 1)"),
+        (
+            [member(1), gone(2), gone(3)],
+            job(3, J.WAITING, min_nodes=3),
+            {"round": round_of(1, 2, 3)},
+            "1 of at least 3 nodes is here, and none trains (round 1); 2 replacements requested",
+        ),
+        (
+            [member(1), member(2), gone(3)],
+            job(3, J.WAITING, min_nodes=3),
+            {"round": round_of(1, 2, 3)},
+            "2 of at least 3 nodes are here, and none trains (round 1); 1 replacement requested",
+        ),
+        (
+            [member(1), member(2), node(3, N.SUSPECT, state_since=NOW)],
+            job(3, J.WAITING, min_nodes=3),
+            {"round": round_of(1, 2, 3)},
+            "2 of 3 nodes train (round 1); job-u-3 is silent",
+        ),
+        (
+            [member(1), member(2)],
+            job(3, J.WAITING, min_nodes=3),  # as a user set it while two trained
+            {"round": round_of(1, 2)},
+            "2 of 3 nodes train (round 1); 1 node requested",
+        ),
+        (
+            [member(1), member(2, **UNHEALTHY), node(3, N.DRAINING, **UNHEALTHY)],
+            job(2, max_nodes=2),
+            {},
+            "2 of 2 nodes train (round 1); job-u-3 is draining; job-u-2 has unhealthy GPUs; 1 replacement requested",
+        ),
+        (
+            [member(1), member(2, drain_requested=True, **UNHEALTHY)],
+            job(2),
+            {},
+            "2 of 2 nodes train (round 1); job-u-2 has unhealthy GPUs; 1 replacement requested",
+        ),
     ],
 )
 def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, messages: Any, sentence: str) -> None:
@@ -197,6 +247,8 @@ def test_a_job_that_lost_a_node_is_not_scaling_up() -> None:
             {},
             "1 node in a row could not be bootstrapped: the next is requested at 03:46:45 UTC",
         ),
+        (job(2, bootstrap_failures=1, bootstrap_retry_at=NOW), FULL, "no capacity: all is full"),
+        (job(2, bootstrap_failures=2), FULL, "no capacity: all is full"),
         (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
         (job(1, spare_nodes=1, spare_retry_at=NOW), FULL, "no capacity: all is full"),
         (job(2, spare_retry_at=NOW + 1), FULL, "no capacity: all is full"),
@@ -205,6 +257,24 @@ def test_a_job_that_lost_a_node_is_not_scaling_up() -> None:
 )
 def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, volatile: Any, reason: str) -> None:
     assert scene(member(1), record=record, volatile=volatile).sentence.split("; ")[-1] == reason
+
+
+@pytest.mark.parametrize(
+    ("failures", "reason"),
+    [
+        (1, "2 nodes: 1 bootstrapping, 1 requested"),
+        (2, "2 nodes in a row could not be bootstrapped (no route): they are tried one at a time"),
+    ],
+)
+def test_the_sentence_says_that_nodes_are_tried_one_at_a_time(failures: int, reason: str) -> None:
+    failed = [
+        node(8, N.GONE, error="no route", state_since=NOW - 60),
+        node(9, N.GONE, error="no disk", state_since=NOW - 90),
+    ]
+    trying = node(2, N.BOOTSTRAPPING, retry_at=NOW + 9)
+    after = scene(member(1), trying, *failed, record=job(3, bootstrap_failures=failures))
+    assert reason in after.sentence
+    assert ("in a row" in after.sentence) is (failures == 2)
 
 
 def test_one_open_zone_is_enough_to_have_capacity() -> None:
@@ -340,7 +410,8 @@ def test_a_foreign_text_is_cut_to_its_first_line() -> None:
 
 def test_the_sentence_has_little_of_a_long_error_and_of_a_long_reason() -> None:
     failing = node(2, N.BOOTSTRAPPING, error="y" * 999, retry_at=NOW + 9)
-    assert scene(member(1), failing).sentence.endswith(f"({'y' * (MAX_ERROR_CHARACTERS - 1)}…)")
+    assert MAX_ERROR_CHARACTERS == 60
+    assert scene(member(1), failing).sentence.endswith(f"({'y' * 59}…)")
     full = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 60, "z" * 999),))
     reason = scene(member(1), volatile=offering(OFFER) | {"capacity": full}).sentence.split("; ")[-1]
-    assert (len(reason), reason[-1]) == (MAX_REASON_CHARACTERS, "…")
+    assert (len(reason), reason[-1]) == (MAX_REASON_CHARACTERS, "…") == (150, "…")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Ended, Progress
 
-from provisioners.base import Leftover, LeftoverKind
+from provisioners.base import Leftover, LeftoverKind, NoCapacity, Scope
 from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (
     Action,
@@ -18,17 +18,20 @@ from supervisor.planner.actions import (
     FetchOffers,
     Find,
     Launch,
+    LaunchDone,
     ListInstances,
     ListLeftovers,
     Remove,
     SendAlert,
     Terminate,
 )
+from supervisor.planner.plan import plan
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
     KEYS,
     NOW,
+    OFFER,
     OWNER,
     J,
     N,
@@ -112,6 +115,34 @@ def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_ot
     assert after.sentence == refused.sentence
     assert [each.job for each in after.plan.commits] == ["other"]
     assert after.plan.steady_jobs == frozenset()
+    assert after.plan.warnings == (), "it is the job's sentence, and no warning of the cluster"
+
+
+def test_a_part_of_the_whole_whose_decision_fails_is_a_warning_and_the_jobs_are_decided() -> None:
+    odd: Any = {"denials": {"local": None}}
+    after = scene(member(1), volatile=odd)
+    fault = after.plan.undecided["(denials)"]
+    assert fault.sentence.startswith("(denials) is left as it is: deciding about it failed (AttributeError: ")
+    assert fault.sentence in after.plan.warnings
+    assert len(after.new) == 1
+
+
+def test_jobs_are_planned_in_the_order_of_their_names() -> None:
+    called = ["epsilon", "beta", "delta", "alpha", "gamma", "zeta", "eta", "theta"]
+    world = world_of(*(view(replace(job(1, J.QUEUED), name=each, uid=each), []) for each in called))
+    found, _ = plan(world, {}, KEYS, NOW)
+    assert [each.job for each in found.commits] == list(found.sentences) == sorted(called)
+
+
+def test_what_a_cloud_answers_is_written_to_the_journal_by_the_same_plan() -> None:
+    full = LaunchDone(name(2), OFFER, NoCapacity(Scope.ZONE, 60.0, "full"))
+    after = scene(member(1), node(2, N.REQUESTED), outcomes=[full])
+    (commit,) = [each for each in after.plan.commits if each.capacity]
+    assert (commit.job, commit.guards, commit.nodes) == ("", {}, ())
+    assert commit.capacity
+    assert [(each.scope, each.until, each.message) for each in commit.capacity.refusals] == [
+        (Scope.ZONE, NOW + 60, "full")
+    ]
 
 
 def test_alerts_are_written_with_their_event_where_they_are_wanted() -> None:
@@ -298,6 +329,8 @@ def test_a_job_with_a_commit_or_a_read_is_not_steady() -> None:
     assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.steady_jobs == frozenset()
     asks = scene(member(1), record=job(2, J.DEGRADED), volatile={"offers": {}})
     assert asks.plan.steady_jobs == frozenset()
+    reads_prices = scene(*SETTLED, volatile=offering(OFFER, asked_at=0.0))
+    assert (reads_prices.plan.commits, reads_prices.plan.steady_jobs) == ((), frozenset())
 
 
 def skipped_now(world: World, steady: Mapping[str, Steady], *in_hand: str, now: float = NOW) -> frozenset[str]:

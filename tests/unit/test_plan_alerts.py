@@ -1,0 +1,356 @@
+"""Alerts: of checkpoints that fail or take long, of workers that hang, of clouds that deny everything, and how each
+event in the outbox is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Member, Progress
+
+from provisioners.base import Market
+from supervisor.model import EventKind, JobRecord
+from supervisor.planner.actions import MAX_OPERATIONS, AlertDone, SendAlert
+from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, MAX_PROBLEM_CHARACTERS, RETRIES_S
+from supervisor.planner.plan import absorb
+from supervisor.planner.world import AlertDelivery, Denial, Rules, VolatileState
+from tests.unit.scene import (
+    KEYS,
+    NOW,
+    OFFER,
+    Decided,
+    J,
+    N,
+    job,
+    launcher,
+    member,
+    name,
+    node,
+    offering,
+    round_of,
+    scene,
+)
+
+# -- checkpoints that are not being written ----------------------------------------------------------------
+
+RULES = Rules(leftovers_s=1e9)
+QUIET_S = RULES.checkpoint_alert_quiet_s
+WITH_PROBLEM: dict[str, Any] = {
+    "checkpoint_problem": "disk full",
+    "checkpoint_problem_step": 40,
+    "checkpoint_problem_at": NOW - QUIET_S,
+}
+
+
+def problem_of(problem: str, checkpoint: int = 40) -> Progress:
+    return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, checkpoint_problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("before", "problem", "reported"),
+    [
+        ({}, "disk full", True),
+        ({}, "", False),
+        ({"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
+        (WITH_PROBLEM, "disk full", False),
+        (WITH_PROBLEM, "read only", True),
+        (WITH_PROBLEM | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
+    ],
+)
+def test_a_new_checkpoint_problem_is_reported_when_the_last_report_is_old(
+    before: Any, problem: str, reported: bool
+) -> None:
+    after = scene(member(1), record=job(1, **before), progress=problem_of(problem, 40))
+    assert after.event_kinds == ([EventKind.CHECKPOINTS_FAILING] if reported else [])
+    if reported:
+        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
+            problem,
+            40,
+            NOW,
+        )
+        assert after.events[0].data == {"checkpoint_step": 40}
+        text = f"checkpoints of job are not being written (the newest is of step 40): {problem}"
+        assert after.events[0].text == text
+
+
+def test_a_reported_checkpoint_problem_is_one_line_of_bounded_length() -> None:
+    after = scene(member(1), record=job(1), progress=problem_of("no\n space " + "x" * 9999, 0))
+    assert after.job.checkpoint_problem.startswith("no space xxx")
+    assert len(after.job.checkpoint_problem) == MAX_PROBLEM_CHARACTERS == 400
+    assert "(there is none yet): no space" in after.events[0].text
+
+
+@pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
+def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
+    after = scene(member(1), record=job(1, **WITH_PROBLEM), progress=problem_of("", checkpoint))
+    assert (after.event_kinds == [EventKind.CHECKPOINTS_RESUMED]) is over
+    if over:
+        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step) == ("", 0)
+        assert after.events[0].data == {"checkpoint_step": 41}
+        assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
+
+
+def test_an_ended_job_has_no_checkpoint_problem() -> None:
+    after = scene(record=job(1, J.FAILED), hint=None, progress=problem_of("disk full"))
+    assert after.events == []
+
+
+# -- checkpoints that take long ----------------------------------------------------------------------------
+
+
+def saving(
+    checkpoint_s: float,
+    step_s: float = 2.0,
+    every_s: float = 0.0,
+    notice_s: float = 30.0,
+    known: Mapping[str, Any] = MappingProxyType({}),
+) -> Decided:
+    """A plan while checkpoints and steps take so long, on a cloud that announces preemptions so long before."""
+    progress = Progress(1, 50, NOW, NOW - 40, checkpoint_p95_s=checkpoint_s, step_s=step_s, checkpoint_every_s=every_s)
+    rules = Rules(leftovers_s=1e9, notice_s={"local": notice_s} if notice_s else {})
+    return scene(member(1), record=job(1, **known), progress=progress, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "step_s", "noted"),
+    [
+        (20.0, 2.0, False),
+        (22.0, 2.0, False),
+        (22.1, 2.0, True),
+        (17.9, 2.0, True),
+        (20.0, 2.5, False),  # short times are noted to half a second
+        (20.0, 2.6, True),
+        (20.0, 1.4, True),
+        (0.0, 9.0, False),  # not known yet
+    ],
+)
+def test_what_a_checkpoint_and_a_step_take_is_noted_where_either_has_changed_by_more_than_a_tenth(
+    checkpoint_s: float, step_s: float, noted: bool
+) -> None:
+    after = saving(checkpoint_s, step_s, known={"checkpoint_s": 20.0, "step_s": 2.0}).job
+    assert (after.checkpoint_s, after.step_s) == ((checkpoint_s, step_s) if noted else (20.0, 2.0))
+
+
+def test_nothing_is_noted_of_a_job_that_has_ended_or_has_shown_no_progress() -> None:
+    progress = Progress(1, 50, NOW, NOW - 40, checkpoint_p95_s=20.0, step_s=2.0)
+    rules = Rules(leftovers_s=1e9, notice_s={"local": 9.0})
+    ended = scene(record=job(1, J.FAILED), hint=None, progress=progress, rules=rules)
+    assert (ended.job.checkpoint_s, ended.events) == (0.0, [])
+    assert scene(member(1), record=job(1), rules=rules).plan.undecided == {}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "step_s", "notice_s", "warned_s", "told"),
+    [
+        (25.0, 2.0, 30.0, 0.0, False),  # with 3 s for the notice to arrive and for the ranks to agree
+        (25.1, 2.0, 30.0, 0.0, True),
+        (25.0, 2.1, 30.0, 0.0, True),
+        (900.0, 2.0, 0.0, 0.0, False),  # a cloud that announces nothing
+        (60.0, 2.0, 30.0, 45.0, False),
+        (90.0, 2.0, 30.0, 45.0, False),
+        (90.1, 2.0, 30.0, 45.0, True),
+    ],
+)
+def test_people_hear_that_a_notice_is_too_short_for_a_checkpoint_and_again_once_it_takes_twice_as_long(
+    checkpoint_s: float, step_s: float, notice_s: float, warned_s: float, told: bool
+) -> None:
+    after = saving(checkpoint_s, step_s, notice_s=notice_s, known={"window_warned_s": warned_s})
+    assert after.event_kinds == ([EventKind.CHECKPOINTS_TOO_SLOW] if told else [])
+    assert after.job.window_warned_s == (checkpoint_s if told else warned_s)
+
+
+@pytest.mark.parametrize(("every_s", "costs"), [(600.0, "up to 600 s of training"), (0.0, "the steps")])
+def test_the_alert_says_what_a_preemption_costs_where_the_notice_is_too_short(every_s: float, costs: str) -> None:
+    (event,) = saving(45.0, every_s=every_s).events
+    assert event.text == (
+        "checkpoints of job take 45 s, and a preemption is announced 30 s before: each one costs "
+        f"{costs} since the last checkpoint; checkpoint more often, or to faster storage"
+    )
+    assert event.data == {"checkpoint_p95_s": 45.0, "notice_s": 30.0}
+
+
+def test_nobody_is_told_of_preemptions_while_no_member_can_be_preempted() -> None:
+    progress = Progress(1, 50, NOW, NOW - 40, checkpoint_p95_s=45.0)
+    rules = Rules(leftovers_s=1e9, notice_s={"local": 30.0})
+    on_demand = replace(OFFER, market=Market.ON_DEMAND)
+    for offers, kinds in (
+        ([on_demand, on_demand], []),
+        ([on_demand, OFFER], [EventKind.CHECKPOINTS_TOO_SLOW]),
+    ):
+        nodes = [member(number, offer=offer) for number, offer in enumerate(offers, 1)]
+        assert scene(*nodes, progress=progress, rules=rules, volatile=offering(*offers)).event_kinds == kinds
+
+
+# -- workers that hang -------------------------------------------------------------------------------------
+
+
+def silent(number: int, since: float = NOW - 400, **changes: Any) -> Member:
+    return launcher(number, "running", round=1, stalled_since=since, **changes)
+
+
+def hanging(*launchers: Member, record: JobRecord | None = None, **more: Any) -> Decided:
+    return scene(
+        member(1),
+        member(2),
+        record=record or job(2),
+        round=round_of(1, 2),
+        members={each.node: each for each in launchers},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("launchers", "since"),
+    [
+        ([silent(1), silent(2, NOW - 500)], NOW - 500),
+        ([silent(1), launcher(2, "running", round=1)], 0.0),
+        ([silent(1)], 0.0),
+        ([silent(1), replace(silent(2), state="waiting")], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member], since: float) -> None:
+    after = hanging(*launchers)
+    assert after.job.hung_since == since
+    assert [event.kind for event in after.events if event.kind is EventKind.STEPS_HANG] == (
+        [EventKind.STEPS_HANG] if since else []
+    )
+    if since:
+        (event,) = [event for event in after.events if event.kind is EventKind.STEPS_HANG]
+        expected = "the steps of job hang: no rank has shown life for 500 s; the stacks of all ranks are in its logs"
+        assert (event.text, event.data) == (expected, {"since": since})
+
+
+@pytest.mark.parametrize(
+    ("launchers", "step_at", "resumed"),
+    [
+        ([silent(1), silent(2)], NOW, False),
+        ([], NOW - 400, False),
+        ([], NOW - 399, True),
+        ([silent(1)], NOW, True),
+    ],
+)
+def test_a_hang_is_over_with_the_next_step(launchers: list[Member], step_at: float, resumed: bool) -> None:
+    progress = Progress(1, 50, step_at, NOW - 1000)
+    after = hanging(*launchers, record=job(2, hung_since=NOW - 400), progress=progress)
+    assert after.job.hung_since == (0.0 if resumed else NOW - 400)
+    found = [(event.text, event.data) for event in after.events if event.kind is EventKind.STEPS_RESUMED]
+    assert found == ([("job has completed step 50, after its steps hung", {"step": 50})] if resumed else [])
+    assert EventKind.STEPS_HANG not in after.event_kinds
+    assert ("hang" in after.sentence) is not resumed
+
+
+def test_a_hang_lasts_while_no_progress_is_known() -> None:
+    after = hanging(record=job(2, hung_since=NOW - 400))
+    assert (after.job.hung_since, after.plan.undecided) == (NOW - 400, {})
+
+
+def test_workers_of_a_job_that_has_ended_do_not_hang() -> None:
+    nodes = [node(number, N.TERMINATING, retry_at=NOW + 9) for number in (1, 2)]
+    launchers = {name(1): silent(1, problem="its workers outlive SIGKILL"), name(2): silent(2)}
+    after = scene(*nodes, record=job(2, J.FAILED), hint=None, round=round_of(1, 2), members=launchers)
+    assert (after.job.hung_since, after.events) == (0.0, [])
+
+
+def test_what_a_launcher_says_of_its_workers_is_reported_once_in_one_line_of_bounded_length() -> None:
+    said = launcher(1, "stopping", round=1, problem="workers\n outlive " + "x" * 999)
+    after = hanging(said)
+    (event,) = [event for event in after.events if event.kind is EventKind.WORKERS_STUCK]
+    assert event.text.startswith(f"{name(1)}: workers outlive xxx")
+    assert len(event.text) == len(f"{name(1)}: ") + MAX_PROBLEM_CHARACTERS
+    assert event.node == name(1)
+    reported = after.node(1).worker_problem
+    again = scene(member(1, worker_problem=reported), record=job(1), members={name(1): said}, round=round_of(1))
+    assert EventKind.WORKERS_STUCK not in again.event_kinds
+    other = scene(member(1, worker_problem="before"), record=job(1), members={name(1): said}, round=round_of(1))
+    assert EventKind.WORKERS_STUCK in other.event_kinds
+    silent_again = scene(member(1, worker_problem="before"), record=job(1), round=round_of(1))
+    assert EventKind.WORKERS_STUCK not in silent_again.event_kinds
+
+
+def test_the_workers_of_many_nodes_are_reported_in_parts() -> None:
+    numbers = range(1, 101)
+    said = {name(number): launcher(number, "stopping", round=1, problem="they hang") for number in numbers}
+    after = scene(*(member(number) for number in numbers), record=job(100, max_nodes=100), members=said)
+    assert 40 <= after.event_kinds.count(EventKind.WORKERS_STUCK) < 100
+    assert 1 + len(after.commit.nodes) + len(after.commit.events) <= MAX_OPERATIONS
+
+
+# -- clouds that deny everything ---------------------------------------------------------------------------
+
+DENIED = Denial("the token has expired", NOW - 60, NOW)
+
+
+def denied(denial: Denial, **rules: Any) -> Decided:
+    return scene(member(1), member(2), volatile={"denials": {"local": denial}}, rules=Rules(leftovers_s=1e9, **rules))
+
+
+def test_a_denial_that_was_reported_stays_known_as_such_until_it_is_over() -> None:
+    known = replace(DENIED, reported=True)
+    after = denied(known)
+    assert (after.events, after.volatile.denials) == ([], {"local": known})
+    over = denied(replace(known, over=True))
+    assert (over.event_kinds, over.volatile.denials) == ([EventKind.ACCESS_RESTORED], {})
+
+
+@pytest.mark.parametrize("alerts", [True, False])
+@pytest.mark.parametrize("denial", [DENIED, replace(DENIED, reported=True, over=True)])
+def test_what_clouds_deny_goes_to_the_outbox_where_alerts_are_wanted(denial: Denial, alerts: bool) -> None:
+    (commit,) = denied(denial, alerts=alerts).plan.commits
+    assert (commit.job, len(commit.events)) == ("", 1)
+    assert list(commit.alerts) == (commit.events if alerts else [])
+
+
+# -- deliveries --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tried", "busy", "sent"),
+    [
+        (None, (), True),
+        (AlertDelivery(1, NOW, finished=False), (), True),
+        (AlertDelivery(1, NOW + 0.1, finished=False), (), False),
+        (AlertDelivery(1, NOW - 9, finished=True), (), False),
+        (None, ("alert:e-1",), False),
+    ],
+)
+def test_an_alert_is_sent_until_it_is_delivered_or_given_up(
+    tried: AlertDelivery | None, busy: Sequence[str], sent: bool
+) -> None:
+    volatile = {"alert_deliveries": {"e-1": tried} if tried else {}}
+    after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
+    assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
+    dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
+    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.finished else [])
+
+
+def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
+    waiting = tuple(f"e-{n}" for n in range(300))
+    after = scene(member(1), member(2), alerts=waiting)
+    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_DELIVERIES_AT_ONCE])
+    assert MAX_DELIVERIES_AT_ONCE == 4
+    assert after.plan.commits == ()
+    over = {each: AlertDelivery(1, 0.0, finished=True) for each in waiting}
+    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_deliveries": over}).plan.commits
+    assert len(clears.delete_keys) == 128
+
+
+@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(RETRIES_S)])
+def test_an_alert_that_fails_is_retried_with_backoff(tries: int, wait_s: float) -> None:
+    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, finished=False)} if tries else {})
+    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
+    assert after == AlertDelivery(tries + 1, NOW + wait_s, finished=False)
+    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].finished
+
+
+def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
+    before = VolatileState(
+        alert_deliveries={f"e-{n}": AlertDelivery(len(RETRIES_S), NOW, finished=False) for n in range(MAX_DELIVERIES)}
+    )
+    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_deliveries
+    assert after["e-1"] == AlertDelivery(len(RETRIES_S) + 1, NOW + RETRIES_S[-1], finished=True)
+    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_DELIVERIES == 200
+    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries
