@@ -381,9 +381,9 @@ def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour()
     larger, on_demand = replace(OFFER, instance_type="large"), replace(OFFER, market=Market.ON_DEMAND)
     offers = offering(elsewhere, OFFER, on_demand, larger)
 
-    def unhealthy(before: int) -> Decided:
+    def unhealthy(before: int, known: dict[str, Any] = offers) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
-        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {})} | offers
+        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {})} | known
         return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
     assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small"): 1}
@@ -394,6 +394,8 @@ def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour()
         assert bool(third.volatile.capacity.refusal(offer, NOW + 3599, spare=False)) is closed
         assert not third.volatile.capacity.refusal(offer, NOW + 3600, spare=False)
     assert len(third.volatile.capacity.refusals) == 3, "one for each zone and market"
+    unlisted = unhealthy(2, NONE_KNOWN).volatile.capacity
+    assert unlisted.refusal(OFFER, NOW + 3599, spare=False), "also where the cloud's offers are not known"
     (event,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
     assert event.node == name(3)
     assert "local machine type small is blocked for 60 min: 3 machines in a row" in event.text
