@@ -45,6 +45,8 @@ class Agent:
     # It leaves the round, and has exited.
     leaving: bool = False
     exited: bool = False
+    # A fault ended it at once, whatever it had been about to do.
+    struck: bool = False
     # What it says about its GPUs; None while it has said nothing.
     health: Health | None = None
     # How one of its GPUs is broken.
@@ -110,7 +112,7 @@ class SimNodes:
             return
         if agent.machine.cut:
             return
-        agent.exited = True
+        agent.exited = agent.struck = True
         self.failed_preparations.setdefault(agent.job, set()).add(node)
         reason = "asked to leave" if outcome == "left" else "the launcher broke"
         message = Ended(node, outcome, 0 if outcome == "left" else 1, reason, self._clock.now())

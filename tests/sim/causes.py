@@ -260,13 +260,13 @@ class Causes:
         return not drained or drained[-1].at - drained[0].at < self._world.rules.drain_timeout_s
 
     def _left_in_time(self, node: str, saving_s: float) -> bool:
-        """Its notice came early enough for a checkpoint, its agent read it, etcd was up to carry it to the others, and
-        the machine was not silent in the time that the checkpoint needs."""
+        """Its notice came early enough for a checkpoint, its agent read it and lived on, etcd was up to carry it to the
+        others, and the machine was not silent in the time that the checkpoint needs."""
         machine, agent = self._machines.get(node), self._agents.get(node)
         if machine is None or machine.noticed_at is None or machine.ends_at is None or machine.silent:
             return False
         needed_s = NOTICE_S + saving_s
-        if agent is None or not agent.noticed or machine.ends_at - machine.noticed_at < needed_s:
+        if agent is None or agent.struck or not agent.noticed or machine.ends_at - machine.noticed_at < needed_s:
             return False
         if self._silent_at.get(machine.instance.id, -NEVER) > machine.ends_at - needed_s:
             return False

@@ -207,6 +207,17 @@ def test_a_spare_takes_the_place_of_a_node_whose_gpus_died() -> None:
     assert close(of).nodes() == ("a", "s")
 
 
+def test_a_spare_takes_its_place_also_where_its_stand_in_has_become_a_member_before_the_daemon_knows() -> None:
+    # "s" stands in for "b"; the daemon does not know that, and puts "s" into the place of "a", which has a notice
+    here = (member("a", "leaving", 2, parked=True), member("b", unhealthy="Xid 48"), member("s", last_round=2))
+    second = round_of("as", number=2)
+    of = view(*here, member("t"), hint=hint("bs", 1, 2, spares="t"), round=second)
+    assert close(of).nodes() == ("s", "t")
+    # a member that is only late has lost nothing, whatever ails a spare
+    late = view(member("s", last_round=2), member("u", unhealthy="x"), member("t"), round=second)
+    assert close(replace(late, hint=hint("bs", 1, 2, spares="ut"))).nodes() == ("s",)
+
+
 def test_gpus_of_more_than_one_node_and_more_than_a_tenth_are_not_called_unhealthy() -> None:
     def of(ill: int, count: int) -> View:
         return view(*(member(chr(97 + n), unhealthy="x" if n < ill else "") for n in range(count)))

@@ -195,15 +195,21 @@ def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
         index = hinted.get(member.node, 0) if newcomer else before[member.node]
         return newcomer, index, member.node
 
-    gone, out = {"leaving", "stopping"}, {*waiting, *unhealthy(view)}
-    staying = {node: member for node, member in live(view).items() if member.state not in gone and node not in out}
-    chosen = list(staying.values()) if view.hint is None else _hinted(view.hint, staying, view)
+    going = _going(view)
+    staying = {node: member for node, member in live(view).items() if node not in going and node not in waiting}
+    chosen = list(staying.values()) if view.hint is None else _hinted(view.hint, staying, going, view)
     count = min(len(chosen), bounds(view)[1])
     return tuple(sorted(chosen, key=order)[: count - count % multiple_of(view)])
 
 
-def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Member]:
-    """The hinted members that stay, and a spare for each that the last round lost, or loses now.
+def _going(view: View) -> set[str]:
+    """Live nodes that cannot be in the next round, nor come back to one soon."""
+    leaving = {node for node, member in live(view).items() if member.state in {"leaving", "stopping"}}
+    return leaving | unhealthy(view)
+
+
+def _hinted(hint: Hint, staying: Mapping[str, Member], going: Collection[str], view: View) -> list[Member]:
+    """The hinted members that stay, and a spare for each that the last round lost, or that goes.
 
     A late newcomer is not replaced by a spare: the round would have to change again when it comes. A spare that has
     stepped in stays, although the round that it joined no longer names the lost member.
@@ -212,7 +218,8 @@ def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Membe
     before = set(view.round.nodes()) if view.round else set()
     spares = [staying[node] for node in hint.spares if node in staying and node not in hint.members]
     stand_ins = [spare for spare in spares if spare.node in before]
-    lost = [node for node in {*hint.members, *hint.spares} & before if node not in staying]
+    lost = {node for node in {*hint.members, *hint.spares} & before if node not in staying}
+    lost.update(node for node in hint.members if node in going)
     fresh = [spare for spare in spares if spare.node not in before][: len(lost)]
     return members + (stand_ins + fresh)[: len(hint.members) - len(members)]
 
