@@ -19,6 +19,9 @@ from provisioners.gcp.client import Gcp
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
 
+# Image.architecture of the API; older images have none.
+_ARCHITECTURES = {"X86_64": "x86_64", "ARM64": "arm64"}
+
 
 class Checks(CloudChecks):
     """As CloudChecks says."""
@@ -74,7 +77,16 @@ class Checks(CloudChecks):
             )
         except ApiError as error:
             raise ProvisionerError(f"image {image} does not exist ({error.reply.code}): {remedy}") from error
+        kind, needed = _ARCHITECTURES.get(found.architecture, ""), self._architectures(key.removeprefix("image of "))
+        if kind and kind not in needed:
+            raise ProvisionerError(f"image {found.name} is for {kind}, and the machines for {needed[0]}: {remedy}")
         return f"{image} is {found.name}"
+
+    def _architectures(self, gpu: str) -> list[str]:
+        """What the machines that take an image of `gcp.images` may have; x86_64 for the images for all others."""
+        machines = self._catalog.select("gcp", OfferQuery())
+        found = {each.arch for each in machines if gpu in {each.gpu, each.gpu.split("-", 1)[0]}}
+        return sorted(found) or ["x86_64"]
 
     def _network(self, deadline: Deadline) -> str:
         """Firewall rules that allow SSH, and traffic between nodes, for any source."""

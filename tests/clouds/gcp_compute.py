@@ -17,7 +17,12 @@ from tests.clouds.machines import Machines
 
 PROJECT = "a-project"
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
-IMAGES = {"ubuntu-os-accelerator-images": {"ubuntu-accelerator-2404-amd64-with-nvidia-580"}}
+IMAGES = {
+    "ubuntu-os-accelerator-images": {
+        "ubuntu-accelerator-2404-amd64-with-nvidia-580",
+        "ubuntu-accelerator-2404-arm64-with-nvidia-580",
+    }
+}
 OP_FAULTS: Mapping[str, tuple[str, str]] = {
     "transient": ("INTERNAL_ERROR", "Internal error. Please try again or contact Google Support. (Code: '-473021768')"),
     "full": (
@@ -135,7 +140,7 @@ class Compute:
         if notice and (not spot or int(notice["seconds"]) > 120):
             raise FakeGcpError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
         for disk in body["disks"]:
-            self._check_image(disk["initializeParams"]["sourceImage"])
+            self._check_image(disk["initializeParams"]["sourceImage"], body["machineType"].rpartition("/")[2])
         for interface in body["networkInterfaces"]:
             self._check_network(zone, interface)
 
@@ -154,10 +159,16 @@ class Compute:
             if not kind.startswith("n1-"):
                 raise FakeGcpError(400, "badRequest", f"[{kind}, {accelerator}] features are not compatible")
 
-    def _check_image(self, image: str) -> None:
+    def _check_image(self, image: str, kind: str) -> None:
         match = re.fullmatch(r"projects/([^/]+)/global/images/(?:family/)?([^/]+)", image)
         if match is None or match[2] not in self.images.get(match[1], set()):
             message = f"Invalid value for field 'resource.disks[0].initializeParams.sourceImage': '{image}'. Not found."
+            raise FakeGcpError(400, "invalid", message)
+        has, needs = _architecture(match[2]), "ARM64" if kind.startswith("a4x-") else "X86_64"
+        if has != needs:
+            message = (
+                f"Requested boot disk architecture ({has}) is not compatible with machine type architecture ({needs})."
+            )
             raise FakeGcpError(400, "invalid", message)
 
     def _check_network(self, zone: str, interface: Mapping[str, Any]) -> None:
@@ -316,7 +327,7 @@ class Compute:
         name = call.path.get("family") or call.path["image"]
         if name not in self.images.get(call.path["project"], set()):
             raise FakeGcpError(404, "notFound", f"The resource '{name}' was not found")
-        return {"kind": "compute#image", "name": f"{name}-v20261101"}
+        return {"kind": "compute#image", "name": f"{name}-v20261101", "architecture": _architecture(name)}
 
     def _subnetwork(self, call: Call) -> Mapping[str, Any]:
         if (call.path["region"], call.path["subnetwork"]) not in self.subnetworks:
@@ -397,6 +408,10 @@ def _check_names(body: Mapping[str, Any]) -> None:
         for key, value in labels.items():
             if len(labels) > 64 or not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
                 raise FakeGcpError(400, "invalid", f"Invalid value for field 'resource.labels': {key}={value!r}")
+
+
+def _architecture(image: str) -> str:
+    return "ARM64" if "arm64" in image else "X86_64"
 
 
 def _limits(values: Mapping[str, float]) -> list[dict[str, Any]]:

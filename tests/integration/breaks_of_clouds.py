@@ -197,6 +197,12 @@ def _(setup: Setup) -> None:
     setup.cloud(GCP, image="projects/ubuntu-os-accelerator-images/global/images/family/nothing")
 
 
+@breaks("gcp-arm-image")
+def _(setup: Setup) -> None:
+    family = "ubuntu-accelerator-2404-arm64-with-nvidia-580"
+    setup.cloud(GCP, image=f"projects/ubuntu-os-accelerator-images/global/images/family/{family}")
+
+
 @breaks("gcp-closed-network")
 def _(setup: Setup) -> None:
     cloud = setup.cloud(GCP)
@@ -222,6 +228,11 @@ def _(setup: Setup) -> None:
 @breaks("azure-no-group")
 def _(setup: Setup) -> None:
     setup.cloud(AZURE, resource_group="elsewhere")
+
+
+@breaks("azure-not-registered")
+def _(setup: Setup) -> None:
+    setup.cloud(AZURE).arm.account.unregistered = {"Microsoft.Compute"}
 
 
 @breaks("azure-may-not-launch")

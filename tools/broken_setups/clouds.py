@@ -303,6 +303,16 @@ ROWS = (
         ),
     ),
     BrokenSetup(
+        "gcp-arm-image",
+        CLOUDS,
+        "GCP: an image for another architecture",
+        "gcp, image",
+        (
+            "image ubuntu-accelerator-2404-arm64-with-nvidia-580-v20261101 is for arm64, and the machines for "
+            "x86_64: set gcp.image"
+        ),
+    ),
+    BrokenSetup(
         "gcp-closed-network",
         CLOUDS,
         "GCP: no firewall rule for SSH",
@@ -340,6 +350,17 @@ ROWS = (
             "Azure, asked for the resource group elsewhere, answered ResourceGroupNotFound: …; create "
             "it, or set azure.resource_group"
         ),
+    ),
+    BrokenSetup(
+        "azure-not-registered",
+        CLOUDS,
+        "Azure: a subscription that has never had a machine",
+        "azure, reading",
+        (
+            "the daemon may not read machines, …: Azure, asked for machines, answered MissingSubscriptionRegistration: "
+            "…; run once for the namespace that it names: az provider register --namespace NAMESPACE"
+        ),
+        also=("azure, eastus image", "azure, eastus sizes", "azure, other installations"),
     ),
     BrokenSetup(
         "azure-may-not-launch",
