@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,8 @@ class Stack:
         EmbeddedEtcd(self.state / "etcd").stop()
         left = tuple(sorted(self.processes()))
         for pid, _ in left:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may end with the one before it
+                os.kill(pid, signal.SIGKILL)
         if self._short is not None:
             shutil.rmtree(self._short, ignore_errors=True)
         return Leftovers(machines, tuple(f"{pid} {name}" for pid, name in left))

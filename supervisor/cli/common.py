@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -28,6 +28,11 @@ EXIT_CODES = {
 }
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 FOLLOW_S = 0.5
+
+
+def is_over(job: Mapping[str, Any]) -> bool:
+    """Whether a job has ended and its log is whole: its nodes are kept until they have sent the end of it."""
+    return job["state"] in ENDED and not job["nodes"]["training"]
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from supervisor.cli.common import (
-    ENDED,
     FOLLOW_S,
     all_output,
     connected,
+    is_over,
     job_path,
     output_option,
     print_json,
@@ -122,11 +122,11 @@ def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: 
     away_since = 0.0
     while True:
         try:
-            ended = daemon.get(job_path(job))["state"] in ENDED
+            over = is_over(daemon.get(job_path(job)))
             for part in read_output(daemon, job, node, position):
                 printer.show(part["chunks"])
                 position = part["position"]
-            if ended:
+            if over:
                 return
             away_since = 0.0
         except SpotsupError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.common import ENDED, FOLLOW_S, connected, job_path, output_option, print_json, warn
+from supervisor.cli.common import FOLLOW_S, connected, is_over, job_path, output_option, print_json, warn
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
@@ -155,6 +155,6 @@ def _wait_for_end(daemon: Client, name: str) -> str:
             printed = text
             loss = f"  loss {job['loss']:.4f}" if job["loss"] is not None else ""
             click.echo(f"{time.strftime('%H:%M:%S')}  {text}{loss}", err=True)
-        if job["state"] in ENDED:
+        if is_over(job):
             return str(job["state"])
         time.sleep(FOLLOW_S)

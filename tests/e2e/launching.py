@@ -25,12 +25,11 @@ Found = TypeVar("Found")
 def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
     """Wait until `look` finds something true, and return it."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.02)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+    return found
 
 
 def processes_with(variable: str, value: str) -> list[int]:

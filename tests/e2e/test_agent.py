@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -157,7 +157,8 @@ class Agents:
     def close(self) -> None:
         for node, agent in self.started.items():
             for pid in self.processes(node):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may end with the one before it
+                    os.kill(pid, signal.SIGKILL)
             agent.wait()
         self.etcd.close()
 
@@ -192,26 +193,26 @@ def test_a_node_from_its_start_to_its_success(agents: Agents, tmp_path: Path) ->
     assert (ended.outcome, ended.exit_code) == ("success", 0)
     assert agents.exit_code("a") == 0
     assert agents.processes("a") == []
-    assert agents.etcd.get(KEYS.agent(JOB, "a")) is None
+    eventually("its key is gone", lambda: agents.etcd.get(KEYS.agent(JOB, "a")) is None)
     assert "a has trained" in agents.log("a")
     assert "a has trained" in (tmp_path / "a" / "log" / "a.log").read_text()
 
 
 def test_a_notice_is_passed_on_and_the_node_leaves_in_time_by_itself(agents: Agents) -> None:
     with metadata_service() as service:
-        agents.start("a", Metadata("local", service.url), leave_margin_s=3.0)
+        agents.start("a", Metadata("local", service.url), leave_margin_s=20.0)
         agents.start("b")
         agents.message(KEYS.round(JOB), Round, lambda formed: len(formed.members) == 2)
         agents.message(KEYS.member(JOB, "a"), Member, lambda m: m.state == "running")
-        deadline = time.time() + 5.0
+        deadline = time.time() + 30.0
         service.announce(deadline)
         notice = agents.message(KEYS.notice(JOB, "a"), Notice)
         assert (notice.deadline, notice.source) == (deadline, "local")
-        assert notice.seen_at < deadline - 4.0
+        assert notice.seen_at < deadline - 20.0
         # without the daemon: at the deadline less the margin it leaves, and the other goes on
         ended = agents.message(KEYS.ended(JOB, "a"), Ended)
         assert ended.outcome == "left"
-        assert deadline - 3.0 <= ended.at < deadline
+        assert deadline - 20.0 <= ended.at < deadline
         formed = agents.message(KEYS.round(JOB), Round, lambda formed: formed.nodes() == ("b",))
         assert formed.app_failures == 0
         assert agents.exit_code("a") == 0
@@ -233,7 +234,7 @@ def test_a_launcher_that_dies_is_started_again_and_a_killed_agent_leaves_nothing
     assert agents.message(KEYS.round(JOB), Round).app_failures == 0
     agents.started["a"].kill()
     agents.started["a"].wait()
-    eventually("nothing is left", lambda: not agents.processes("a"), 2)
+    eventually("nothing is left", lambda: not agents.processes("a"))
 
 
 def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None:
@@ -245,7 +246,7 @@ def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None
     for pid in (launcher, agent):
         os.kill(pid, signal.SIGKILL)
     agents.started["a"].wait()
-    eventually("nothing is left", lambda: not agents.processes("a"), 2)
+    eventually("nothing is left", lambda: not agents.processes("a"))
 
 
 def test_an_outage_of_etcd_blocks_nothing_and_the_outcome_gets_through(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_another_host_key_is_refused_before_anything_is_sent(machine: Instance) 
 def test_a_key_that_is_refused_until_the_end_is_named_in_the_error(machine: Instance) -> None:
     target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
     with pytest.raises(LoginRefusedError, match=rf"refuses our key .*; is {getpass.getuser()} the image's user\?"):
-        bootstrap(target, setup_of("n1"), clock=clock, deadline_s=5.0)
+        bootstrap(target, setup_of("n1"), clock=clock, deadline_s=15.0)
 
 
 def test_a_key_that_is_refused_for_long_is_given_up_before_the_end(machine: Instance) -> None:
@@ -182,7 +182,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 @pytest.mark.main
 def test_a_machine_that_still_boots_is_waited_for(machine: Instance) -> None:
-    with port_opened_later(machine, after_s=0.5) as port:
+    with port_opened_later(machine, after_s=1.5) as port:
         target = replace(target_of(machine), host="127.0.0.1", port=port)
         report = bootstrap(target, setup_of("n1"), clock=clock, deadline_s=DEADLINE_S)
     assert report.connected_s >= 0.4
@@ -242,8 +242,8 @@ def test_a_machine_that_lets_us_in_and_never_answers_is_given_up_in_time() -> No
         began = clock()
         try:
             with pytest.raises(UnreachableError, match="step facts: the connection broke at `gather facts`"):
-                bootstrap(target, setup_of("n1"), clock=clock, deadline_s=1.0)
-            assert clock() - began < 20
+                bootstrap(target, setup_of("n1"), clock=clock, deadline_s=10.0)
+            assert clock() - began < 60
         finally:
             server.over.set()
             thread.join()
@@ -274,7 +274,7 @@ def test_a_setup_that_failed_runs_again_the_next_time(machine: Instance) -> None
 
 def test_the_whole_has_a_time_limit(machine: Instance) -> None:
     with pytest.raises(BootstrapTimeoutError, match="step environment: `sleep 600` was still running when the time"):
-        bootstrap(target_of(machine), setup_of("n1", line="sleep 600"), clock=clock, deadline_s=8.0)
+        bootstrap(target_of(machine), setup_of("n1", line="sleep 600"), clock=clock, deadline_s=20.0)
 
 
 def test_an_unfit_machine_is_left_as_it_was(machine: Instance) -> None:
@@ -341,7 +341,8 @@ def test_a_machine_that_was_not_made_for_the_node_is_not_touched_whatever_was_pl
 
 def test_a_reboot_is_over_once_the_boot_id_has_changed(machine: Instance) -> None:
     reboot = Reboot("for the test", 1.5)
-    _wait_for_boot(target_of(machine), "n1", reboot, "another boot", clock, clock() + DEADLINE_S)
+    patient = replace(reboot, timeout_s=DEADLINE_S)
+    _wait_for_boot(target_of(machine), "n1", patient, "another boot", clock, clock() + DEADLINE_S)
     (boot,) = on_machine(machine, "cat /proc/sys/kernel/random/boot_id").split()
     with pytest.raises(BootstrapTimeoutError, match=r"step reboot: the machine did not come back within 1\.5 s"):
         _wait_for_boot(target_of(machine), "n1", reboot, boot, clock, clock() + DEADLINE_S)

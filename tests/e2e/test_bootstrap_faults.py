@@ -397,7 +397,7 @@ def test_a_fault_is_one_sentence_and_leaves_nothing(machine: Machine, fault: Fau
     assert matches(where + fault.error, done.error.splitlines()[0]), done.error
     assert verdict(done) == fault.outcome
     assert left_behind(machine) == []
-    assert set(machine.processes().values()) <= {"sleep"}, "only what hangs is left"
+    wait_for(lambda: set(machine.processes().values()) <= {"sleep"}, "only what hangs is left")
 
 
 FULL = (

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.programs import run_module
+
+pytestmark = pytest.mark.timeout(1000)
 
 
 def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def check(stack: Stack, *arguments: str) -> tuple[Any, str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_node_is_booted_tries_all_and_is_gone(stack: Stack, tmp_path: Path) -> None:
     found, _ = check(stack, "--from-node", "m7i.large")
     assert (found["ok"], found["message"]) == (

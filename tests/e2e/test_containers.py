@@ -107,8 +107,12 @@ def test_two_nodes_train_in_the_same_image_and_nothing_outlives_an_agent(
     # In order: the agent's message goes through the container's stdin, and the launcher's last message comes out.
     os.kill(int(agent_pid(nodes[1])), signal.SIGTERM)
     stack.wait_for(lambda: f"spotsup-{nodes[1]}" not in running(), 40.0, "its container to end in order")
-    texts = [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
-    assert texts == [f"lost {nodes[1]}: its agent was stopped outside spotsup"]
+
+    def losses() -> list[str]:
+        return [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
+
+    stack.wait_for(lambda: bool(losses()), 60.0, "the loss to be recorded")
+    assert losses() == [f"lost {nodes[1]}: its agent was stopped outside spotsup"]
 
     os.kill(int(agent_pid(nodes[0])), signal.SIGKILL)
     stack.wait_for(lambda: f"spotsup-{nodes[0]}" not in running(), 20.0, "its container to end with the agent")

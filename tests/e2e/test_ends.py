@@ -49,6 +49,7 @@ def test_the_ranks_of_a_node_that_hang_after_those_of_another_have_ended_are_end
         assert result.problem.startswith("b: local rank 0 had not ended")
 
 
+@pytest.mark.timeout(900)
 def test_twenty_short_jobs_at_once_all_end(etcd_endpoint: str, tmp_path: Path) -> None:
     """Plain scripts that drop their model last, from fresh interpreters and from warm ones, on a machine with too few
     processors. One that hung at its end would be ended after a minute, and its result would say so."""
@@ -79,7 +80,7 @@ def hung(job: Nodes) -> bool:
 def test_steps_that_hang_are_shown_with_stacks_and_formed_anew_where_the_job_asks_for_it(
     etcd_endpoint: str, tmp_path: Path
 ) -> None:
-    program = {"hang_at": "5", "hangs_after_s": "1.5"}
+    program = {"hang_at": "5", "hangs_after_s": "12"}
     with nodes(etcd_endpoint, tmp_path, program=program, env={"SPOTSUP_HANG": "restart"}) as job:
         job.form("a", "b")
         eventually("both say so", lambda: hung(job))

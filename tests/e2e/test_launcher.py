@@ -75,7 +75,11 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     assert result is not None
     assert (result.outcome, result.round) == ("success", fourth)
     assert [job.processes(node) for node in "cd"] == [[], []]
-    assert [key for key in (kv.key for kv in job.etcd.range(job.keys.member(job.job, "")).kvs) if key[-1] in "cd"] == []
+
+    def keys() -> list[str]:
+        return [kv.key for kv in job.etcd.range(job.keys.member(job.job, "")).kvs if kv.key[-1] in "cd"]
+
+    eventually("their keys are gone", lambda: not keys())
     assert "c has trained" in job.log("c").read_text()
     # torch never removes its cache
     assert [each.name for each in job.temporary.iterdir() if not each.name.startswith("torchinductor_")] == []
@@ -119,6 +123,7 @@ def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
 
 def test_a_leader_that_freezes_while_the_round_is_formed_does_not_block_the_others(job: Nodes) -> None:
     """Its machine still takes connections, and no answer ever comes."""
+    job.ttl_s = 20.0  # a frozen member counts until then
     job.hint(minimum=2)
     job.start("a", "b")
     job.ready("a", "b")
@@ -218,7 +223,7 @@ def test_any_killed_process_of_a_launcher_leaves_nothing_and_counts_as_no_failur
     # without the process that forks its workers a launcher ends, for its agent to start another
     server = children(job.launchers["b"].pid)[0]
     os.kill(server, signal.SIGKILL)
-    assert job.exit_code("b", 10) == 1
+    assert job.exit_code("b") == 1
     assert f"process {server}, which starts the workers, has ended" in job.log("b").read_text()
     assert not (job.folder / "run-b" / "ended.json").exists()
     assert job.processes("b") == []
@@ -227,7 +232,7 @@ def test_any_killed_process_of_a_launcher_leaves_nothing_and_counts_as_no_failur
     assert job.round().app_failures == 0
     job.launchers["a"].kill()
     job.launchers["a"].wait()
-    eventually("nothing is left", lambda: not job.processes("a"), 2)
+    eventually("nothing is left", lambda: not job.processes("a"))
 
 
 def test_a_worker_that_ignores_sigterm_does_not_block_the_others(etcd_endpoint: str, tmp_path: Path) -> None:
@@ -236,7 +241,7 @@ def test_a_worker_that_ignores_sigterm_does_not_block_the_others(etcd_endpoint: 
         old = {event["pid"] for event in job.events("start", node="a")}
         job.kill("b")
         job.write_tombstone("b")
-        job.stepping(1, 1, timeout_s=20)
+        job.stepping(1, 1, timeout_s=45)
         assert not any(alive(pid) for pid in old)
         assert job.round().app_failures == 0
 

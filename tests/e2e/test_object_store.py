@@ -65,6 +65,17 @@ class Job:
     def status(self) -> Any:
         return self.stack.ask("status", "counted")
 
+    def member(self, rank: int) -> str:
+        """The node that trains as this rank, once there is one."""
+        found: list[str] = []
+
+        def is_there() -> bool:
+            found[:] = [each["id"] for each in self.status()["node_list"] if each["rank"] == rank]
+            return bool(found)
+
+        self.stack.wait_for(is_there, 60.0, f"rank {rank}")
+        return found[0]
+
     def wait_for_training(self, after: int = 0) -> int:
         """Until two nodes have trained in a round after `after`, and a checkpoint of that round is complete."""
 
@@ -92,26 +103,23 @@ def test_nodes_that_are_lost_and_taken_cost_what_is_promised_and_a_new_run_goes_
         job = Job(stack, tmp_path, f"s3://{s3.bucket}/prefix", s3.environ)
         assert stack.ctl("submit", str(job.file)).returncode == 0
         number = job.wait_for_training()
-        victim = next(
-            node["id"] for node in job.status()["node_list"] if node["state"] == "member" and node["rank"] == 1
-        )
+        victim, saved = job.member(1), int(job.status()["checkpoint_step"])
         stack.cloud("kill", victim)
-        number = job.wait_for_training(number)
-        victim = next(
-            node["id"] for node in job.status()["node_list"] if node["state"] == "member" and node["rank"] == 1
-        )
+        killed_in, number = number, job.wait_for_training(number)
+        assert next(line["step"] for line in job.lines() if line["round"] > killed_in) > saved
+        victim = job.member(1)
         before = len(changes(job.lines()))
-        stack.cloud("preempt", victim, "--notice", "30")
+        stack.cloud("preempt", victim, "--notice", "90")
         job.wait_for_training(number)
         made = job.lines()
         lost = [last - first + 1 for last, first in changes(made)]
         assert lost[before:] == [0] * len(lost[before:]), "a notice costs no step"
-        assert all(0 <= each <= 2 * EVERY for each in lost), "a loss without notice costs what was not yet saved"
+        assert all(0 <= each <= 4 * EVERY for each in lost), "a loss without notice costs what was not yet saved"
         assert all(line["weight"] == pytest.approx(line["step"]) for line in made)
         # nothing is on a machine's own disk, and nothing is left in the bucket but the checkpoints that are kept
         (old,) = list(stack_folders(s3))
         assert stack.ctl("cancel", "counted").returncode == 0
-        stack.wait_for(lambda: not stack.machines(), 90.0, "the machines to be released")
+        stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
         checkpoint = int(job.status()["checkpoint_step"])
         kept = keys(s3)
         again = ("submit", str(job.file), "--resume-from", "counted")  # refused while nodes are released
@@ -124,7 +132,7 @@ def test_nodes_that_are_lost_and_taken_cost_what_is_promised_and_a_new_run_goes_
         assert all(line["weight"] == pytest.approx(line["step"]) for line in job.lines())
         assert {key for key in keys(s3) if key.startswith(f"{old}/")} == kept, "the old run's checkpoints are untouched"
         assert stack.ctl("cancel", "counted").returncode == 0
-        stack.wait_for(lambda: not stack.machines(), 90.0, "the machines to be released")
+        stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
 
 
 @pytest.mark.timeout(300)
@@ -143,7 +151,7 @@ def test_a_bucket_that_cannot_be_written_to_is_said_before_anything_trains(stack
         assert "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists" in text
         assert not job.lines()
         assert stack.ctl("cancel", "counted").returncode == 0
-        stack.wait_for(lambda: not stack.machines(), 90.0, "the machines to be released")
+        stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
 
 
 def keys(s3: Any) -> set[str]:

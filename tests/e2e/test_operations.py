@@ -81,8 +81,14 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
     steps = Steps(stack, tmp_path / "steps")
     assert stack.ctl("submit", str(job)).returncode == 0
     steps.wait_for_more()
-    stack.wait_for(lambda: len(members(stack)) == 1, 90.0, "a member")
-    node = members(stack)[0]
+    found: list[str] = []
+
+    def is_member() -> bool:
+        found[:] = members(stack)
+        return len(found) == 1
+
+    stack.wait_for(is_member, 90.0, "a member")
+    (node,) = found
 
     assert stack.ctl("drain", "missing").returncode == 4
     assert stack.ctl("drain", node).stdout == f"{node}: will leave steps once it is replaced\n"
@@ -108,7 +114,7 @@ def test_a_limit_pauses_and_a_new_run_of_the_name_goes_on_from_the_old_one(
     stack: Stack, job: Path, tmp_path: Path
 ) -> None:
     steps = Steps(stack, tmp_path / "steps")
-    job.write_text(job.read_text() + "limits: {hours: 0.002}\n")  # 7 s
+    job.write_text(job.read_text() + "limits: {hours: 0.006}\n")  # 22 s
 
     def paused() -> bool:
         return status(stack)["state"] == "paused" and not stack.machines()
@@ -116,10 +122,10 @@ def test_a_limit_pauses_and_a_new_run_of_the_name_goes_on_from_the_old_one(
     assert stack.ctl("submit", str(job)).returncode == 0
     stack.wait_for(paused, 200.0, "the job to be paused")
     made = steps.made()
-    assert status(stack)["reason"].startswith("limits.hours 0.002 reached; `spotsupctl limits steps --hours 0.0")
+    assert status(stack)["reason"].startswith("limits.hours 0.006 reached; `spotsupctl limits steps --hours 0.0")
     refused = stack.ctl("resume", "steps")
-    assert (refused.returncode, "stays paused: limits.hours 0.002 reached" in refused.stderr) == (5, True)
-    assert "0.002" in stack.ctl("limits", "steps").stdout
+    assert (refused.returncode, "stays paused: limits.hours 0.006 reached" in refused.stderr) == (5, True)
+    assert "0.006" in stack.ctl("limits", "steps").stdout
     assert stack.ctl("limits", "steps", "--hours", "-1").returncode == 2
     assert stack.ask("limits", "steps", "--hours", "9")["limits"]["hours"]["limit"] == 9
     stack.wait_for(lambda: len(steps.made()) > len(made) + 5, 150.0, "training to go on")

@@ -56,7 +56,7 @@ def went_on(folder: Path, since: float) -> None:
     """One process made all steps, and none was late."""
     seen = [each for each in ticks(folder) if each[0] >= since]
     assert len({pid for _, pid in seen}) == 1
-    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 10.0
+    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 30.0
 
 
 def members(stack: Stack) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def test_a_standby_carries_etcd_on_also_while_the_frozen_leader_still_holds_the_
         cluster.wait_for_takeover(first)
         carried = "etcd is carried to a node"
         second = cluster.wait_for_leader()
-        cluster.wait_for(lambda: second.log.read_text().count(carried) == 2, 90.0, "the standby's tunnels")
+        cluster.wait_for(lambda: second.log.read_text().count(carried) >= 2, 90.0, "the standby's tunnels")
         first.send(signal.SIGCONT)
         cluster.wait_for_step_down(first)
 

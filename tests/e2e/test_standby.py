@@ -25,16 +25,30 @@ nodes: {min: 1, desired: 1, max: 2}
 run: train.py STEPS
 """
 TRAIN = """\
-import sys, time
+import os, sys, time
 while True:
     with open(sys.argv[1], "a") as file:
-        file.write(f"{time.time()}\\n")
+        file.write(f"{time.time()} {os.getpid()}\\n")
     time.sleep(0.1)
 """
 
 
-def ticks(file: Path) -> list[float]:
-    return [float(line) for line in file.read_text().split()] if file.exists() else []
+def ticks(file: Path) -> list[tuple[float, int]]:
+    """When each step was made, and by which process."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(float(at), int(pid)) for at, pid in (line.split() for line in lines)]
+
+
+def went_on(seen: list[tuple[float, int]]) -> None:
+    """One process made all steps, and none was late by more than a busy computer makes it."""
+    assert len({pid for _, pid in seen}) == 1
+    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 30.0
+
+
+def most_meanwhile(since_s: float) -> int:
+    """How many commits a leader may have made that were not counted `since_s` before it was stopped: one in flight, and
+    some twenty commands of users per second."""
+    return 2 + int(50 * since_s)
 
 
 @pytest.fixture
@@ -49,7 +63,7 @@ def steps(tmp_path: Path) -> Path:
 
 def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: Path) -> None:
     # the daemon's own default: a busy computer must not take a leader for dead
-    lease_s = 6.0
+    lease_s = 15.0
     with open_testbed(tmp_path / "testbed", Members(tmp_path / "testbed" / "etcd"), leader_ttl_s=lease_s) as cluster:
         first = cluster.wait_for_leader()
         (second,) = (each for each in cluster.daemons if each is not first)
@@ -71,12 +85,13 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
 
         # a leader that is frozen for longer than its lease loses the lead, and changes nothing when it wakes
         cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 90.0, "the job to run")
-        commits = first.commits()
+        asked, commits = time.monotonic(), first.commits()
         first.send(signal.SIGSTOP)
+        since_s = time.monotonic() - asked
         took_s = [cluster.wait_for_takeover(first)]
         first.send(signal.SIGCONT)
         cluster.wait_for_step_down(first)
-        assert first.commits() == commits
+        assert first.commits() <= commits + most_meanwhile(since_s)
         done = first.ctl("scale", "ticker", "1", "--max", "3", "-o", "json")
         assert json.loads(done.stdout)["nodes"]["max"] == 3, done.stderr
 
@@ -87,9 +102,9 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         assert cluster.job("ticker")["nodes"]["max"] == 3, "what was acknowledged is stored"
         cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 90.0, "the job to be looked after")
         assert cluster.machines() == machines
-        seen = ticks(steps)
-        assert time.time() - seen[-1] < 5.0
-        assert max(after - before for before, after in itertools.pairwise(seen)) < 5.0, "training went on"
+        made = len(ticks(steps))
+        cluster.wait_for(lambda: len(ticks(steps)) > made, 60.0, "another step")
+        went_on(ticks(steps))
         assert first.ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
 
@@ -115,12 +130,13 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Pat
 
             # frozen for longer than its lease, it loses the lead, and changes nothing when it wakes
             old = cluster.wait_for_leader()
-            commits = old.commits()
+            asked, commits = time.monotonic(), old.commits()
             old.send(signal.SIGSTOP)
+            since_s = time.monotonic() - asked
             took_s.append(cluster.wait_for_takeover(old))
             old.send(signal.SIGCONT)
             cluster.wait_for_step_down(old)
-            assert old.commits() <= commits + 1, "one may have been in flight"
+            assert old.commits() <= commits + most_meanwhile(since_s)
             users.use_new_names()
         history = users.finish(cluster.wait_for_leader().socket)
         assert users.faults == []
@@ -130,8 +146,7 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Pat
         middle_s = sorted(took_s)[len(took_s) // 2]
         assert middle_s <= lease_s + MORE_S, f"{took_s}; the rest is this computer's load"
         assert cluster.machines() == machines
-        seen = [tick for tick in ticks(steps) if tick >= began]
-        assert max(after - before for before, after in itertools.pairwise(seen)) < 5.0, "training went on"
+        went_on([tick for tick in ticks(steps) if tick[0] >= began])
         assert cluster.any().ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
         print(f"{len(history)} commands, {len(answered)} done; takeovers {[round(each, 2) for each in took_s]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,7 +60,8 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
         yield process
     finally:
         for pid in processes_with("SPOTSUP_TEST_NODE", str(folder / node)):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may end with the one before it
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 

@@ -138,6 +138,8 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         _audit(job, session, loss.item())
         time.sleep(job.step_s)
         if job.die_after == session.steps_done + 1:
+            while not (job.folder / "checkpoints" / "LATEST").exists():  # a checkpoint is written beside training
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         session.step(loss)
         while job.evaluate_after == session.steps_done:

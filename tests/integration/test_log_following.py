@@ -28,7 +28,7 @@ from supervisor.journal import output
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
+from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Status
 from supervisor.spec import parse_spec
@@ -64,7 +64,7 @@ class Daemon:
         journal = Journal(self.store, KEYS)
         journal.create_job(JOB, EVENT, None)
         for node in (ONE, TWO):
-            self.etcd.put(f"{KEYS.world}nodes/job/{node}", dump(NodeRecord(node, "job", "token", OFFER, 2.0)))
+            self.move(node, NodeState.REQUESTED)
         wait_for(lambda: "job" in (found := journal.read().jobs) and len(found["job"].nodes) == 2, "the job's records")
         service = Service(journal, Idle(), SystemClock(), ("local",), lambda *_: True)
         app = create_app(service, lambda: Status(0.0, "", {}, {}), SystemClock(), "0")
@@ -74,6 +74,10 @@ class Daemon:
     def stop(self) -> None:
         self.server.stop()
         self.store.close()
+
+    def move(self, node: str, state: NodeState) -> None:
+        record = NodeRecord(node, "job", "token", OFFER, 2.0, state=state)
+        self.etcd.put(f"{KEYS.world}nodes/job/{node}", dump(record))
 
     def write(self, node: str, chunk: int, text: str) -> None:
         self.etcd.put(f"{KEYS.logs('job', node)}{chunk:08d}", text.encode())
@@ -252,6 +256,21 @@ def test_following_prints_each_line_once_through_rotation_a_replaced_node_and_a_
     assert follower.lines()[-2:] == [f"{THREE} | new", f"{THREE} | last"]
     assert len(follower.lines()) == 8
     assert len(follower.received) < 15, "only what has changed was sent"
+
+
+def test_the_end_of_the_log_is_printed_although_the_job_has_ended_before(
+    daemon: Daemon, client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "FOLLOW_S", 0.02)
+    daemon.move(ONE, NodeState.MEMBER)
+    daemon.write(ONE, 0, "first\n")
+    with Follower(daemon, capsys) as follower:
+        follower.until("job-abcde-1 | first")
+        daemon.end()
+        wait_for(lambda: client.get("/v1/jobs/job")["state"] == "succeeded", "the job's end")
+        daemon.write(ONE, 0, "first\nlast\n")
+        daemon.move(ONE, NodeState.TERMINATING)
+    assert follower.lines() == ["job-abcde-1 | first", "job-abcde-1 | last"]
 
 
 @UNCLOSED

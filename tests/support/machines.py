@@ -64,12 +64,11 @@ CLIENT_KEY = new_key()
 def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = PATIENCE_S) -> Found:
     """What `look` finds, once it finds something true."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(LOOK_S)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+    return found
 
 
 def request_for(provisioner: Provisioner, node: str, *, token: str = "", zone: str = "") -> LaunchRequest:
