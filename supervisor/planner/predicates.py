@@ -155,9 +155,11 @@ def leaving_timeout_s(draft: Draft) -> float:
 def has_left(draft: Draft, node: NodeRecord) -> bool:
     """Whether a draining node is out of the round, or out of time: a drain waits for a checkpoint, but not for ever.
 
-    A node that the hint still names may be in the next round, so it has not left.
+    A node that the hint still names, be it as a spare, may be in the next round, or in one that was formed since the
+    view was read, so it has not left.
     """
-    named = draft.view.hint is not None and node.id in draft.view.hint.members
+    hint = draft.view.hint
+    named = hint is not None and node.id in (*hint.members, *hint.spares)
     return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > leaving_timeout_s(draft)
 
 

@@ -50,11 +50,13 @@ def clamp_future_times(draft: Draft) -> None:
 
 def delete_old(draft: Draft) -> None:
     """Delete the oldest records of nodes that are gone, and the messages of all that are, so that a job that runs for
-    weeks on thousands of nodes leaves little in etcd. Old events are deleted with each commit."""
+    weeks on thousands of nodes leaves little in etcd. Those whose GPUs died within the hour are kept: they count among
+    those that die at once. Old events are deleted with each commit."""
     for key in draft.view.leftover_messages:  # an agent's last message may come late
         if not draft.full:
             draft.delete_key(key)
-    gone = draft.in_states(NodeState.GONE)
+    since = draft.now - draft.rules.unhealthy_memory_s
+    gone = [node for node in draft.in_states(NodeState.GONE) if node.unhealthy_at <= since]
     for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
         if not draft.full:
             draft.delete_node(node)

@@ -9,21 +9,18 @@ _THERE = (NodeState.READY, NodeState.MEMBER, NodeState.SUSPECT)
 
 
 def too_many_unhealthy(world: World, now: float) -> int:
-    """How many nodes of all jobs report unhealthy GPUs, or did so within the last minutes and are being replaced, where
-    that is more than one and more than a tenth; else 0.
+    """How many nodes of all jobs report unhealthy GPUs, or did so within the last minutes and were replaced, where that
+    is more than one and more than a tenth; else 0.
 
     GPUs die one by one. When many do, it is most likely the check that is broken, such as an nvidia-smi that no longer
     fits its driver: a fleet must not end for that (P4).
     """
     recent = 0
     for job in world.jobs.values():
-        for node_id, health in job.healths.items():
-            node = job.nodes.get(node_id)
-            if node is None or health.healthy:
-                continue
+        for node in job.nodes.values():
             if node.unhealthy_at:
                 recent += now - node.unhealthy_at < world.rules.unhealthy_hold_s
-            else:
-                recent += node.state in _THERE
+            elif node.state in _THERE and (health := job.healths.get(node.id)) is not None:
+                recent += not health.healthy
     there = sum(len(job.agents) for job in world.jobs.values())
     return recent if recent > 1 and recent * 10 > there else 0

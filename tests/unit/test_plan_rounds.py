@@ -422,9 +422,15 @@ def test_a_doomed_member_that_is_still_needed_stays_though_the_hint_does_not_nam
     assert (expected(after), after.state(2)) == (names(1, 2), N.MEMBER)
 
 
-def test_a_doomed_spare_is_released_at_once() -> None:
-    messages: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
-    assert scene(member(1), member(2), waiting(3, drain_requested=True), **messages).state(3) is N.TERMINATING
+def test_a_doomed_spare_is_released_once_no_round_can_take_it() -> None:
+    messages: Any = {"record": job(2, spare_nodes=1), "round": round_of(1, 2)}
+    spare = waiting(3, drain_requested=True)
+    after = scene(member(1), member(2), spare, **messages, hint=hint_of(1, 2, spares=[3]))
+    assert (after.state(3), after.hint and after.hint.spares) == (N.DRAINING, ()), "it may be in a round by now"
+    again = scene(member(1), member(2), after.node(3), **messages, hint=hint_of(1, 2))
+    assert again.state(3) is N.TERMINATING
+    stepped_in = scene(member(1), member(2), after.node(3), **messages | {"round": round_of(1, 3)}, hint=hint_of(1, 2))
+    assert stepped_in.state(3) is N.DRAINING
 
 
 def test_a_job_of_pairs_trains_on_pairs_and_the_third_node_waits_like_a_spare() -> None:

@@ -224,6 +224,9 @@ def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs()
     assert after.job.dropped_nodes_usd == 1.0, "what they cost stays with the job"
     assert set(after.commit.guards) == {"job", *names(3, 4)}
     assert scene(member(1), member(2), *gone, rules=Rules(gone_kept=3, leftovers_s=1e9)).plan.commits == ()
+    died = [replace(each, unhealthy_at=NOW - 3599.0) for each in gone]
+    rules = Rules(gone_kept=0, leftovers_s=1e9)
+    assert scene(member(1), member(2), *died, rules=rules).plan.commits == (), "those whose GPUs died count for an hour"
 
 
 def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> None:
