@@ -1,7 +1,8 @@
-"""The three clouds by their real SDKs, with machines on paper; and a machine of the local cloud."""
+"""The three clouds by their real SDKs, with machines on paper; a machine of the local cloud."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,13 @@ from tests.clouds.base import wire_cloud
 from tests.integration.cloud_names import NAMES, Api
 from tests.support.machines import launch_running
 from tests.support.programs import LocalCloud
+
+
+@pytest.fixture
+def collected_garbage() -> Iterator[None]:
+    """What a test leaves to the garbage collection is collected at its end: no later test is blamed for it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(params=NAMES)

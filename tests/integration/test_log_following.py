@@ -226,6 +226,7 @@ UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
 @UNCLOSED
+@pytest.mark.usefixtures("collected_garbage")
 def test_following_prints_each_line_once_through_rotation_a_replaced_node_and_a_restarted_daemon(
     daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_the_end_of_the_log_is_printed_although_the_job_has_ended_before(
 
 
 @UNCLOSED
+@pytest.mark.usefixtures("collected_garbage")
 def test_a_daemon_that_stays_away_ends_it(
     daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,9 +74,11 @@ def beat(store: MemoryStore) -> Iterator[Beat]:
 
 def becomes(heartbeat: Heartbeat, missing: str, heard: str) -> bool:
     until = time.monotonic() + 20.0
-    while heartbeat.heard(frozenset(missing)) != frozenset(heard) and time.monotonic() < until:
+    while heartbeat.heard(frozenset(missing)) != frozenset(heard):
+        if time.monotonic() > until:
+            return False
         time.sleep(0.01)
-    return heartbeat.heard(frozenset(missing)) == frozenset(heard)
+    return True
 
 
 def test_members_that_run_are_heard_also_by_a_launcher_outside_and_one_that_never_ran_is_not(
@@ -115,3 +117,21 @@ def test_one_that_was_not_looked_for_yet_counts_as_heard_for_as_long_as_a_sign_o
     heartbeat = Heartbeat(ROUND, "b", TIMES, store.connect)
     assert heartbeat.heard(frozenset("c")) == frozenset("c")
     assert becomes(heartbeat, "c", "")
+
+
+def test_who_stood_still_itself_looks_again_before_anyone_is_missed(store: MemoryStore) -> None:
+    now = [0.0]
+    second = Heartbeat(ROUND, "b", TIMES, store.connect, lambda: now[0])
+    store.values |= {"spotsup/count": b"7", "spotsup/count/a": b"7"}
+    second.start()
+    try:
+        assert becomes(second, "ac", "a")
+        store.fault = RuntimeError("this process has not run since")
+        now[0] += 60.0
+        assert second.heard(frozenset("ac")) == frozenset("a")
+        now[0] += TIMES.heard_s * 0.9
+        assert second.heard(frozenset("ac")) == frozenset("a")
+        now[0] += TIMES.heard_s * 0.2
+        assert second.heard(frozenset("ac")) == frozenset()
+    finally:
+        second.close()

@@ -48,20 +48,30 @@ class Heartbeat:
     """One round's. A thread with a connection of its own beats; `heard` never blocks.
 
     `node`: who beats, "" for a launcher outside the round, which only reads. `connect`: may raise OSError and
-    RuntimeError, as the store itself.
+    RuntimeError, as the store itself. `clock`: seconds, of any beginning.
     """
 
-    def __init__(self, formed: Round, node: str, times: LeaseTimes, connect: Callable[[], Store]) -> None:
+    def __init__(
+        self,
+        formed: Round,
+        node: str,
+        times: LeaseTimes,
+        connect: Callable[[], Store],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.round = formed.number
         self._leads = node == formed.members[0].node
         self._node = node
         self._beat_s, self._heard_s = times.beat_s, times.heard_s
         self._connect = connect
+        self._clock = clock
         self._store: Store | None = None
         self._count, self._advanced_at = 0, -math.inf
         # By node without a key: since when it is asked about, and how many beats it was behind at the last look.
         self._asked: dict[str, float] = {}
         self._behind: dict[str, float] = {}
+        # When `heard` was last called, and when it was called again after a time in which this process stood still.
+        self._called_at, self._woke_at = clock(), -math.inf
         self._refused = False
         self._wake, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat {formed.number}", daemon=True)
@@ -72,8 +82,12 @@ class Heartbeat:
 
     def heard(self, missing: frozenset[str]) -> frozenset[str]:
         """Those of `missing` that still run in the round. One that was not looked for yet counts as heard, for as long
-        as a sign of it would."""
-        now = time.monotonic()
+        as a sign of it would; so does each that was heard before this process stood still, as a machine does that its
+        host moves: what is known of the others is as old as that."""
+        now = self._clock()
+        if now > self._called_at + self._heard_s:
+            self._woke_at = now
+        self._called_at = now
         if missing != self._asked.keys():
             self._asked = {node: self._asked.get(node, now) for node in missing}
             self._wake.set()
@@ -91,8 +105,11 @@ class Heartbeat:
         if self._refused:
             return False
         if node not in self._behind:
-            return now < self._asked[node] + self._heard_s
-        return now < self._advanced_at + self._heard_s and self._behind[node] * self._beat_s < self._heard_s
+            return now < max(self._asked[node], self._woke_at) + self._heard_s
+        return (
+            now < max(self._advanced_at, self._woke_at) + self._heard_s
+            and self._behind[node] * self._beat_s < self._heard_s
+        )
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -116,7 +133,7 @@ class Heartbeat:
         self._refused = False
         count = store.add(_COUNT, 1 if self._leads else 0)
         if count != self._count:
-            self._count, self._advanced_at = count, time.monotonic()
+            self._count, self._advanced_at = count, self._clock()
         if self._node:
             store.set(_note(self._node), str(count))
         behind = {}
