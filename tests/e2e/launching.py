@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,13 @@ def processes_with(variable: str, value: str) -> list[int]:
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """End processes, of which some may end with another one before."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @dataclass
@@ -125,9 +132,7 @@ class Nodes:
 
     def kill(self, node: str) -> None:
         """Kill all processes of a node at once, as when a machine vanishes."""
-        for pid in self.processes(node):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(self.processes(node))
 
     def exit_code(self, node: str, timeout_s: float = 60.0) -> int:
         """Wait for a launcher's end."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ from spotsup_trainer.wire import (
     encode,
 )
 
-from tests.e2e.launching import STEPS, eventually, processes_with
+from tests.e2e.launching import STEPS, eventually, kill_all, processes_with
 from tests.support.etcd_server import etcd_server
 
 KEYS = Keys("test")
@@ -156,9 +156,7 @@ class Agents:
 
     def close(self) -> None:
         for node, agent in self.started.items():
-            for pid in self.processes(node):
-                with suppress(ProcessLookupError):  # it may end with the one before it
-                    os.kill(pid, signal.SIGKILL)
+            kill_all(self.processes(node))
             agent.wait()
         self.etcd.close()
 

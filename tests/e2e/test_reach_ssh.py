@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -14,49 +13,15 @@ from typing import Any
 import pytest
 
 from tests.chaos.testbed import open_testbed
+from tests.e2e.ticking import code_in, went_on
 from tests.support.etcd_members import Members
 from tools.stack import Stack
 
 # httpcore leaves the socket of a connection that was refused to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 
-JOB = """\
-name: ticker
-nodes: {min: 2, desired: 2, max: 3}
-run: train.py STEPS
-"""
-# Rank 0 alone: one tick per step of the job, with the process that made it.
-TRAIN = """\
-import os, sys, time
-while True:
-    if os.environ["RANK"] == "0":
-        with open(sys.argv[1], "a") as file:
-            file.write(f"{time.time()} {os.getpid()}\\n")
-    time.sleep(0.1)
-"""
+NODES = "{min: 2, desired: 2, max: 3}"
 LEASE_S = 4.0
-
-
-def code_in(folder: Path) -> Path:
-    """A job that writes its steps to `folder/steps`."""
-    code = folder / "code"
-    code.mkdir()
-    (code / "train.py").write_text(TRAIN)
-    (code / "job.yaml").write_text(JOB.replace("STEPS", str(folder / "steps")))
-    return code / "job.yaml"
-
-
-def ticks(folder: Path) -> list[tuple[float, int]]:
-    file = folder / "steps"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [(float(at), int(pid)) for at, pid in (line.split() for line in lines)]
-
-
-def went_on(folder: Path, since: float) -> None:
-    """One process made all steps, and none was late."""
-    seen = [each for each in ticks(folder) if each[0] >= since]
-    assert len({pid for _, pid in seen}) == 1
-    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 30.0
 
 
 def members(stack: Stack) -> list[dict[str, Any]]:
@@ -64,7 +29,7 @@ def members(stack: Stack) -> list[dict[str, Any]]:
 
 
 def test_training_goes_on_without_its_daemon_and_the_next_one_carries_etcd_again(tmp_path: Path) -> None:
-    file = code_in(tmp_path)
+    file = code_in(tmp_path, NODES)
     stack = Stack(tmp_path / "a stack", cluster="test", lease_ttl_s=LEASE_S, secure=True)
     stack.prepare()
     stack.configure('[local]\nreach = "ssh"\n', os.environ)
@@ -103,7 +68,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_standby_carries_etcd_on_also_while_the_frozen_leader_still_holds_the_ports(tmp_path: Path) -> None:
-    file = code_in(tmp_path)
+    file = code_in(tmp_path, NODES)
     etcd = Members(tmp_path / "testbed" / "etcd")
     with open_testbed(tmp_path / "testbed", etcd, leader_ttl_s=3.0, reach="ssh") as cluster:
         assert cluster.wait_for_leader().ctl("submit", str(file)).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from tests.chaos.registers import Users, verdict
 from tests.chaos.testbed import open_testbed
+from tests.e2e.ticking import code_in, ticks, went_on
 from tests.support.etcd_members import Members
 
 # httpcore leaves the socket of a connection that was refused to the garbage collector.
@@ -19,51 +19,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:py
 
 MORE_S = 2.0  # a takeover takes a lease and so much
 ROUNDS = 3
-JOB = """\
-name: ticker
-nodes: {min: 1, desired: 1, max: 2}
-run: train.py STEPS
-"""
-TRAIN = """\
-import os, sys, time
-while True:
-    with open(sys.argv[1], "a") as file:
-        file.write(f"{time.time()} {os.getpid()}\\n")
-    time.sleep(0.1)
-"""
+NODES = "{min: 1, desired: 1, max: 2}"
 
 
-def ticks(file: Path) -> list[tuple[float, int]]:
-    """When each step was made, and by which process."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [(float(at), int(pid)) for at, pid in (line.split() for line in lines)]
-
-
-def went_on(seen: list[tuple[float, int]]) -> None:
-    """One process made all steps, and none was late by more than a busy computer makes it."""
-    assert len({pid for _, pid in seen}) == 1
-    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 30.0
-
-
-def most_meanwhile(since_s: float) -> int:
+def max_commits_meanwhile(since_s: float) -> int:
     """How many commits a leader may have made that were not counted `since_s` before it was stopped: one in flight, and
     some twenty commands of users per second."""
     return 2 + int(50 * since_s)
 
 
-@pytest.fixture
-def steps(tmp_path: Path) -> Path:
-    """Where the job `code/job.yaml` writes its steps."""
-    steps, code = tmp_path / "steps", tmp_path / "code"
-    code.mkdir()
-    (code / "train.py").write_text(TRAIN)
-    (code / "job.yaml").write_text(JOB.replace("STEPS", str(steps)))
-    return steps
-
-
-def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: Path) -> None:
+def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path) -> None:
     # the daemon's own default: a busy computer must not take a leader for dead
-    lease_s = 15.0
+    lease_s, file = 15.0, code_in(tmp_path, NODES)
     with open_testbed(tmp_path / "testbed", Members(tmp_path / "testbed" / "etcd"), leader_ttl_s=lease_s) as cluster:
         first = cluster.wait_for_leader()
         (second,) = (each for each in cluster.daemons if each is not first)
@@ -71,10 +38,10 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         cluster.wait_for(lambda: name in (second.health().get("leader") or ""), 90.0, "the standby to know its leader")
 
         # a standby stores a command and names the leader, which acts on it
-        done = second.ctl("submit", str(tmp_path / "code" / "job.yaml"))
+        done = second.ctl("submit", str(file))
         assert (done.returncode, done.stdout) == (0, "ticker\n"), done.stderr
         assert f"{name} leads and acts on commands" in done.stderr
-        cluster.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
+        cluster.wait_for(lambda: bool(ticks(tmp_path)), 150.0, "the first step")
         row = json.loads(second.ctl("status", "ticker", "-o", "json").stdout)
         assert (row["name"], row["sentence"].partition(";")[0]) == ("ticker", "standby")
         machines = cluster.machines()
@@ -91,7 +58,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         took_s = [cluster.wait_for_takeover(first)]
         first.send(signal.SIGCONT)
         cluster.wait_for_step_down(first)
-        assert first.commits() <= commits + most_meanwhile(since_s)
+        assert first.commits() <= commits + max_commits_meanwhile(since_s)
         done = first.ctl("scale", "ticker", "1", "--max", "3", "-o", "json")
         assert json.loads(done.stdout)["nodes"]["max"] == 3, done.stderr
 
@@ -102,20 +69,21 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         assert cluster.job("ticker")["nodes"]["max"] == 3, "what was acknowledged is stored"
         cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 90.0, "the job to be looked after")
         assert cluster.machines() == machines
-        made = len(ticks(steps))
-        cluster.wait_for(lambda: len(ticks(steps)) > made, 60.0, "another step")
-        went_on(ticks(steps))
+        made = len(ticks(tmp_path))
+        cluster.wait_for(lambda: len(ticks(tmp_path)) > made, 60.0, "another step")
+        went_on(tmp_path)
         assert first.ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
 
 
 @pytest.mark.parametrize("etcds", [1, 3])
-def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Path, etcds: int) -> None:
+def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int) -> None:
     lease_s, members = 3.0, Members(tmp_path / "testbed" / "etcd", etcds)
+    file = code_in(tmp_path, NODES)
     with open_testbed(tmp_path / "testbed", members, leader_ttl_s=lease_s) as cluster:
-        done = cluster.any().ctl("submit", str(tmp_path / "code" / "job.yaml"))
+        done = cluster.any().ctl("submit", str(file))
         assert done.returncode == 0, done.stderr
-        cluster.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
+        cluster.wait_for(lambda: bool(ticks(tmp_path)), 150.0, "the first step")
         cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 90.0, "the job to run")
         machines, began = cluster.machines(), time.time()
         users = Users([daemon.socket for daemon in cluster.daemons], seed=etcds)
@@ -136,7 +104,7 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Pat
             took_s.append(cluster.wait_for_takeover(old))
             old.send(signal.SIGCONT)
             cluster.wait_for_step_down(old)
-            assert old.commits() <= commits + most_meanwhile(since_s)
+            assert old.commits() <= commits + max_commits_meanwhile(since_s)
             users.use_new_names()
         history = users.finish(cluster.wait_for_leader().socket)
         assert users.faults == []
@@ -146,7 +114,7 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Pat
         middle_s = sorted(took_s)[len(took_s) // 2]
         assert middle_s <= lease_s + MORE_S, f"{took_s}; the rest is this computer's load"
         assert cluster.machines() == machines
-        went_on([tick for tick in ticks(steps) if tick[0] >= began])
+        went_on(tmp_path, began)
         assert cluster.any().ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
         print(f"{len(history)} commands, {len(answered)} done; takeovers {[round(each, 2) for each in took_s]}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -20,7 +18,7 @@ from spotsup_trainer.session import Session
 
 from supervisor.cli.ctl import main as ctl
 from supervisor.spec import parse_spec
-from tests.e2e.launching import nodes, processes_with
+from tests.e2e.launching import kill_all, nodes, processes_with
 from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, Ranks, alone, script, steps, until_parked
 from tests.support.documents import Block, blocks
 
@@ -136,9 +134,7 @@ def test_the_commands_of_the_examples_begin_to_train(command: str, tmp_path: Pat
             assert process.stdout is not None
             assert any(line.startswith("step ") for line in process.stdout)
         finally:
-            for pid in processes_with(mark, str(tmp_path)):
-                with contextlib.suppress(ProcessLookupError):  # it may end with the one before it
-                    os.kill(pid, signal.SIGKILL)
+            kill_all(processes_with(mark, str(tmp_path)))
 
 
 def test_the_submissions_of_the_examples_have_known_options() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from pathlib import Path
 
 from spotsup_trainer.wire import AgentConfig, Metadata, encode
 
-from tests.e2e.launching import eventually, processes_with
+from tests.e2e.launching import eventually, kill_all, processes_with
 from tests.e2e.ranks import DOCUMENT
 
 PROGRAM = """
@@ -59,9 +57,7 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
     try:
         yield process
     finally:
-        for pid in processes_with("SPOTSUP_TEST_NODE", str(folder / node)):
-            with contextlib.suppress(ProcessLookupError):  # it may end with the one before it
-                os.kill(pid, signal.SIGKILL)
+        kill_all(processes_with("SPOTSUP_TEST_NODE", str(folder / node)))
         process.wait()
 
 

@@ -278,6 +278,15 @@ def loop_with(journal: FakeJournal) -> tuple[Loop, FakeActor]:
     return Loop(journal, actor, actor, clock, Rules(alerts=True), ("local",)), actor
 
 
+def tick_with_offers(loop: Loop, actor: FakeActor) -> None:
+    """A tick, after which each job that asked for its offers has them."""
+    loop.tick()
+    for action in actor.started:
+        if isinstance(action, FetchOffers):
+            actor.done.append((action, OffersDone(action.job, NOW, (OFFER,))))
+    actor.started.clear()
+
+
 LIVE = SCENES[9][0].jobs  # they request their first nodes
 
 
@@ -290,11 +299,7 @@ def test_a_commit_that_etcd_refuses_or_that_cannot_be_encoded_stays_with_its_job
     journal.refuses = {"bad": error}
     loop, actor = loop_with(journal)
     for _ in range(3):
-        loop.tick()
-        for action in actor.started:
-            if isinstance(action, FetchOffers):
-                actor.done.append((action, OffersDone(action.job, NOW, (OFFER,))))
-        actor.started.clear()
+        tick_with_offers(loop, actor)
     assert {each.job for each in journal.commits} == {"", "job"}
     assert loop.status.counters["commits_refused"] >= 1
     assert type(error).__name__ in loop.status.sentences["bad"]
@@ -309,11 +314,7 @@ def test_of_many_jobs_that_fail_at_once_twenty_are_reported_in_each_tick() -> No
     loop, actor = loop_with(journal)
     reported = []
     for _ in range(3):
-        loop.tick()
-        for action in actor.started:
-            if isinstance(action, FetchOffers):
-                actor.done.append((action, OffersDone(action.job, NOW, (OFFER,))))
-        actor.started.clear()
+        tick_with_offers(loop, actor)
         reported.append(len(journal.alerts(EventKind.UNDECIDED)))
     assert (reported, loop.status.counters["commits_refused"]) == ([0, 20, 25], 50)
 

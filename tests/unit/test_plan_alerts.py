@@ -143,7 +143,7 @@ def test_nothing_is_noted_of_a_job_that_has_ended_or_has_shown_no_progress() -> 
 
 
 @pytest.mark.parametrize(
-    ("checkpoint_s", "step_s", "notice_s", "warned_s", "told"),
+    ("checkpoint_s", "step_s", "notice_s", "warned_s", "warned"),
     [
         (25.0, 2.0, 30.0, 0.0, False),  # with 3 s for the notice to arrive and for the ranks to agree
         (25.1, 2.0, 30.0, 0.0, True),
@@ -155,11 +155,11 @@ def test_nothing_is_noted_of_a_job_that_has_ended_or_has_shown_no_progress() -> 
     ],
 )
 def test_people_hear_that_a_notice_is_too_short_for_a_checkpoint_and_again_once_it_takes_twice_as_long(
-    checkpoint_s: float, step_s: float, notice_s: float, warned_s: float, told: bool
+    checkpoint_s: float, step_s: float, notice_s: float, warned_s: float, warned: bool
 ) -> None:
     after = saving(checkpoint_s, step_s, notice_s=notice_s, known={"window_warned_s": warned_s})
-    assert after.event_kinds == ([EventKind.CHECKPOINTS_TOO_SLOW] if told else [])
-    assert after.job.window_warned_s == (checkpoint_s if told else warned_s)
+    assert after.event_kinds == ([EventKind.CHECKPOINTS_TOO_SLOW] if warned else [])
+    assert after.job.window_warned_s == (checkpoint_s if warned else warned_s)
 
 
 @pytest.mark.parametrize(("every_s", "costs"), [(600.0, "up to 600 s of training"), (0.0, "the steps")])
