@@ -252,7 +252,8 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
         except paramiko.AuthenticationException as error:
             now = clock()
             refused_since = now if refused_since is None else refused_since
-            refusal = f"{where} refuses our key ({error}); is {target.user} the image's user?"
+            gives = f"does its image run cloud-init, which gives {target.user} this key?"
+            refusal = f"{where} refuses our key ({error}); {gives}"
             if min(deadline, refused_since + LOGIN_PATIENCE_S) <= now:
                 raise LoginRefusedError(refusal, node=node) from error
         except (paramiko.SSHException, OSError, EOFError) as error:

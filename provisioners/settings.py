@@ -84,7 +84,7 @@ class CloudSettings(Section):
     regions: Annotated[tuple[Name, ...], Field(min_length=1, max_length=32)]
     """Regions in which jobs may run."""
     ssh_user: Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")] = "ubuntu"
-    """The user of the image that the daemon logs in as."""
+    """The user that the daemon logs in as. Need not be the image's own (`ec2-user`, `admin`): cloud-init makes it."""
     ssh_port: Annotated[int, Field(ge=1, le=65535)] = 22
     """The TCP port of the machines' SSH server."""
     public_address: bool = True

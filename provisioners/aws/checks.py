@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from provisioners.aws import launch, network
+from provisioners.aws import encryption, launch, network
 from provisioners.aws.client import Aws
 from provisioners.aws.errors import ERRORS
 from provisioners.aws.offers import quota_limit
@@ -66,6 +66,7 @@ class Checks(CloudChecks):
         for image in self._images():
             yield self._try(f"{region} image", partial(self._image, region, image, deadline))
         yield self._try(f"{region} network", lambda: network.check(self._aws, self._settings, region, deadline))
+        yield self._try(f"{region} encryption", lambda: encryption.check(self._aws, region, deadline))
         yield self._try(f"{region} launching", lambda: self._launching(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 

@@ -27,6 +27,7 @@ _NAMES = {
     "service-quotas": "Service Quotas",
     "efs": "EFS",
     "iam": "IAM",
+    "kms": "KMS",
     "pricing": "AWS Price List",
 }
 

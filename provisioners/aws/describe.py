@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -48,6 +49,7 @@ _CAUSES = {
     "Server.InternalError": EndCause.FAILED,
     "Server.ScheduledStop": EndCause.FAILED,
 }
+_CODE_IN_MESSAGE = re.compile(r"((?:Client|Server)\.[A-Za-z.]+): ")
 _MARKED = ("marked-for-termination", "marked-for-stop")
 
 
@@ -141,7 +143,12 @@ def _refusal(raw: Mapping[str, Any], region: str, zone: str) -> Refusal | None:
     """Why EC2 could not provide what it had accepted. Its codes for that are rows of the table of errors; those of
     other ends are not."""
     reason = raw.get("StateReason", {})
-    if not (code := reason.get("Code", "")).startswith(("Server.", "Client.")):
+    code, message = reason.get("Code", ""), reason.get("Message", "")
+    # "Amazon EC2 instance terminates immediately" (EC2 guide) shows the code Server.InternalError for what the message
+    # begins with: "Client.VolumeLimitExceeded: Volume limit exceeded".
+    if found := _CODE_IN_MESSAGE.match(message):
+        code, message = found[1], message[found.end() :]
+    if not code.startswith(("Server.", "Client.")):
         return None
-    reply = AwsErrorReply("EC2", region, code, reason.get("Message", "").removeprefix(f"{code}: "))
+    reply = AwsErrorReply("EC2", region, code, message)
     return ERRORS.refusal(reply, f"{zone}, {raw.get('InstanceType', '')}")

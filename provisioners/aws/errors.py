@@ -76,6 +76,8 @@ TABLE: Sequence[Code] = (
     _capacity("Server.InsufficientInstanceCapacity", "API, StateReason", Scope.TYPE_IN_ZONE),
     _quota("Client.VolumeLimitExceeded", "API, StateReason"),
     _fatal("Client.InternalError", _EBS_KEY, "EC2 guide, Troubleshoot instance launch"),
+    _fatal("Client.InvalidKMSKey.*", _EBS_KEY, "CiscoDevNet/cloud-cml#8"),
+    _fatal("Client.InvalidParameterCombination", "", "terraform#14479"),
     _fatal("Client.InvalidSnapshot.NotFound", _IMAGE, "API, StateReason"),
     _quota("NetworkInterfaceLimitExceeded"),
     _quota("AddressLimitExceeded"),

@@ -39,6 +39,8 @@ CHANGES = (
 ASSIGN = "Microsoft.Authorization/roleAssignments/write"
 """The permission with which the daemon gives each machine the right to deallocate itself."""
 
+# VirtualMachineImageProperties.architecture; older images have none.
+_ARCHITECTURES = {"x64": "x86_64", "Arm64": "arm64"}
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
 
 
@@ -151,7 +153,25 @@ class Checks(CloudChecks):
             raise ProvisionerError(f"{error}; set azure.image to one that {region} has") from error
         if not versions or version not in {"latest", *versions}:
             raise ProvisionerError(f"{region} has no image {named}: set azure.image to one that it has")
-        return f"{named} is {versions[-1] if version == 'latest' else version} in {region}"
+        newest = versions[-1] if version == "latest" else version
+
+        def look(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.compute.virtual_machine_images.get(region, publisher, offer, sku, newest, **more)
+
+        properties = self._azure.ask(f"the image {named}", look, deadline).get("properties") or {}
+        kind, needed = _ARCHITECTURES.get(str(properties.get("architecture")), ""), self._architectures(named)
+        if kind and kind not in needed:
+            gpus = [gpu for gpu, each in self._settings.images.items() if each == named]
+            key = f"images.{gpus[0]}" if gpus else "image"
+            raise ProvisionerError(f"image {named} is for {kind}, and the machines for {needed[0]}: set azure.{key}")
+        return f"{named} is {newest} in {region}"
+
+    def _architectures(self, named: str) -> list[str]:
+        """What the machines that take an image of `azure.images` may have; x86_64 for the images for all others."""
+        gpus = {gpu for gpu, each in self._settings.images.items() if each == named}
+        machines = self._catalog.select("azure", OfferQuery())
+        found = {each.arch for each in machines if gpus & {each.gpu, each.gpu.split("-", 1)[0]}}
+        return sorted(found) or ["x86_64"]
 
     def _network(self, region: str, deadline: Deadline) -> str:
         subnet = self._settings.subnets.get(region)

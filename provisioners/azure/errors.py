@@ -2,7 +2,7 @@
 
 Sources: "ARM" is Azure's page on common deployment errors; "compute" its pages on allocation failures; "spot" its page
 on error messages for Azure Spot machines; "karpenter" is karpenter-provider-azure, pkg/providers/instance/offerings;
-"throttling" the page on Resource Manager's limits.
+"throttling" the page on Resource Manager's limits; "seen" users' published logs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _ASK_FOR_MORE = "request more under Quotas in the portal, or terminate other ins
 _REGISTER = "run once for the namespace that it names: az provider register --namespace NAMESPACE"
 _RENEW = "renew the daemon's Azure credentials"
 _ALLOW = "give the daemon what docs/permissions/azure-*.json list"
+_ARCHITECTURE = "name an image of the size's architecture in azure.image or, by GPU, in azure.images"
 _IMAGE = "set azure.image to one that this region has"
 _NETWORK = "set azure.subnets and azure.security_groups to what this region has"
 _NO_SPOT = "ask for on-demand machines, or use a subscription that may have spot machines"
@@ -139,6 +140,7 @@ TABLE: Sequence[Code] = (
     _fatal("InvalidResourceName"),
     _fatal("InvalidTagNameCharacters", "change azure.tags"),
     _fatal("InvalidTagValueLength", "change azure.tags"),
+    Code("BadRequest", Kind.FATAL, "seen", remedy=_ARCHITECTURE, message_part="CPU Architecture"),
     _fatal("BadRequest"),
     _fatal("LinkedInvalidPropertyId", _NETWORK),
     _fatal("AzureSpotFeatureNotEnabledForSubscription", _NO_SPOT, "spot"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from provisioners.base import CLUSTER_TAG, Finding, OfferQuery, ProvisionerError
+from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.checks import CloudChecks, read_all
@@ -17,8 +17,11 @@ from provisioners.codes import ApiError
 from provisioners.gcp import launch, names, quota
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.offers import Offers
+from provisioners.gcp.rest import IAM, NOT_ENABLED, Rest
 from provisioners.gcp.settings import GcpSettings
 
+_OWN_ACCOUNT = ".iam.gserviceaccount.com"
+_ACT_AS = "iam.serviceAccounts.actAs"
 # Image.architecture of the API; older images have none.
 _ARCHITECTURES = {"X86_64": "x86_64", "ARM64": "arm64"}
 
@@ -37,6 +40,8 @@ class Checks(CloudChecks):
         for key, image in self._images().items():
             yield self._try(key, partial(self._image, key, image, deadline))
         yield self._try("network", lambda: self._network(deadline))
+        if account := self._settings.service_account:
+            yield self._try("service account", lambda: self._account(account, deadline))
         for region in self._settings.regions:
             if subnetwork := self._settings.subnetworks.get(region):
                 yield self._try(f"{region} subnetwork", partial(self._subnetwork, region, subnetwork, deadline))
@@ -103,6 +108,32 @@ class Checks(CloudChecks):
                 "their own addresses or tags"
             )
         return f"network {network} lets the daemon in, and nodes reach each other"
+
+    def _account(self, account: str, deadline: Deadline) -> str:
+        """Whether a launch may give nodes this account. IAM lets everybody ask about themselves."""
+        name, _, domain = account.partition("@")
+        if not domain:
+            return f"nodes act as the service account {name}, which is not checked: it is no address"
+        inside = domain.removesuffix(_OWN_ACCOUNT)
+        project = inside if inside != domain else self._settings.project  # of the project's own ones, a number
+        path = f"v1/projects/{project}/serviceAccounts/{account}:testIamPermissions"
+        try:
+            answer = Rest(self._settings).ask(IAM, "POST", path, deadline.left_s(), body={"permissions": [_ACT_AS]})
+        except ApiError as error:
+            if error.reply.code == "NOT_FOUND":
+                raise ProvisionerError(
+                    f"the service account {account} does not exist: create it, or set gcp.service_account to one that "
+                    "does"
+                ) from error
+            if error.reply.code in {NOT_ENABLED, "PERMISSION_DENIED"}:
+                return f"whether the daemon's account may act as {account} cannot be read here ({error})"
+            raise
+        if _ACT_AS not in (answer.get("permissions") or ()):
+            raise DeniedError(
+                f"the daemon's account may not act as {account}, so that no machine would be created: give it "
+                "roles/iam.serviceAccountUser on that account"
+            )
+        return f"the daemon's account may give nodes the service account {account}"
 
     def _subnetwork(self, region: str, subnetwork: str, deadline: Deadline) -> str:
         name = names.last_of(subnetwork)

@@ -5,8 +5,8 @@ The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the
 
 Sources: "global" is Google APIs' Global domain errors; "bulk" Compute Engine's page on troubleshooting bulk creation of
 VMs, "availability" that on resource availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler;
-"karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "seen" users' published logs
-of operations; "HTTP" RFC 9110.
+"karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "ubicloud" that of
+ubicloud's; "seen" users' published logs of operations; "HTTP" RFC 9110.
 """
 
 from __future__ import annotations
@@ -105,6 +105,12 @@ TABLE: Sequence[Code] = (
     _fatal("invalidParameter", "global"),
     _fatal("INVALID_FIELD_VALUE", "rungar", _NO_NOTICE, message_part="preemptionNotice"),
     _fatal("INVALID_FIELD_VALUE", "rungar", _SETTINGS),
+    _fatal(
+        "EXTERNAL_RESOURCE_NOT_FOUND",
+        "ubicloud",
+        "set gcp.service_account to an account that exists",
+        message_part="serviceAccount",
+    ),
     _fatal("INVALID_USAGE", "rungar", _SETTINGS),
     _fatal("notFound", "global", _SETTINGS),
     _fatal("conditionNotMet", "global"),
@@ -112,7 +118,7 @@ TABLE: Sequence[Code] = (
     denied(
         "SERVICE_ACCOUNT_ACCESS_DENIED",
         "seen",
-        "let the daemon's account act as gcp.service_account",
+        "give the daemon's account roles/iam.serviceAccountUser on gcp.service_account",
         Scope.TYPE_IN_ZONE,
     ),
     denied("forbidden", "global", _ALLOW, Scope.TYPE_IN_ZONE),

@@ -21,6 +21,7 @@ from werkzeug.test import run_wsgi_app
 
 from tests.clouds.aws_account import Account
 from tests.clouds.aws_instances import Instances, Record, Seen
+from tests.clouds.aws_keys import Keys
 from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, without
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
@@ -51,8 +52,7 @@ class Ec2:
         self.images = dict(IMAGES)
         self.page = 100
         self.forgets = 0
-        # Volumes are encrypted by default, with a key that the role of spot machines may not use.
-        self.locked_key = False
+        self.keys = Keys()
         # File system -> (zone, state) of its mount targets.
         self.mount_targets: dict[str, list[tuple[str, str]]] = {}
         # Names of instance profiles that do not exist; images for machines with Arm processors.
@@ -65,6 +65,7 @@ class Ec2:
         self.account = Account(self._by_moto, self.fleet.backend)
         self._handlers: dict[str, Callable[[Call], Answer]] = {
             **self.account.handlers,
+            **self.keys.handlers,
             "RunInstances": self._run_instances,
             "DescribeInstances": self._describe_instances,
             "TerminateInstances": self._terminate_instances,
@@ -170,8 +171,9 @@ class Ec2:
             each.eni is not None and each.eni.id == mine
             for each in self.fleet.backend(call.region).describe_addresses()
         )
-        if self.locked_key and record.spot is not None:
-            self.fleet.lose(machine, "Client.InternalError")
+        key = self.keys.by_region.get(call.region)
+        if key is not None and (reason := key.ends_launches_with(spot=record.spot is not None)):
+            self.fleet.lose(machine, reason)
         if self.forgets:
             self._unknown[machine] = self.forgets
         return record
@@ -429,9 +431,16 @@ class Ec2:
 _STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 
 
-# As the guide's page on troubleshooting launches has them.
-_MESSAGES = {
+# As the guide's page on troubleshooting launches has them: EC2's own code, and the reason in the message.
+_LAUNCHES = {
     "Client.InternalError": "Client.InternalError: Client error on launch",
+    # CiscoDevNet/cloud-cml#8
+    "Client.InvalidKMSKey.InvalidState": (
+        "Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state"
+    ),
+    "Client.VolumeLimitExceeded": "Client.VolumeLimitExceeded: Volume limit exceeded",
+}
+_MESSAGES = {
     "Server.InsufficientInstanceCapacity": "Server.InsufficientInstanceCapacity: Insufficient capacity to launch",
     "Server.SpotInstanceTermination": "Server.SpotInstanceTermination: Spot instance termination",
 }
@@ -439,7 +448,9 @@ _MESSAGES = {
 
 def _described(record: Record, seen: Seen) -> dict[str, Any]:
     """As boto3 returns it."""
-    reason = {"Code": seen.reason, "Message": _MESSAGES.get(seen.reason, seen.reason)} if seen.reason else None
+    code = "Server.InternalError" if seen.reason in _LAUNCHES else seen.reason
+    message = {**_LAUNCHES, **_MESSAGES}.get(seen.reason, seen.reason)
+    reason = {"Code": code, "Message": message} if seen.reason else None
     return {
         "InstanceId": record.id,
         "InstanceType": record.moto.instance_type,

@@ -74,7 +74,7 @@ class FakeAwsError(FakeError):
         if call.service == "elasticfilesystem":
             error = {"ErrorCode": self.code, "Message": str(self)}
             return Answer(status, error, {"x-amzn-ErrorType": self.code})
-        if call.service in {"ssm", "servicequotas", "pricing"}:
+        if call.service in {"ssm", "servicequotas", "pricing", "kms"}:
             return Answer(status, {"__type": self.code, "message": str(self)})
         code, message = escape(self.code), escape(str(self))
         if call.service in {"sts", "iam"}:

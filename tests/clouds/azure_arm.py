@@ -13,7 +13,7 @@ from provisioners.catalog import load_catalog
 from tests.clouds import azure_machines as kept
 from tests.clouds.azure_account import Subscription
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
-from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, check
+from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, architecture_of, check
 from tests.clouds.azure_wire import Call, FakeAzureError, resource
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
@@ -109,6 +109,12 @@ class Arm:
                 _PLACE + _OFFER + "/skus/{sku}/versions",
                 "Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
                 self._versions,
+            ),
+            (
+                "GET",
+                _PLACE + _OFFER + "/skus/{sku}/versions/{version}",
+                "Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
+                self._version,
             ),
             (
                 "GET",
@@ -349,6 +355,10 @@ class Arm:
         if versions is None:
             raise FakeAzureError("NotFound", f"Artifact: VMImage was not found ({names['sku']}).")
         return Answer(200, [{"name": each, "location": names["region"]} for each in versions])
+
+    def _version(self, _call: Call, names: dict[str, str]) -> Answer:
+        properties = {"architecture": architecture_of(names["sku"]), "hyperVGeneration": "V2"}
+        return Answer(200, {"name": names["version"], "location": names["region"], "properties": properties})
 
     def _usages(self, call: Call, _names: dict[str, str]) -> Answer:
         found = [

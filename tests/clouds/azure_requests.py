@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
+from provisioners.catalog import MachineType
 from tests.clouds.azure_machines import IDENTITY, ROOT, SCALE_SET
 from tests.clouds.azure_wire import FakeAzureError, complaints
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
-IMAGES = {("microsoft-dsvm", "ubuntu-hpc", "2404"): ["24.04.2026010100", "24.04.2026090100"]}
+IMAGES = {
+    ("microsoft-dsvm", "ubuntu-hpc", "2404"): ["24.04.2026010100", "24.04.2026090100"],
+    ("Canonical", "ubuntu-24_04-lts", "server-arm64"): ["24.04.202610010"],
+}
 SUBNETS = {
     region: f"{ROOT}/Microsoft.Network/virtualNetworks/net-{region}/subnets/nodes"
     for region in ("eastus", "westus2", "northcentralus")
@@ -21,7 +25,12 @@ SECURITY_GROUP = f"{ROOT}/Microsoft.Network/networkSecurityGroups/nodes"
 _FORBIDDEN = {"root", "admin", "administrator", "test", "user", "guest", "console", "sys", "actuser"}
 
 
-def check(name: str, body: dict[str, Any], sizes: Collection[str]) -> None:
+def architecture_of(sku: str) -> str:
+    """Of an image, as Azure names it."""
+    return "Arm64" if sku.endswith("-arm64") else "x64"
+
+
+def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType]) -> None:
     """Raises FakeAzureError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}[A-Za-z0-9]", name):
         raise FakeAzureError("InvalidResourceName", f"The name '{name}' is none of a virtual machine.")
@@ -42,7 +51,7 @@ def check(name: str, body: dict[str, Any], sizes: Collection[str]) -> None:
     if asked.get("virtualMachineScaleSet", {}).get("id", SCALE_SET) != SCALE_SET:
         raise FakeAzureError("InvalidParameter", "The scale set is not there.")
     _check_system(asked["osProfile"])
-    _check_image(asked["storageProfile"]["imageReference"])
+    _check_image(asked["storageProfile"]["imageReference"], sizes[size])
     for identity in (body.get("identity") or {}).get("userAssignedIdentities") or {}:
         if identity.lower() != IDENTITY.lower():
             raise FakeAzureError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")
@@ -64,12 +73,20 @@ def _check_system(system: dict[str, Any]) -> None:
         raise FakeAzureError("InvalidParameter", "Custom data in OSProfile must be a Base64 encoded string of 64 KB.")
 
 
-def _check_image(image: dict[str, str]) -> None:
+def _check_image(image: dict[str, str], size: MachineType) -> None:
     if "id" in image:
         return
     versions = IMAGES.get((image["publisher"], image["offer"], image["sku"]), [])
     if not versions or image["version"] not in {"latest", *versions}:
         raise FakeAzureError("PlatformImageNotFound", f"The platform image '{':'.join(image.values())}' is not there.")
+    of_size, of_image = "Arm64" if size.arch == "arm64" else "x64", architecture_of(image["sku"])
+    if of_size != of_image:
+        message = (
+            f"Cannot create a VM of size '{size.name}' because this VM size only supports a CPU Architecture of "
+            f"'{of_size}', but an image or disk with CPU Architecture '{of_image}' was given. Please check that the "
+            "CPU Architecture of the image or disk is compatible with that of the VM size."
+        )
+        raise FakeAzureError("BadRequest", message)
 
 
 def _check_network(name: str, region: str, network: dict[str, Any]) -> None:

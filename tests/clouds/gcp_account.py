@@ -22,11 +22,13 @@ _ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
 _ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
 _PERMISSION = re.compile(r"[a-z]+(\.[A-Za-z]+){2}")
 _RULE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+ACT_AS = "iam.serviceAccounts.actAs"
 # Further permissions that calls need: each operation's documentation.
 NEEDS = {
     "firewalls.insert": ("compute.firewalls.create", "compute.networks.updatePolicy"),
     "firewalls.update": ("compute.firewalls.update", "compute.networks.updatePolicy"),
     "firewalls.delete": ("compute.firewalls.delete", "compute.networks.updatePolicy"),
+    "iam.projects.serviceAccounts.testIamPermissions": (),
     "iam.projects.roles.create": ("iam.roles.create",),
     "iam.projects.roles.get": ("iam.roles.get",),
     "iam.projects.roles.patch": ("iam.roles.update",),
@@ -80,6 +82,7 @@ class Project:
         self.policies: dict[str, Policy] = {project: Policy()}
         self.accounts: dict[str, dict[str, Any]] = {}
         self.roles: dict[str, dict[str, Any]] = {}
+        self.others: set[str] = set()  # accounts that the daemon may not act as
         self.purged: set[str] = set()  # roles whose names are taken, and nothing else
         self.file_systems: dict[str, dict[str, Any]] = {}
         self._project = project
@@ -96,6 +99,7 @@ class Project:
             "iam.projects.serviceAccounts.create": self._make_account,
             "iam.projects.serviceAccounts.list": self._accounts,
             "iam.projects.serviceAccounts.delete": self._delete_account,
+            "iam.projects.serviceAccounts.testIamPermissions": self._test,
             "iam.projects.serviceAccounts.getIamPolicy": self._get_policy,
             "iam.projects.serviceAccounts.setIamPolicy": self._set_policy,
             "iam.projects.roles.create": self._make_role,
@@ -255,6 +259,29 @@ class Project:
                     f"deleted:{gone}?uid={unique}" if each == gone else each for each in entry["members"]
                 ]
         return {}
+
+    def _test(self, call: Call) -> Mapping[str, Any]:
+        """Which of these permissions the caller has; an empty answer for none."""
+        email = call.path["serviceAccountsId"]
+        if email not in self.accounts:
+            raise FakeGcpError(404, "NOT_FOUND", f"Unknown service account {email}")
+        found = [each for each in call.body["permissions"] if each == ACT_AS and email not in self.others]
+        return {"permissions": found} if found else {}
+
+    def refuse(self, email: str) -> tuple[str, str] | None:
+        """(code, message) of the operation that would give a machine this account; None where it may."""
+        if email not in self.accounts:
+            return "EXTERNAL_RESOURCE_NOT_FOUND", f"The resource '{email}' of type 'serviceAccount' was not found."
+        if email in self.others:
+            ask = "Ask a project owner to grant you the iam.serviceAccountUser role on the service account"
+            return "SERVICE_ACCOUNT_ACCESS_DENIED", f"The user does not have access to service account '{email}'. {ask}"
+        return None
+
+    def know(self, email: str, *, act_as: bool = True) -> str:
+        """A service account that somebody else has made; its address. `act_as`: whether the daemon's may act as it."""
+        self.accounts[email] = {"email": email, "uniqueId": str(self._next_id())}
+        self.others |= set() if act_as else {email}
+        return email
 
     def _make_role(self, call: Call) -> Mapping[str, Any]:
         name, body = call.body["roleId"], call.body["role"]

@@ -122,6 +122,9 @@ class Compute:
     def _fault_of(self, zone: str, body: Mapping[str, Any], fault: str) -> tuple[str, str] | None:
         if fault in OP_FAULTS:
             return OP_FAULTS[fault]
+        for each in body.get("serviceAccounts", ()):
+            if error := self.account.refuse(each["email"]):
+                return error
         alive = [each for each in self.fleet.records if each.status != GONE]
         if self.fleet.is_full(zone, body["machineType"].rpartition("/")[2], (each.zone for each in alive)):
             return OP_FAULTS["full"]

@@ -136,7 +136,7 @@ def test_another_host_key_is_refused_before_anything_is_sent(machine: Instance) 
 
 def test_a_key_that_is_refused_until_the_end_is_named_in_the_error(machine: Instance) -> None:
     target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
-    with pytest.raises(LoginRefusedError, match=rf"refuses our key .*; is {getpass.getuser()} the image's user\?"):
+    with pytest.raises(LoginRefusedError, match=rf"refuses our key .*, which gives {getpass.getuser()} this key"):
         bootstrap(target, setup_of("n1"), clock=clock, deadline_s=15.0)
 
 

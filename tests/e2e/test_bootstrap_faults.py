@@ -303,7 +303,7 @@ FAULTS = (
     Fault(
         "our key is refused for a minute",
         "",
-        "… refuses our key (Authentication failed.); is … the image's user?",
+        "… refuses our key (Authentication failed.); does its image run cloud-init, which gives … this key?",
         HELD,
         fast_clock,
         target=lambda target: replace(target, client_key_openssh=new_key().private_openssh),

@@ -115,6 +115,16 @@ def _(setup: Setup) -> None:
     backend.delete_route(table.id, "0.0.0.0/0")
 
 
+@breaks("aws-key-denied")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS).ec2.keys.encrypt()
+
+
+@breaks("aws-key-disabled")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS).ec2.keys.encrypt(state="Disabled")
+
+
 @breaks("aws-no-quota")
 def _(setup: Setup) -> None:
     setup.cloud(AWS).ec2.quotas.update(dict.fromkeys(("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"), 0.0))
@@ -203,6 +213,30 @@ def _(setup: Setup) -> None:
     setup.cloud(GCP, image=f"projects/ubuntu-os-accelerator-images/global/images/family/{family}")
 
 
+@breaks("gcp-x64-image")
+def _(setup: Setup) -> None:
+    family = "ubuntu-accelerator-2404-amd64-with-nvidia-580"
+    image = f"projects/ubuntu-os-accelerator-images/global/images/family/{family}"
+    setup.cloud(GCP, images={"GB200": image}, catalog=_arm_types(setup, GCP))
+
+
+def _arm_types(setup: Setup, cloud: str) -> str:
+    """A catalogue that adds machines with Arm processors."""
+    gpu, machine = "[gpus.GB200]\nmemory_gib = 186", '{name = "arm", gpu = "GB200", gpus = 4, arch = "arm64"}'
+    return setup.write("arm.toml", f"{gpu}\n[{cloud}]\ntypes = [{machine}]\n")
+
+
+@breaks("gcp-no-account")
+def _(setup: Setup) -> None:
+    setup.cloud(GCP, service_account="nodes@a-project.iam.gserviceaccount.com")
+
+
+@breaks("gcp-may-not-act-as")
+def _(setup: Setup) -> None:
+    account = "nodes@a-project.iam.gserviceaccount.com"
+    setup.cloud(GCP, service_account=account).compute.account.know(account, act_as=False)
+
+
 @breaks("gcp-closed-network")
 def _(setup: Setup) -> None:
     cloud = setup.cloud(GCP)
@@ -258,6 +292,17 @@ def _(setup: Setup) -> None:
 @breaks("azure-no-image")
 def _(setup: Setup) -> None:
     setup.cloud(AZURE, image="microsoft-dsvm:ubuntu-hpc:1404:latest")
+
+
+@breaks("azure-arm-image")
+def _(setup: Setup) -> None:
+    setup.cloud(AZURE, image="Canonical:ubuntu-24_04-lts:server-arm64:latest")
+
+
+@breaks("azure-x64-image")
+def _(setup: Setup) -> None:
+    images = {"GB200": "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026010100"}
+    setup.cloud(AZURE, images=images, catalog=_arm_types(setup, AZURE))
 
 
 @breaks("azure-no-quota")

@@ -20,11 +20,13 @@ from provisioners.base import (
     Market,
     NoCapacity,
     ProvisionerError,
+    Quota,
     Scope,
     Transient,
     Unknown,
 )
 from tests.clouds.aws_ec2 import on_demand_price
+from tests.clouds.aws_keys import SPOT_ROLE
 from tests.clouds.base import bare
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, wait_state
@@ -245,18 +247,61 @@ def test_a_public_address_in_a_private_subnet_is_reported(aws: Api) -> None:
     assert "us-east-1 network" not in aws.with_settings(**known, public_address=False).complaints()
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"grantees": ["arn:aws:iam::1:user/eve", "arn:aws:iam::1:user/bob", SPOT_ROLE]},
+        {"principals": [SPOT_ROLE]},
+        {"principals": ["*"]},
+        {"manager": "AWS"},
+    ],
+)
+def test_a_key_that_spot_machines_may_use_is_right(aws: Api, key: dict[str, Any]) -> None:
+    assert "us-east-1 encryption" not in aws.complaints()
+    aws.cloud.ec2.keys.encrypt(**key)
+    assert "us-east-1 encryption" not in aws.complaints()
+    aws.launched("n1")
+    assert wait_state(aws.provisioner, "token-n1", InstanceState.RUNNING)
+
+
+def test_a_key_whose_policy_cannot_be_read_is_no_complaint(aws: Api) -> None:
+    aws.cloud.ec2.keys.encrypt()
+    assert "AWSServiceRoleForEC2Spot may not use" in aws.complaints()["us-east-1 encryption"]
+    aws.cloud.denied.add("kms:GetKeyPolicy")
+    (found,) = [each for each in aws.provisioner.check(TIMEOUT_S) if each.what == "us-east-1 encryption"]
+    assert found.ok
+    assert "it cannot be read here (" in found.message
+
+
 # -- late refusals -------------------------------------------------------------------------------------------
 
 
-def test_a_key_without_a_grant_is_reported_in_ec2s_words_and_with_what_to_do(aws: Api) -> None:
-    aws.cloud.ec2.locked_key = True
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("Enabled", "Client.InternalError: Client error on launch"),
+        ("Disabled", "Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state"),
+    ],
+)
+def test_a_key_that_may_not_be_used_is_reported_in_ec2s_words_and_with_what_to_do(
+    aws: Api, state: str, message: str
+) -> None:
+    aws.cloud.ec2.keys.encrypt(state=state)
     machine = aws.launched("n1")
     (ended,) = aws.listed()
     assert ended.id == machine.id
-    assert ended.end_message == "Client.InternalError: Client error on launch"
+    assert ended.end_message == message
     assert isinstance(ended.refused, Fatal)
+    assert message.partition(": ")[2] in ended.refused.message
     assert "AWSServiceRoleForEC2Spot" in ended.refused.message
     assert "us-east-1a, g4dn.xlarge" in ended.refused.message
+
+
+def test_a_quota_of_volumes_that_is_used_up_is_one(aws: Api) -> None:
+    aws.cloud.lose(aws.launched("n1").id, "Client.VolumeLimitExceeded")
+    (ended,) = aws.listed()
+    assert isinstance(ended.refused, Quota)
+    assert "Volume limit exceeded; request more" in ended.refused.message
 
 
 def test_a_stockout_after_the_launch_is_as_one_before_it(aws: Api) -> None:

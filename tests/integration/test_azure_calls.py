@@ -14,6 +14,7 @@ from provisioners.base import (
     Denied,
     DeniedError,
     EndCause,
+    Fatal,
     InstanceState,
     Launched,
     LaunchRequest,
@@ -117,6 +118,15 @@ def test_machines_of_private_addresses_have_no_public_one(arm: Api) -> None:
     machine = arm.found("n1")
     assert machine.ssh_host == machine.private_address != ""
     assert "Microsoft.Network/publicIPAddresses/read" not in arm.cloud.counted()
+
+
+def test_an_image_for_other_processors_is_named_before_and_after_a_launch(arm: Api) -> None:
+    arm = arm.with_settings(image="Canonical:ubuntu-24_04-lts:server-arm64:latest")
+    assert "is for arm64, and the machines for x86_64: set azure.image" in arm.complaints()["eastus image"]
+    refused = arm.launch("n1")
+    assert isinstance(refused, Fatal)
+    assert "but an image or disk with CPU Architecture 'Arm64' was given" in refused.message
+    assert refused.message.endswith("azure.image or, by GPU, in azure.images")
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from provisioners.base import (
+    Denied,
     DeniedError,
     EndCause,
     Fatal,
@@ -36,6 +37,8 @@ from tests.clouds.gcp_compute import PROJECT, rule
 from tests.clouds.machines import PaperMachines
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for
+
+NODES = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -184,7 +187,7 @@ def test_text_that_fits_no_label_is_returned_unchanged(gcp: Api) -> None:
 
 
 def test_the_settings_reach_the_machine(gcp: Api) -> None:
-    account = "nodes@a-project.iam.gserviceaccount.com"
+    account = gcp.cloud.compute.account.know(NODES)
     gcp = gcp.with_settings(tags={"team": "vision"}, service_account=account, network_tags=("gpu",), notice_s=120)
     machine = gcp.launched("n1")
     body = gcp.cloud.fleet.record(bare(machine.id)).body
@@ -195,6 +198,27 @@ def test_the_settings_reach_the_machine(gcp: Api) -> None:
     assert body["guestAccelerators"][0]["acceleratorCount"] == 1
     items = {each["key"]: each["value"] for each in body["metadata"]["items"]}
     assert items["spotsup-notice-s"] == "120"
+
+
+def test_a_service_account_that_nodes_cannot_have_is_named_before_and_after_a_launch(gcp: Api) -> None:
+    gcp = gcp.with_settings(service_account=NODES)
+    assert gcp.complaints()["service account"].startswith(f"the service account {NODES} does not exist")
+    refused = gcp.launch("n1")
+    assert isinstance(refused, Fatal)
+    assert "of type 'serviceAccount' was not found; set gcp.service_account" in refused.message
+    account = gcp.cloud.compute.account
+    account.know(NODES, act_as=False)
+    assert f"may not act as {NODES}" in gcp.complaints()["service account"]
+    denied = gcp.launch("n2")
+    assert isinstance(denied, Denied)
+    assert "give the daemon's account roles/iam.serviceAccountUser" in denied.message
+    account.others.clear()
+    assert "service account" not in gcp.complaints()
+    gcp.launched("n3")
+    # Not known, and not wrong: the API is not enabled, or it is not an address.
+    account.disabled.add("iam")
+    assert "service account" not in gcp.complaints()
+    assert "service account" not in gcp.with_settings(service_account="default").complaints()
 
 
 # -- reading -------------------------------------------------------------------------------------------------

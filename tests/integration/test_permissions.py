@@ -13,6 +13,7 @@ import yaml
 from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
 from provisioners.registry import CLOUDS
 from tests.clouds import azure_machines, gcp_compute
+from tests.clouds.aws_keys import SPOT_ROLE
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_at, request_for
 from tests.unit.test_cloud_docs import granted as granted_on_ec2
@@ -58,6 +59,7 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
 @pytest.mark.long
 def test_ec2s_policy_grants_exactly_what_is_called() -> None:
     with wire_cloud("aws") as server:
+        server.cloud.ec2.keys.encrypt(grantees=[SPOT_ROLE])
         backend = server.cloud.fleet.backend("us-east-1")
         subnet, group = backend.describe_subnets()[0], backend.describe_security_groups()[0].id
         known = {"subnets": {subnet.availability_zone: subnet.id}, "security_groups": {"us-east-1": (group,)}}
@@ -79,6 +81,7 @@ def test_ec2s_policy_grants_exactly_what_is_called() -> None:
 
 def test_compute_engines_role_grants_exactly_what_is_called() -> None:
     with wire_cloud("gcp") as server:
+        account = server.cloud.compute.account.know(f"nodes@{gcp_compute.PROJECT}.iam.gserviceaccount.com")
         server.cloud.compute.images[gcp_compute.PROJECT] = {"ours"}
         do_everything(
             server,
@@ -86,7 +89,7 @@ def test_compute_engines_role_grants_exactly_what_is_called() -> None:
             images={"T4": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64"},
             subnetworks={"us-central1": "default"},
             network_tags=("gpu",),
-            service_account=f"nodes@{gcp_compute.PROJECT}.iam.gserviceaccount.com",
+            service_account=account,
         )
         assert granted_on_gcp("gcp-role.yaml") | {ON_THE_ACCOUNT} == server.cloud.used()
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,9 @@ import pytest
 from spotsup_trainer.wire import Keys
 
 from tests.clouds.base import wire_cloud
+from tests.support.s3 import s3_here
 from tests.support.secured_etcd import SecuredEtcd
+from tests.support.serving import serving
 
 SECRET = b"k" * 32
 KEYS = Keys("default")
@@ -80,6 +83,36 @@ def closed_port(setup: Setup) -> int:
     held = setup.stack.enter_context(socket.socket())
     held.bind(("127.0.0.1", 0))
     return int(held.getsockname()[1])
+
+
+class _Page(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.status)
+        self.send_header("Content-Length", "11")
+        self.end_headers()
+        self.wfile.write(b"hello there")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def page(setup: Setup, status: int = 200) -> str:
+    """The URL of a web server that is neither etcd nor Slack."""
+    handler = type("_Status", (_Page,), {"status": status})
+    server = setup.stack.enter_context(serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)))
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def bucket(setup: Setup, place: str = "") -> Any:
+    server = setup.stack.enter_context(s3_here())
+    job = {"name": "first", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "first.py"}
+    text = json.dumps({**job, "checkpoints": place or f"s3://{server.bucket}/jobs"})
+    setup.arguments = ["--job", setup.write("job.yaml", text)]
+    setup.values["bucket"] = server.bucket
+    return server
 
 
 def toml(table: Mapping[str, Any]) -> str:

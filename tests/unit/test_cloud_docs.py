@@ -42,5 +42,5 @@ def test_what_changes_something_is_bound_to_our_tag() -> None:
             (condition,) = statement["Condition"]["Null"]
             assert condition.endswith("Tag/spotsup-cluster")
     for name in granted():
-        if not re.match(r"\w+:(Describe|Get)", name):
+        if not re.match(r"\w+:(Describe|Get|List)", name):
             assert any("Condition" in each for each in policy() if name in each["Action"]), name

@@ -29,6 +29,15 @@ from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Posit
 
 ERROR = "Error performing PUT https://b.s3.amazonaws.com/k in 3ms - Server returned non-2xx status code: "
 
+NO_KEY = (
+    "User: arn:aws:sts::1:assumed-role/node/i-1 is not authorized to perform: kms:GenerateDataKey on this resource "
+    "because the resource does not exist in this Region"
+)
+NO_CLOUD_KEY = (
+    "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service account has been authorized to "
+    "use this key."
+)
+
 
 @pytest.mark.parametrize(
     ("text", "says"),
@@ -48,6 +57,22 @@ ERROR = "Error performing PUT https://b.s3.amazonaws.com/k in 3ms - Server retur
         (
             f"{ERROR}400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code></Error>",
             "the bucket is in another",
+        ),
+        (
+            f"{ERROR}403 Forbidden: <Error><Code>AccessDenied</Code><Message>{NO_KEY}</Message></Error>",
+            "the key that encrypts the bucket refuses: let the machine's role use it",
+        ),
+        (
+            f"{ERROR}400 Bad Request: <Error><Code>KMS.DisabledException</Code><Message>x</Message></Error>",
+            "the key that encrypts the bucket cannot be used: enable it, or give the bucket another one (400 KMS.Dis",
+        ),
+        (
+            f"{ERROR}403 Forbidden: <Error><Code>AccessDenied</Code><Details>{NO_CLOUD_KEY}</Details></Error>",
+            "the key that encrypts the bucket refuses: give Cloud Storage's service agent",
+        ),
+        (
+            f"{ERROR}403 Forbidden: <Error><Code>KeyVaultEncryptionKeyNotFound</Code></Error>",
+            "the key that encrypts the storage account cannot be used",
         ),
         (f"{ERROR}503 Slow Down: <Error><Code>SlowDown</Code></Error>", "the store asks for fewer requests"),
         (

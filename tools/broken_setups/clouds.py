@@ -181,6 +181,28 @@ ROWS = (
         ),
     ),
     BrokenSetup(
+        "aws-key-denied",
+        CLOUDS,
+        "AWS: volumes are encrypted with a key that spot machines may not use",
+        "aws, us-east-1 encryption",
+        (
+            "us-east-1 encrypts volumes by default with the key arn:aws:kms:…, which AWSServiceRoleForEC2Spot may not "
+            "use, so that EC2 ends spot machines while they start: let the key's policy, or a grant, give that role "
+            "what EBS encryption needs, or make another key the default"
+        ),
+    ),
+    BrokenSetup(
+        "aws-key-disabled",
+        CLOUDS,
+        "AWS: volumes are encrypted with a key that is disabled",
+        "aws, us-east-1 encryption",
+        (
+            "us-east-1 encrypts volumes by default with the key arn:aws:kms:…, which is in the state Disabled, so that "
+            "EC2 ends machines while they start: enable the key, or make another one the default (EC2 console, Data "
+            "protection and security)"
+        ),
+    ),
+    BrokenSetup(
         "aws-no-quota",
         CLOUDS,
         "AWS: no quota",
@@ -313,6 +335,36 @@ ROWS = (
         ),
     ),
     BrokenSetup(
+        "gcp-x64-image",
+        CLOUDS,
+        "GCP: the reverse, for machines with Arm processors",
+        "gcp, image of GB200",
+        (
+            "image ubuntu-accelerator-2404-amd64-with-nvidia-580-v20261101 is for x86_64, and the machines for arm64: "
+            "set gcp.images"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-no-account",
+        CLOUDS,
+        "GCP: nodes' service account does not exist",
+        "gcp, service account",
+        (
+            "the service account nodes@a-project.iam.gserviceaccount.com does not exist: create it, or set "
+            "gcp.service_account to one that does"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-may-not-act-as",
+        CLOUDS,
+        "GCP: the daemon may not act as nodes' service account",
+        "gcp, service account",
+        (
+            "the daemon's account may not act as nodes@a-project.iam.gserviceaccount.com, so that no machine would be "
+            "created: give it roles/iam.serviceAccountUser on that account"
+        ),
+    ),
+    BrokenSetup(
         "gcp-closed-network",
         CLOUDS,
         "GCP: no firewall rule for SSH",
@@ -405,6 +457,26 @@ ROWS = (
         (
             "Azure, asked for the image microsoft-dsvm:ubuntu-hpc:1404:latest, answered NotFound: …; set "
             "azure.image to one that eastus has"
+        ),
+    ),
+    BrokenSetup(
+        "azure-arm-image",
+        CLOUDS,
+        "Azure: an image for another architecture",
+        "azure, eastus image",
+        (
+            "image Canonical:ubuntu-24_04-lts:server-arm64:latest is for arm64, and the machines for x86_64: set "
+            "azure.image"
+        ),
+    ),
+    BrokenSetup(
+        "azure-x64-image",
+        CLOUDS,
+        "Azure: the reverse, for machines with Arm processors",
+        "azure, eastus image",
+        (
+            "image microsoft-dsvm:ubuntu-hpc:2404:24.04.2026010100 is for x86_64, and the machines for arm64: set "
+            "azure.images.GB200"
         ),
     ),
     BrokenSetup(

@@ -1,8 +1,8 @@
-"""What is wrong on the daemon's own host, and with what it uses besides clouds."""
+"""What is wrong on the daemon's own host, and with etcd."""
 
 from __future__ import annotations
 
-from tools.broken_setups.row import AROUND, CONFIG, ETCD, PACKAGES, STATE, BrokenSetup
+from tools.broken_setups.row import CONFIG, ETCD, STATE, BrokenSetup
 
 _SECURE = (
     "Give etcd TLS and users (docs/install.md#on-a-host), set etcd.ca, etcd.user and etcd.password_file, and name its "
@@ -14,10 +14,8 @@ _ETCD = "etcd at {etcd} cannot be used"
 _MARK = "the journal of cluster default in etcd belongs to a cluster.key with mark {mark}, and"
 _COPY = "copy the key from another daemon's state folder or a backup, or set another `cluster`"
 _WRITABLE = "make room there, run this as the daemon's user, or set state_dir"
-_STORE = "checkpoints cannot be written from here: cannot"
-_DENIED = "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists (403 AccessDenied)"
 
-BEFORE_CLOUDS = (
+ROWS = (
     BrokenSetup(
         "config-missing",
         CONFIG,
@@ -66,6 +64,13 @@ BEFORE_CLOUDS = (
         "a dead-man switch of a minute",
         "",
         f"{_FILE}: `aws.dead_man_s`: a dead-man switch needs at least 1800 s, or 0 for none",
+    ),
+    BrokenSetup(
+        "config-ssh-user",
+        CONFIG,
+        "a login name that no Linux user has",
+        "",
+        f"{_FILE}: `aws.ssh_user` is 'EC2-User': string should match pattern '^[a-z_][a-z0-9_-]{{0,31}}$'",
     ),
     BrokenSetup(
         "config-order-of-times",
@@ -352,128 +357,5 @@ BEFORE_CLOUDS = (
             "etcd refuses writes because its space quota is used up: training goes on, nothing new "
             "starts until an operator frees space and disarms the alarm (docs/operations.md)"
         ),
-    ),
-)
-
-AFTER_CLOUDS = (
-    BrokenSetup(
-        "slack-not-a-url",
-        AROUND,
-        "a channel's name for a webhook",
-        "slack, webhook",
-        "the webhook is not a URL: copy it from Slack, as https://hooks.slack.com/services/…",
-    ),
-    BrokenSetup(
-        "slack-no-file",
-        AROUND,
-        "no file with the webhook",
-        "slack, webhook",
-        "slack.webhook_file names {folder}/nowhere, which cannot be read: No such file or directory",
-    ),
-    BrokenSetup(
-        "slack-gone",
-        AROUND,
-        "a webhook that was removed",
-        "slack, webhook",
-        "alerts to 127.0.0.1 would be lost: it answers 404 …: make a new webhook in Slack, and set it",
-    ),
-    BrokenSetup(
-        "slack-unreachable",
-        AROUND,
-        "no way to Slack",
-        "slack, webhook",
-        (
-            "alerts to 127.0.0.1 would be lost: it does not answer (…Connection refused): check the "
-            "webhook's URL, and this computer's way there"
-        ),
-    ),
-    BrokenSetup(
-        "secrets-readable",
-        AROUND,
-        "everybody may read the webhook",
-        "secrets, files",
-        (
-            "{folder}/slack-webhook holds secrets, and every user may use it (mode 644): `chmod o= "
-            "{folder}/slack-webhook`"
-        ),
-    ),
-    BrokenSetup(
-        "environment-readable",
-        AROUND,
-        "everybody may read the units' environment",
-        "secrets, files",
-        ("{folder}/environment holds secrets, and every user may use it (mode 644): `chmod o= {folder}/environment`"),
-    ),
-    BrokenSetup(
-        "bucket-missing",
-        AROUND,
-        "a bucket that does not exist",
-        "job, checkpoints",
-        (
-            f"{_STORE} write s3://no-such-bucket-here/jobs/check/spotsupd: there is no such bucket: make "
-            "it, or correct `checkpoints` (404 NoSuchBucket)"
-        ),
-        program="spotsupd check --job",
-    ),
-    BrokenSetup(
-        "bucket-denied",
-        AROUND,
-        "a bucket without permission",
-        "job, checkpoints",
-        f"{_STORE} write s3://{{bucket}}/jobs/check/spotsupd: {_DENIED}",
-        program="spotsupd check --job",
-    ),
-    BrokenSetup(
-        "bucket-read-only",
-        AROUND,
-        "a bucket without permission to delete",
-        "job, checkpoints",
-        f"{_STORE} delete s3://{{bucket}}/jobs/check/spotsupd: {_DENIED}",
-        program="spotsupd check --job",
-    ),
-    BrokenSetup(
-        "bucket-clock",
-        AROUND,
-        "a bucket, and a wrong clock",
-        "job, checkpoints",
-        (
-            f"{_STORE} write s3://{{bucket}}/jobs/check/spotsupd: set the machine's clock: it differs from the store's "
-            "by more than 15 minutes (403 RequestTimeTooSkewed)"
-        ),
-        program="spotsupd check --job",
-    ),
-    BrokenSetup(
-        "bucket-region",
-        AROUND,
-        "a bucket of another region",
-        "job, checkpoints",
-        (
-            f"{_STORE} write s3://{{bucket}}/jobs/check/spotsupd: the bucket is in another region: set "
-            "AWS_REGION to it in the job's `env`"
-        ),
-        program="spotsupd check --job",
-    ),
-    BrokenSetup(
-        "package-shadowed",
-        PACKAGES,
-        "another package called `supervisor`",
-        "",
-        (
-            "Python finds another package called `supervisor`, {folder}/other/supervisor (of the "
-            "distribution supervisor 4.3.0), instead of spotsup's: remove {folder}/other from "
-            "PYTHONPATH, or start spotsup without it"
-        ),
-        program="spotsupd",
-    ),
-    BrokenSetup(
-        "python-too-old",
-        PACKAGES,
-        "an old interpreter",
-        "",
-        (
-            "spotsup needs Python 3.11 or newer, and {old} is 3.9: install it with a newer one, as by "
-            "`uv tool install --python 3.13 spotsup`"
-        ),
-        program="spotsupd",
     ),
 )

@@ -255,6 +255,27 @@ _REMEDIES = {
 # Only who has no other credentials asks the machine's metadata service for some.
 _METADATA_SERVICES = ("169.254.169.254", "/latest/api/token", "metadata.google.internal", "missing_credentials")
 _WRONG_REGION = "the bucket is in another region: set AWS_REGION to it in the job's `env`"
+# What refuses may be the key that a bucket is encrypted with. In lower case, as found in: buildkite/docs#2344 (S3,
+# which may also say no more than "Access Denied": boto3#2952), S3's API reference (Error responses), "Use
+# customer-managed encryption keys" (Cloud Storage), "Blob Storage error codes".
+_KEY_REFUSALS = (
+    (
+        "perform: kms:",
+        (
+            "the key that encrypts the bucket refuses: let the machine's role use it, by the role's policy and the "
+            "key's (kms:GenerateDataKey, kms:Decrypt)"
+        ),
+    ),
+    ("<code>kms.", "the key that encrypts the bucket cannot be used: enable it, or give the bucket another one"),
+    (
+        "cloud kms key",
+        (
+            "the key that encrypts the bucket refuses: give Cloud Storage's service agent of its project "
+            "roles/cloudkms.cryptoKeyEncrypterDecrypter on it"
+        ),
+    ),
+    ("<code>keyvault", "the key that encrypts the storage account cannot be used: look at it in its key vault"),
+)
 _DENIED = "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists"
 NO_CREDENTIALS = (
     "there are no credentials: give the machine a role that may use the bucket (`instance_profile`, "
@@ -263,7 +284,7 @@ NO_CREDENTIALS = (
 
 
 def _code_in(text: str) -> str:
-    found = re.search(r"<Code>(\w+)</Code>", text) or re.search(r'"code":\s*"(\w+)"', text)
+    found = re.search(r"<Code>([\w.]+)</Code>", text) or re.search(r'"code":\s*"(\w+)"', text)
     return found[1] if found else ""
 
 
@@ -276,6 +297,9 @@ def sentence_of(text: str) -> str:
     if code in _REMEDIES:
         return f"{_REMEDIES[code]} ({answer})"
     lowered = text.lower()
+    for part, remedy in _KEY_REFUSALS:
+        if part in lowered:
+            return f"{remedy} ({answer})"
     if any(part in lowered for part in _METADATA_SERVICES):
         return f"{NO_CREDENTIALS} ({_first_words(text)})"
     # obstore follows no redirect without an address, as S3's to another region is, and says so in these words.
