@@ -14,7 +14,7 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.checks import CloudChecks, read_all
 from provisioners.codes import ApiError
-from provisioners.gcp import launch, names, quota
+from provisioners.gcp import interfaces, names, quota
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.rest import IAM, NOT_ENABLED, Rest
@@ -45,6 +45,9 @@ class Checks(CloudChecks):
         for region in self._settings.regions:
             if subnetwork := self._settings.subnetworks.get(region):
                 yield self._try(f"{region} subnetwork", partial(self._subnetwork, region, subnetwork, deadline))
+            for place, further in self._settings.further_subnetworks.items():
+                if names.region_of(place.partition("/")[0]) == region:
+                    yield self._try(f"{place} subnetworks", partial(self._further_of, region, further, deadline))
             yield self._try(f"{region} machine types", partial(self._types, region, deadline))
             yield self._try(f"{region} quota", partial(self._quota, region, deadline))
 
@@ -95,7 +98,7 @@ class Checks(CloudChecks):
 
     def _network(self, deadline: Deadline) -> str:
         """Firewall rules that allow SSH, and traffic between nodes, for any source."""
-        network = names.last_of(launch.network_of(self._settings))
+        network = names.last_of(interfaces.network_of(self._settings))
         port = self._settings.ssh_port
         pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
         listed = [rule for page in pages for rule in page.items]
@@ -135,7 +138,7 @@ class Checks(CloudChecks):
             )
         return f"the daemon's account may give nodes the service account {account}"
 
-    def _subnetwork(self, region: str, subnetwork: str, deadline: Deadline) -> str:
+    def _subnetwork(self, region: str, subnetwork: str, deadline: Deadline, key: str = "subnetworks") -> str:
         name = names.last_of(subnetwork)
         where = subnetwork.split("/")
         project = {"project": where[1]} if where[0] == "projects" else {}
@@ -151,8 +154,13 @@ class Checks(CloudChecks):
                 **project,
             )
         except ApiError as error:
-            raise ProvisionerError(f"{error}: change it in gcp.subnetworks") from error
+            raise ProvisionerError(f"{error}: change it in gcp.{key}") from error
         return f"subnetwork {name} exists"
+
+    def _further_of(self, region: str, further: Sequence[str], deadline: Deadline) -> str:
+        for each in dict.fromkeys(further):
+            self._subnetwork(region, each, deadline, "further_subnetworks")
+        return f"all {len(further)} of them exist"
 
     def _types(self, region: str, deadline: Deadline) -> str:
         query = OfferQuery(regions=(region,))

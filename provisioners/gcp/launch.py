@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
+from provisioners.gcp import interfaces
 from provisioners.gcp.names import instance_name, labels
 from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
@@ -39,7 +40,8 @@ def instance(
         "machine_type": f"zones/{zone}/machineTypes/{kind}",
         "scheduling": _scheduling(request, settings),
         "disks": [_boot_disk(request, settings, image_of(settings, machine, driver), kind, born_with)],
-        "network_interfaces": [_interface(request, settings)],
+        "network_interfaces": interfaces.interfaces(request, settings, machine),
+        **interfaces.policies(request, settings, machine),
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(request, settings).items()]},
         "labels": born_with,
     }
@@ -103,28 +105,6 @@ def _boot_disk(
             "labels": born_with,
         },
     }
-
-
-def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
-    region = request.offer.region
-    interface: dict[str, Any] = {}
-    if subnetwork := settings.subnetworks.get(region):
-        whole = "/" in subnetwork
-        interface["subnetwork"] = subnetwork if whole else f"regions/{region}/subnetworks/{subnetwork}"
-    else:
-        interface["network"] = network_of(settings)
-    if settings.gvnic:
-        interface["nic_type"] = "GVNIC"
-    if settings.public_address:
-        # An ephemeral address: it is released with the instance.
-        interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
-    return interface
-
-
-def network_of(settings: GcpSettings) -> str:
-    """The path of the network."""
-    network = settings.network or "default"
-    return network if "/" in network else f"global/networks/{network}"
 
 
 def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from provisioners.settings import CloudSettings, LogAgentKind, Name
+
+FURTHER = {
+    "a3-highgpu-8g": ("GVNIC",) * 4,
+    "a3-megagpu-8g": ("GVNIC",) * 8,
+    "a3-ultragpu-8g": ("GVNIC", *("MRDMA",) * 8),
+    "a4-highgpu-8g": ("GVNIC", *("MRDMA",) * 8),
+}
+"""The kinds of the interfaces that a type may have beside the first (interfaces.py has the source)."""
 
 
 class GcpSettings(CloudSettings):
@@ -27,6 +35,12 @@ class GcpSettings(CloudSettings):
     """VPC network, by name or path. Empty: the project's default."""
     subnetworks: dict[str, Name] = {}
     """Subnetworks by region, by name or path."""
+    further_subnetworks: dict[str, tuple[Name, ...]] = {}
+    """Subnetworks of the further network interfaces of types with eight GPUs, by zone and type, in order: as
+    `"us-central1-a/a3-ultragpu-8g" = [...]`. A3 High takes 4, A3 Mega 8, A3 Ultra and A4 one and 8 of a RoCE
+    network."""
+    placement_policies: dict[str, Name] = {}
+    """Compact placement policies by region, by name or path, for machines with GPUs (not N1)."""
     network_tags: tuple[Name, ...] = ()
     """Network tags of the machines, which firewall rules can name."""
     service_account: str = ""
@@ -37,6 +51,19 @@ class GcpSettings(CloudSettings):
     """Use Google's gVNIC network adapter; the image must support it."""
     ops_agent: bool = False
     """Send nodes' logs to Cloud Logging with Google's Ops Agent."""
+
+    @field_validator("further_subnetworks")
+    @classmethod
+    def _as_many_as_the_type_has(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for place, names in value.items():
+            zone, _, machine = place.partition("/")
+            if not zone or machine not in FURTHER:
+                raise ValueError(f"{place!r} is no ZONE/TYPE with a type of {', '.join(FURTHER)}")
+            if len(names) != len(FURTHER[machine]):
+                raise ValueError(
+                    f"{place!r}: {machine} has {len(FURTHER[machine])} further interfaces, not {len(names)}"
+                )
+        return value
 
     @property
     def log_agent(self) -> tuple[LogAgentKind, str] | None:

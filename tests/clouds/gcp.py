@@ -126,6 +126,7 @@ class Cloud(WireCloud):
             body = call.body
             names += ["compute.disks.create", "compute.instances.setMetadata", "compute.subnetworks.use"]
             names += ["compute.instances.setLabels", "compute.disks.setLabels"] if body.get("labels") else []
+            names += ["compute.resourcePolicies.use"] if body.get("resourcePolicies") else []
             names += ["compute.instances.setTags"] if body.get("tags") else []
             external = any(each.get("accessConfigs") for each in body["networkInterfaces"])
             names += ["compute.subnetworks.useExternalIp"] if external else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from provisioners.catalog import MachineType, load_catalog
@@ -48,6 +48,7 @@ class Compute:
         self.fleet = Instances(machines)
         self.images = {project: set(names) for project, names in IMAGES.items()}
         self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
+        self.placement_policies: set[str] = set()
         self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
         self.unreachable: set[str] = set()
         self.filters = True
@@ -144,8 +145,17 @@ class Compute:
             raise FakeGcpError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
         for disk in body["disks"]:
             self._check_image(disk["initializeParams"]["sourceImage"], body["machineType"].rpartition("/")[2])
+        kind = body["machineType"].rpartition("/")[2]
+        _check_interfaces(kind, body["networkInterfaces"])
         for interface in body["networkInterfaces"]:
             self._check_network(zone, interface)
+        for policy in body.get("resourcePolicies", ()):
+            region = zone.rpartition("-")[0]
+            if policy not in {f"regions/{region}/resourcePolicies/{each}" for each in self.placement_policies}:
+                raise FakeGcpError(400, "invalid", f"The referenced resource policy cannot be found: '{policy}'.")
+            if kind.startswith("n1-"):
+                message = "Resource policies for group placement are not supported for this machine type."
+                raise FakeGcpError(400, "invalid", message)
 
     def _check_type(self, zone: str, body: Mapping[str, Any]) -> None:
         path, kind = body["machineType"].rsplit("/", 1)
@@ -211,7 +221,8 @@ class Compute:
 
     def _described(self, record: Record, as_of: float) -> dict[str, Any]:
         seen = record.as_of(as_of)
-        interface: dict[str, Any] = {**record.body["networkInterfaces"][0], "networkIP": seen.address}
+        first, *further = record.body["networkInterfaces"]
+        interface: dict[str, Any] = {**first, "networkIP": seen.address}
         if interface.get("accessConfigs"):
             interface["accessConfigs"] = [{**interface["accessConfigs"][0], "natIP": seen.address}]
         raw = {
@@ -221,7 +232,10 @@ class Compute:
             "zone": f"https://www.googleapis.com/compute/v1/projects/p/zones/{record.zone}",
             "status": seen.status,
             "creationTimestamp": when(record.born_at + self.fleet.ahead_s),
-            "networkInterfaces": [interface],
+            "networkInterfaces": [
+                interface,
+                *({**each, "networkIP": f"10.{number}.0.2"} for number, each in enumerate(further, start=1)),
+            ],
             "disks": [],
         }
         return {key: value for key, value in raw.items() if key not in self.fleet.missing}
@@ -401,6 +415,22 @@ def rule(name: str, *, ports: tuple[str, ...] = (), tags: tuple[str, ...] = ()) 
         "allowed": [allowed],
         **({"targetTags": list(tags)} if tags else {}),
     }
+
+
+# "Networking and GPU machines": all interfaces, and those for RDMA among them.
+_INTERFACES = {"a3-highgpu-8g": (5, 0), "a3-megagpu-8g": (9, 0), "a3-ultragpu-8g": (10, 8), "a4-highgpu-8g": (10, 8)}
+
+
+def _check_interfaces(kind: str, listed: Sequence[Mapping[str, Any]]) -> None:
+    most, for_rdma = _INTERFACES.get(kind, (8, 0))
+    if len(listed) > most or sum(each.get("nicType") == "MRDMA" for each in listed) > for_rdma:
+        raise FakeGcpError(
+            400, "invalid", f"Invalid value for field 'resource.networkInterfaces': too many for {kind}."
+        )
+    # "Multiple network interfaces": each in a network of its own, which those for RDMA may share.
+    places = [each.get("subnetwork") or each["network"] for each in listed]
+    if len(set(places)) != len(places):
+        raise FakeGcpError(400, "invalid", "Networks must be distinct for NICs attached to a VM.")
 
 
 def _check_names(body: Mapping[str, Any]) -> None:

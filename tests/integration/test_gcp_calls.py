@@ -200,6 +200,29 @@ def test_the_settings_reach_the_machine(gcp: Api) -> None:
     assert items["spotsup-notice-s"] == "120"
 
 
+def test_a_machine_with_ten_interfaces_is_reached_by_the_first(gcp: Api) -> None:
+    names = ("nodes-2", *(f"rdma-{number}" for number in range(8)))
+    place, kind = "us-central1-a/a4-highgpu-8g", "a4-highgpu-8g"
+    gcp = gcp.with_settings(further_subnetworks={place: names}, placement_policies={"us-central1": "near"})
+    assert "change it in gcp.further_subnetworks" in gcp.complaints()[f"{place} subnetworks"]
+    request = gcp.request("n1")
+    request = replace(request, offer=replace(request.offer, instance_type=kind, gpu="B200", gpus=8))
+    refused = gcp.provisioner.launch(request, TIMEOUT_S)
+    assert isinstance(refused, Fatal)
+    assert "subnetworks/nodes-2" in refused.message
+    gcp.cloud.compute.subnetworks |= {("us-central1", each) for each in names}
+    assert f"{place} subnetworks" not in gcp.complaints()
+    refused = gcp.provisioner.launch(request, TIMEOUT_S)
+    assert isinstance(refused, Fatal)
+    assert "resourcePolicies/near" in refused.message
+    gcp.cloud.compute.placement_policies.add("near")
+    machine = launched_by(gcp.provisioner, request)
+    body = gcp.cloud.fleet.record(bare(machine.id)).body
+    assert [each["nicType"] for each in body["networkInterfaces"]] == ["GVNIC"] * 2 + ["MRDMA"] * 8
+    (found,) = gcp.listed()
+    assert found.private_address not in {f"10.{number}.0.2" for number in range(1, 10)}
+
+
 def test_a_service_account_that_nodes_cannot_have_is_named_before_and_after_a_launch(gcp: Api) -> None:
     gcp = gcp.with_settings(service_account=NODES)
     assert gcp.complaints()["service account"].startswith(f"the service account {NODES} does not exist")

@@ -91,6 +91,9 @@ def test_compute_engines_role_grants_exactly_what_is_called() -> None:
             network_tags=("gpu",),
             service_account=account,
         )
+        server.cloud.compute.placement_policies.add("near")
+        near = server.provisioner(placement_policies={"us-central1": "near"})
+        launched_by(near, request_at(replace(request_for(near, "n2").offer, instance_type="g2-standard-4"), "n2"))
         assert granted_on_gcp("gcp-role.yaml") | {ON_THE_ACCOUNT} == server.cloud.used()
 
 

@@ -63,3 +63,17 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], says: str) -> Non
 def test_an_ami_will_do_in_one_region_and_a_parameter_in_all() -> None:
     assert aws(image="ami-1").image == "ami-1"
     assert aws(image="/a/b", regions=("us-east-1", "us-west-2")).image == "/a/b"
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("us-central1-a", "'us-central1-a' is no ZONE/TYPE with a type of a3-highgpu-8g, "),
+        ("us-central1-a/g2-standard-4", "is no ZONE/TYPE"),
+        ("/a4-highgpu-8g", "is no ZONE/TYPE"),
+        ("us-central1-a/a4-highgpu-8g", "a4-highgpu-8g has 9 further interfaces, not 2"),
+    ],
+)
+def test_a_type_has_a_certain_number_of_interfaces(place: str, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        GcpSettings(regions=("us-central1",), project="p", further_subnetworks={place: ("a", "b")})

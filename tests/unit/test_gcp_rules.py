@@ -37,6 +37,13 @@ FULL = GcpSettings(
     service_account="nodes@a-project.iam.gserviceaccount.com",
     notice_s=120,
 )
+NINE = ("nodes-2", *(f"rdma-{number}" for number in range(8)))
+RDMA = FULL.model_copy(
+    update={
+        "further_subnetworks": {"us-central1-a/a3-ultragpu-8g": NINE},
+        "placement_policies": {"us-central1": "near"},
+    }
+)
 
 
 def body(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
@@ -50,6 +57,7 @@ CASES: Mapping[str, tuple[LaunchRequest, GcpSettings]] = {
         FULL,
     ),
     "gcp_spot_with_notice": (asking("a3-ultragpu-8g"), FULL),
+    "gcp_spot_with_rdma": (asking("a3-ultragpu-8g"), RDMA),
 }
 
 
@@ -90,6 +98,19 @@ def test_all_resources_are_labelled_and_deleted_with_their_machine(market: Marke
     assert (spot.items() <= asked["scheduling"].items()) is (market is Market.SPOT)
     assert not asked["scheduling"]["automatic_restart"]
     assert "max_run_duration" not in asked["scheduling"]
+
+
+def test_further_interfaces_are_of_one_zone_and_type_and_only_the_first_one_is_public() -> None:
+    settings = RDMA.model_copy(update={"public_address": True})
+    first, second, *rdma = body(asking("a3-ultragpu-8g"), settings)["network_interfaces"]
+    assert first["access_configs"]
+    assert (second["nic_type"], second["subnetwork"]) == ("GVNIC", "regions/us-central1/subnetworks/nodes-2")
+    assert [each["nic_type"] for each in rdma] == ["MRDMA"] * 8
+    assert not any("access_configs" in each for each in (second, *rdma))
+    for name, kept in (("a3-highgpu-8g", True), ("n1-standard-8+t4x1", False)):
+        asked = body(asking(name), settings)
+        assert len(asked["network_interfaces"]) == 1
+        assert ("resource_policies" in asked) is kept
 
 
 def test_our_own_labels_win_and_an_invalid_label_is_refused() -> None:

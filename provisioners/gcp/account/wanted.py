@@ -19,7 +19,7 @@ import yaml
 
 from provisioners.account import Wish
 from provisioners.base import CLUSTER_TAG, KEY_TAG, Owner, ProvisionerError, owner_of
-from provisioners.gcp import launch, names
+from provisioners.gcp import interfaces, names
 from provisioners.gcp.settings import GcpSettings
 
 PROJECT = "the project"  # the resource of a binding, for people
@@ -193,7 +193,7 @@ def _rules(settings: GcpSettings, ssh_from: Sequence[str], called: Names, networ
 
 def _own_network(settings: GcpSettings) -> str:
     """Where the rules are for. Raises ProvisionerError."""
-    path = launch.network_of(settings)
+    path = interfaces.network_of(settings)
     if settings.subnetworks and not settings.network:
         raise ProvisionerError(
             "set gcp.network to the network of gcp.subnetworks: the firewall rules are for a network"
