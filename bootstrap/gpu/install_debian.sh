@@ -1,5 +1,7 @@
 # Debian 12's own driver is 535, which gets no more fixes; these are NVIDIA's packages for Debian. Loaded by a reboot.
 . ../shell/apt.sh
+. ./secure_boot.sh
+can_build
 . ./remove_others.sh
 branch=@branch@ modules=@modules@ kernel=@kernel@
 work=$(mktemp -d)

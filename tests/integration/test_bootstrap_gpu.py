@@ -148,6 +148,32 @@ def first_run(name: str) -> Run:
     return decision[0]
 
 
+def _apt(box: Sandbox, *, built: bool) -> None:
+    """`built`: whether Canonical's modules for this kernel fit the other packages; if not, they may be listed all the
+    same (nvidia-kernel-common of another version)."""
+    refuses = "" if built else 'case "$*" in *" -s "*) echo "E: Unable to correct problems" >&2; exit 100;; esac'
+    box.program("apt-get", f'echo "apt-get $*" >>"$BOX/log"; {refuses}')
+
+
+@pytest.mark.parametrize(
+    ("name", "built", "says"),
+    [
+        ("ubuntu_2204_t4", False, "Secure Boot is on"),
+        ("debian_12_t4", False, "Secure Boot is on"),
+        ("ubuntu_2204_t4", True, ""),
+    ],
+)
+def test_no_driver_is_built_where_secure_boot_would_not_load_it(
+    tmp_path: Path, name: str, built: bool, says: str
+) -> None:
+    box = Sandbox(tmp_path / "box")
+    _apt(box, built=built)
+    box.program("mokutil", "echo SecureBoot enabled")
+    done = box.run(first_run(name))
+    assert (done.returncode, done.stderr.partition(",")[0].strip()) == (1 if says else 0, says)
+    assert any("apt-get" in line and " -s " not in line and "nvidia" in line for line in box.log) is not bool(says)
+
+
 @pytest.mark.parametrize(
     ("name", "built", "installed"),
     [
@@ -161,7 +187,8 @@ def first_run(name: str) -> Run:
 )
 def test_the_driver_packages_that_are_installed(tmp_path: Path, name: str, built: bool, installed: str) -> None:
     box = Sandbox(tmp_path / "box")
-    box.program("apt-cache", "exit 0" if built else "exit 100")
+    _apt(box, built=built)
+    box.program("mokutil", "echo SecureBoot disabled")
     box.program("dpkg-query", "echo installed linux-modules-nvidia-535; echo not-installed nvidia-dkms-535")
     box.program("curl", 'echo "curl $*" >>"$BOX/log"; while [ "$1" != -o ]; do shift; done; touch "$2"')
     box.program("dpkg", ":")
@@ -172,6 +199,7 @@ def test_the_driver_packages_that_are_installed(tmp_path: Path, name: str, built
     assert asked[:2] == ["purge linux-modules-nvidia-535", "update"]
     assert asked[-1].startswith(f"install --no-install-recommends {installed}")
     if name.startswith("ubuntu"):
+        assert asked[2].startswith("-s install --no-install-recommends linux-modules-nvidia-580-server")
         assert asked[-1].endswith(" nvidia-utils-580-server")
     else:
         assert any("/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb" in line for line in box.log)
