@@ -37,7 +37,7 @@ from supervisor.journal.etcd_keeper import EtcdKeeper
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
-from supervisor.journal.users import JobUsers
+from supervisor.journal.users import JobUsers, open_to_everyone
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
@@ -176,6 +176,9 @@ def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -
     users = JobUsers(etcd, journal.keys, identity, login.ca_text(), journal.etcd_use)
     try:
         users.check()
+        with contextlib.closing(login.anonymous().connect()) as anonymous:
+            if problem := open_to_everyone(anonymous):
+                log.warning(problem)
     except EtcdUnavailableError as error:
         raise JournalUnavailableError(str(error)) from error
     return users

@@ -18,6 +18,7 @@ from supervisor.journal.etcd_server import find_etcd
 from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.reading import CLUSTER
 from supervisor.journal.store import FULL
+from supervisor.journal.users import open_to_everyone
 from supervisor.model import ClusterRecord, JobRecord
 
 # Part of an error -> what to do. The first that fits counts. Of Python's ssl, of OpenSSL, and of etcd
@@ -78,17 +79,26 @@ def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
             etcd.get("/")
             if config.etcd.user:
                 etcd.call("/v3/auth/user/list", {})  # it makes users for jobs
-            journal = _journal(config, etcd)
+            journal, users = _journal(config, etcd), _users(config)
         except EtcdError as error:
             message = f"etcd at {endpoints} cannot be used ({error}): {_remedy(config, str(error))}"
             return [Finding("answer", ok=False, message=message)]
-    return [Finding("answer", ok=True, message=f"etcd answers at {endpoints}"), journal]
+    return [Finding("answer", ok=True, message=f"etcd answers at {endpoints}"), journal, *users]
 
 
 def _remedy(config: Config, problem: str) -> str:
     if any(part in problem for part in _CUT_SHORT):
         return _HAS_NO_TLS if any(each.startswith("https:") for each in config.etcd.endpoints) else _HAS_TLS
     return next((remedy for part, remedy in _REMEDIES if part in problem), _DEFAULT_REMEDY)
+
+
+def _users(config: Config) -> list[Finding]:
+    """Whether they keep anyone out. Raises EtcdError."""
+    if not config.etcd.user:
+        return []
+    with contextlib.closing(login_of(config).anonymous().connect()) as anonymous:
+        problem = open_to_everyone(anonymous)
+    return [Finding("users", ok=not problem, message=problem or "etcd answers to its users only")]
 
 
 def _journal(config: Config, etcd: Etcd) -> Finding:

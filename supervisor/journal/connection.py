@@ -7,7 +7,7 @@ import datetime as dt
 import fcntl
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,6 +47,10 @@ class EtcdLogin:
             return Etcd(self.endpoints, user=self.user or None, password=self.password, tls=tls, timeout_s=timeout_s)
         except OSError as error:  # SSLError is one, too
             raise StartError(f"etcd.ca, etcd.cert and etcd.key cannot be used: {error}") from error
+
+    def anonymous(self) -> EtcdLogin:
+        """The same without a user."""
+        return replace(self, user="", password="")
 
     def ca_text(self) -> str:
         """The CA for nodes, "" for the system's. Raises StartError."""
@@ -104,7 +108,7 @@ def login_to_embedded(config: Config, server: EmbeddedEtcd) -> EtcdLogin:
     password = load_identity(config.state / "cluster.key").etcd_password(DAEMON_USER)
     login = EtcdLogin((server.endpoint,), nodes, DAEMON_USER, password, ca)
     with (
-        contextlib.closing(EtcdLogin(login.endpoints, nodes, ca=ca).connect()) as anonymous,
+        contextlib.closing(login.anonymous().connect()) as anonymous,
         contextlib.closing(login.connect()) as known,
     ):
         enable_users(anonymous, known, DAEMON_USER, password)

@@ -28,6 +28,9 @@ ROOT = "root"
 _EXISTS = ("user name already exists", "role name already exists")
 _MISSING = ("user name not found", "role name not found")
 _NOT_ENABLED = "authentication is not enabled"
+# Without the known ways around its users: GHSA-rfx7-8w68-q57q, GHSA-q8m4-xhhv-38mg, GHSA-x35m-3gp4-4fh5 and
+# GHSA-xg4h-6gfc-h4m8, of which 3.4 has no remedy for the last.
+SAFE_VERSIONS = "3.5.33, 3.6.14, 3.7.1"
 
 
 def enable_users(anonymous: Etcd, login: Etcd, user: str, password: str) -> bool:
@@ -55,6 +58,25 @@ def enable_users(anonymous: Etcd, login: Etcd, user: str, password: str) -> bool
     _ask(anonymous, "user/grant", {"user": user, "role": ROOT})
     anonymous.call("/v3/auth/enable", {})
     return True
+
+
+def open_to_everyone(anonymous: Etcd) -> str:
+    """What an etcd that has users lets everyone do who reaches it, and what to do about it; "" if nothing.
+
+    It is tried, and nothing is written: distributions fix old versions without a new number. Raises EtcdError.
+    `anonymous`: a client without a login.
+    """
+    read = {"request_range": {"key": _b64("/"), "range_end": _b64("0"), "limit": "1", "keys_only": True}}
+    try:
+        # What a transaction within a transaction does is checked from etcd 3.4.42, 3.5.28 and 3.6.9 on.
+        anonymous.call("/v3/kv/txn", {"success": [{"request_txn": {"success": [read]}}]})
+    except EtcdRefusedError:
+        return ""
+    version = anonymous.status().get("version", "of this version")
+    return (
+        f"etcd {version} lets everyone who reaches its port read and change everything, without a login "
+        f"(CVE-2026-33343): install etcd {SAFE_VERSIONS} or newer; until then let only machines that you trust reach it"
+    )
 
 
 @dataclass(slots=True)

@@ -3,6 +3,9 @@
 A lock alone does not exclude: its holder may be suspended beyond its lease. The guard in each transaction does. An etcd
 that was restored from a backup may count the same revisions again, so the key also names its lease, and guards compare
 that, too: etcd derives lease ids from the time, and none comes twice.
+
+A lease that lives does not prove that its holder does: older versions of etcd let everyone renew it (docs/security.md).
+So the leader also writes its key again and again, which only daemons may; a standby takes a key that stays as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
@@ -25,8 +29,33 @@ POLL_S = 0.25
 
 log = structlog.get_logger("spotsupd")
 
+# A leader that has not written its key for so many times its lease is dead, whoever renews the lease.
+SILENT_TTLS = 3
 STUCK_S = 60.0  # its thread hangs if a step takes so long beyond the time limits of its calls
 _CALLS_PER_STEP = 6
+
+
+@dataclass
+class Silence:
+    """How long a standby has seen the leader's key as it is. A look that is `break_s` late begins anew: the leader's
+    host may have stood still as this one did."""
+
+    limit_s: float
+    break_s: float
+    _revision: int = 0
+    _since: float = 0.0
+    _looked_at: float = 0.0
+
+    def lasts(self, revision: int, now: float) -> bool:
+        """Whether the key has not been written for longer than the limit. Call it at each look."""
+        if revision != self._revision or now - self._looked_at > self.break_s:
+            self._revision, self._since = revision, now
+        self._looked_at = now
+        return now - self._since > self.limit_s
+
+    def restart(self) -> None:
+        """etcd did not answer: the leader, too, may not have been able to write."""
+        self._revision = 0
 
 
 class Leadership:
@@ -52,6 +81,9 @@ class Leadership:
         self._lease = 0  # a standby holds one, too: taking over is then one write
         self._revision = 0
         self._renewed_at = 0.0
+        # When the key was last written, or at least found to be this daemon's.
+        self._held_at = 0.0
+        self._silence = Silence(SILENT_TTLS * ttl_s, ttl_s)
         self._call_problem = self._space_problem = ""
         self._leader_name = ""
         self._stopping = threading.Event()
@@ -63,12 +95,13 @@ class Leadership:
         return self._revision > 0 and self._thread.is_alive()
 
     def lease_valid(self) -> bool:
-        """Whether it leads for certain: the lease was renewed recently enough that it cannot have ended (P10).
+        """Whether it leads for certain: the lease was renewed, and the key written, recently enough that the one cannot
+        have ended, and no standby can have taken the other (P10).
 
         No transaction guards a call to a cloud, so none starts without this: the process may have been suspended since
         the call was decided.
         """
-        return self.leading and self._now_s() - self._renewed_at < self._ttl_s
+        return self.leading and self._now_s() - min(self._renewed_at, self._held_at) < self._ttl_s
 
     def vitals(self) -> Vitals:
         """How its thread is."""
@@ -112,6 +145,7 @@ class Leadership:
                 self._call_problem = ""
             except EtcdError as error:
                 # The lease may still be valid; the guard decides.
+                self._silence.restart()
                 self._log_once(error)
             except Exception as error:  # noqa: BLE001 - whatever it is: the next step asks etcd how things are
                 self._pulse.fault(error)
@@ -122,18 +156,43 @@ class Leadership:
     def _step(self) -> None:
         if self._lease:
             self._renew()
-        found = self._etcd.get(self._key)
         if self.leading:
-            if found is None or (found.create_revision, found.value) != (self._revision, self._value()):
-                self._lose()
-            else:
-                self._check_alarms()
-        elif found is None or found.lease == self._lease:
+            self._hold()
+            return
+        found = self._etcd.get(self._key)
+        if found is None or found.lease == self._lease:
             self._leader_name = ""
             self._campaign()
         else:
             self._follow(found)
             self._ensure_lease()
+            if self._silence.lasts(found.mod_revision, self._now_s()):
+                self._take(found)
+
+    def _hold(self) -> None:
+        """Write the key as it is, if it is still this daemon's."""
+        begun = self._now_s()
+        mine = Put(self._key, self._value(), lease=self._lease)
+        try:
+            holds = self._etcd.txn(self.guard(), [mine]).succeeded
+        except EtcdRefusedError:  # a full etcd refuses writes: a standby's, too
+            found = self._etcd.get(self._key)
+            holds = found is not None and (found.create_revision, found.value) == (self._revision, self._value())
+        if holds:
+            self._held_at = begun
+            self._check_alarms()
+        else:
+            self._lose()
+
+    def _take(self, found: KeyValue) -> None:
+        """Lead instead of one whose lease somebody else keeps."""
+        log.warning("the leader is silent, and its lease is renewed: taking over", leader=self._leader_name)
+        self._lease = 0  # a new one: that of a standby has no key, and so others may have revoked it
+        self._ensure_lease()
+        begun = self._now_s()
+        mine = Put(self._key, self._value(), lease=self._lease)
+        if self._etcd.txn([Compare(self._key, "mod", found.mod_revision)], [mine]).succeeded:
+            self._lead(found.create_revision, begun)
 
     def _renew(self) -> None:
         begun = self._now_s()
@@ -164,21 +223,25 @@ class Leadership:
 
     def _campaign(self) -> None:
         self._ensure_lease()
+        begun = self._now_s()
         mine = Put(self._key, self._value(), lease=self._lease)
         created = self._etcd.txn([Compare(self._key, "create", 0)], [mine])
         if created.succeeded:
-            self._revision = created.revision
-            self._on_change()
+            self._lead(created.revision, begun)
             return
         found = self._etcd.get(self._key)
         if found is None:
             return
         if found.lease == self._lease:
             # Our own earlier attempt succeeded, and its reply was lost.
-            self._revision = found.create_revision
-            self._on_change()
+            self._lead(found.create_revision, begun)
         else:
             self._follow(found)
+
+    def _lead(self, revision: int, begun: float) -> None:
+        self._revision, self._held_at = revision, begun
+        self._silence.restart()
+        self._on_change()
 
     def _value(self) -> bytes:
         return json.dumps({"name": self._name, "lease": self._lease}).encode()

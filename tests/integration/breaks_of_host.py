@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trustme
 from spotsup_trainer.etcd import Etcd
 
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
 from supervisor.journal.connection import state_lock
+from supervisor.journal.users import open_to_everyone
 from supervisor.model import ClusterRecord
 from tests.support.broken_setups import KEYS, SECRET, Setup, breaks, closed_port, page
 from tests.support.disks import Full, ReadOnly, memory
@@ -280,6 +282,14 @@ def _(setup: Setup) -> None:
 @breaks("etcd-user-without-role")
 def _(setup: Setup) -> None:
     setup.etcd(**setup.etcds.login(user="weak", password_file=setup.write("password", "weak")))
+
+
+@breaks("etcd-open-to-everyone")
+def _(setup: Setup) -> None:
+    with closing(setup.etcds.secured.client("")) as nobody:
+        if not open_to_everyone(nobody):
+            pytest.skip("this etcd lets nobody in")
+    setup.etcd(**setup.etcds.login(user=DAEMON, password_file=setup.write("password", PHRASE)))
 
 
 @breaks("etcd-full")

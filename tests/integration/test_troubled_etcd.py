@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -130,7 +131,9 @@ def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:
         revision = etcd.range("/", limit=1).revision
         time.sleep(5.0)
         assert len(etcd.call("/v3/lease/leases", {})["leases"]) == 2
-        assert etcd.range("/", limit=1).revision == revision, "a standby writes nothing"
+        written = etcd.range("/", changed_after=revision).kvs
+        assert [(kv.key, json.loads(kv.value)["name"]) for kv in written] == [(f"{KEYS.root}leader", "first")]
+        assert etcd.range("/").kvs == written, "a standby writes nothing"
         daemons[0].stop()
         until(lambda: daemons[1].leading)
 

@@ -59,8 +59,12 @@ class SecuredEtcd:
 
     def client(self, user: str = DAEMON, password: str = PHRASE, timeout_s: float = 5.0) -> Etcd:
         """The daemon's, or another user's; without a login where `user` is empty."""
+        return self.client_at(self.endpoint, user, password, timeout_s)
+
+    def client_at(self, endpoint: str, user: str = DAEMON, password: str = PHRASE, timeout_s: float = 5.0) -> Etcd:
+        """The same, by another way."""
         tls = Tls(str(self.tls.ca))
-        return Etcd([self.endpoint], user=user or None, password=password, tls=tls, timeout_s=timeout_s)
+        return Etcd([endpoint], user=user or None, password=password, tls=tls, timeout_s=timeout_s)
 
     def enable(self) -> None:
         """From now on it answers to users only."""

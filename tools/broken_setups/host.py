@@ -349,6 +349,16 @@ ROWS = (
         f"{_ETCD} (…permission denied): give the user of etcd.user the role root",
     ),
     BrokenSetup(
+        "etcd-open-to-everyone",
+        ETCD,
+        "a version whose users can be passed by",
+        "etcd, users",
+        (
+            "etcd … lets everyone who reaches its port read and change everything, without a login (CVE-2026-33343): "
+            "install etcd 3.5.33, 3.6.14, 3.7.1 or newer; until then let only machines that you trust reach it"
+        ),
+    ),
+    BrokenSetup(
         "etcd-full",
         ETCD,
         "its space is used up",
