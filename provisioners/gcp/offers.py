@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.gcp import names, quota
+from provisioners.gcp.advice import Obtainability
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.prices import SpotPrices
 from provisioners.gcp.settings import GcpSettings
 from provisioners.offers import CloudOffers
 
 _PAGE = 500
+_UNKNOWN = 0.5  # the score of a zone without one
 
 Limits: TypeAlias = Mapping[str, Mapping[str, float]]
 """Region, or "" for the whole project -> metric -> limit. A region that cannot be read is left out."""
@@ -37,7 +39,22 @@ class Offers(CloudOffers):
         self._gcp = gcp
         self._now = now
         self._spot = SpotPrices(gcp)
+        self._likely = Obtainability(gcp)
         self._settings = settings
+
+    def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
+        """As the base says. Of spot machines of one type and price, those come first that Google most likely has."""
+        found = super().find(query, deadline)
+        if query.market is not Market.SPOT:
+            return found
+        places = [(each.zone, self._catalog.type_of("gcp", each.instance_type)) for each in found]
+        likely = self._likely.of(places, self._now(), deadline)
+
+        def order(offer: Offer) -> tuple[Any, ...]:
+            *costs, zone = self._order(offer)
+            return *costs, -likely.get((offer.zone, offer.instance_type), _UNKNOWN), zone
+
+        return sorted(found, key=order)
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline

@@ -3,21 +3,17 @@ by machine type and region."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import MachineType
+from provisioners.gcp.advice import Advice, gpus_of
 from provisioners.gcp.client import Gcp
-from provisioners.kept import Kept
 from provisioners.offers import read_at
 
 KEPT_S = 3600.0
 SOURCE = "Compute Engine capacity history"
-_SHARE = 0.4  # of the time that is left: offers do not need prices
-_THREADS = 8
 
 
 class SpotPrices:
@@ -25,39 +21,25 @@ class SpotPrices:
 
     def __init__(self, gcp: Gcp) -> None:
         self._gcp = gcp
-        self._kept: Kept[tuple[str, str], float | None] = Kept(KEPT_S)
+        self._advice: Advice[tuple[str, str], float] = Advice(KEPT_S)
 
     def of(
         self, wanted: Iterable[tuple[str, MachineType]], now: float, deadline: Deadline
     ) -> Mapping[tuple[str, str], tuple[float, str]]:
         """(region, our name of the type) -> (US dollars per hour, source). Those that cannot be read are left out."""
-        types = {(region, machine.name): machine for region, machine in wanted}
-        unknown = {key: machine for key, machine in types.items() if self._kept.known(key, now) is None}
-        within = Deadline(deadline.left_s() * _SHARE)
-        if unknown:
-            with ThreadPoolExecutor(min(len(unknown), _THREADS)) as pool:
-                asked = {key: pool.submit(self._read, key[0], each, within) for key, each in unknown.items()}
-                for key, each in asked.items():
-                    try:
-                        self._kept.put(key, now, each.result())
-                    except ProvisionerError:
-                        continue
-        known = {key: self._kept.known(key, now) for key in types}
-        return {
-            key: (each[1], read_at(SOURCE, each[0]))
-            for key, each in known.items()
-            if each is not None and each[1] is not None
-        }
+        types = {(region, machine.name): self._reader(region, machine) for region, machine in wanted}
+        found = self._advice.of(types, now, deadline)
+        return {key: (price, read_at(SOURCE, at)) for key, (at, price) in found.items()}
+
+    def _reader(self, region: str, machine: MachineType) -> Callable[[Deadline], float | None]:
+        return lambda deadline: self._read(region, machine, deadline)
 
     def _read(self, region: str, machine: MachineType, deadline: Deadline) -> float | None:
         properties: dict[str, Any] = {
             "machine_type": machine.machine_type or machine.name,
             "scheduling": {"provisioning_model": "SPOT"},
+            **gpus_of(machine),
         }
-        if machine.machine_type and machine.accelerator:
-            properties["guest_accelerators"] = [
-                {"accelerator_type": machine.accelerator, "accelerator_count": machine.gpus}
-            ]
         answer = self._gcp.ask(
             "advice",
             "capacity_history",

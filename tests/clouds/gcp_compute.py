@@ -49,6 +49,8 @@ class Compute:
         self.images = {project: set(names) for project, names in IMAGES.items()}
         self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
         self.placement_policies: set[str] = set()
+        # By zone and machine type: how likely it is to be had.
+        self.obtainability: dict[tuple[str, str], float] = {}
         self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
         self.unreachable: set[str] = set()
         self.filters = True
@@ -80,6 +82,7 @@ class Compute:
             "subnetworks.get": self._subnetwork,
             "firewalls.list": self._firewalls,
             "advice.capacityHistory": self._capacity_history,
+            "advice.capacity": self._capacity,
             **self.account.handlers,
         }
 
@@ -370,6 +373,21 @@ class Compute:
             "machineType": asked["machineType"],
             "priceHistory": records if price else [],
         }
+
+    def _capacity(self, call: Call) -> Mapping[str, Any]:
+        """As in "View Spot VM availability"; no recommendation where nothing is known."""
+        asked = call.body
+        if asked["instanceProperties"]["scheduling"]["provisioningModel"] != "SPOT" or asked["size"] < 1:
+            raise FakeGcpError(400, "invalid", "Invalid value for field 'instanceProperties.scheduling'")
+        (zone,) = [each["zone"].rpartition("/")[2] for each in asked["distributionPolicy"]["zones"]]
+        (selection,) = asked["instanceFlexibilityPolicy"]["instanceSelections"].values()
+        (kind,) = selection["machineTypes"]
+        score = self.obtainability.get((zone, kind))
+        if score is None:
+            return {}
+        shard = {"zone": f"zones/{zone}", "machineType": kind, "instanceCount": 1, "provisioningModel": "SPOT"}
+        scores = {"obtainability": score, "estimatedUptime": "600s"}
+        return {"recommendations": [{"scores": scores, "shards": [shard]}]}
 
     def _firewalls(self, call: Call) -> Mapping[str, Any]:
         items, more = page(self.account.listed_rules(), call.query)

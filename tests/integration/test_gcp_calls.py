@@ -409,6 +409,34 @@ def test_spot_prices_are_those_of_the_capacity_history(gcp: Api) -> None:
     assert gcp.with_settings().offers()[0].usd_per_hour is None
 
 
+def test_zones_of_one_price_are_asked_in_the_order_of_what_google_has(gcp: Api) -> None:
+    gcp.cloud.compute.spot_prices = {("us-central1", "n1-standard-8+nvidia-tesla-t4"): 0.5}
+    now = [1e9]
+    cloud = GcpProvisioner(gcp.server.settings(), now=lambda: now[0])
+
+    def zones() -> list[str]:
+        found = cloud.offers(OfferQuery(instance_types=("n1-standard-8+t4x1",)), TIMEOUT_S)
+        return [each.zone.rpartition("-")[2] for each in found]
+
+    alphabetical = zones()
+    assert alphabetical == sorted(alphabetical)
+    first, *_, last = alphabetical
+    scores = {(f"us-central1-{first}", "n1-standard-8"): 0.1, (f"us-central1-{last}", "n1-standard-8"): 0.9}
+    gcp.cloud.compute.obtainability = scores
+    assert zones() == alphabetical, "what is known is kept"
+    asked = gcp.cloud.counted()["advice.capacity"]
+    assert asked == len(alphabetical)
+    now[0] += 601.0
+    reordered = zones()
+    assert (reordered[0], reordered[-1], sorted(reordered)) == (last, first, alphabetical)
+    # A cheaper place stays first, however unlikely it is.
+    cheapest = [each.usd_per_hour for each in cloud.offers(T4, TIMEOUT_S)]
+    assert cheapest == sorted(cheapest, key=lambda price: (price is None, price))
+    gcp.cloud.denied.add("compute.advice.capacity")
+    now[0] += 601.0
+    assert zones() == alphabetical
+
+
 def test_the_users_prices_are_used_and_named(gcp: Api, tmp_path: Path) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(
