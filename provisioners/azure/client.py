@@ -119,6 +119,12 @@ class Azure:
         """One request for which the SDK has no method, through its clients' public `send_request`; returns JSON.
         For use within `once` and `ask`. `url`: a path, or an address from Azure.
         """
+        return self.begin(method, url, params, limits, body)[0]
+
+    def begin(
+        self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any], body: Any = None
+    ) -> tuple[dict[str, Any], str]:
+        """As `raw`, and the address of the operation that goes on at Azure; "" where none does."""
         from azure.core.exceptions import HttpResponseError
         from azure.core.rest import HttpRequest
         from azure.mgmt.core.exceptions import ARMErrorFormat
@@ -128,12 +134,15 @@ class Azure:
         response = client.send_request(HttpRequest(method, url, params=dict(params), **content), **limits)
         if response.status_code not in {200, 201, 202, 204}:
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
-        if method == "DELETE" and not response.content:
-            return {}
+        headers = response.headers
+        operation = headers.get("Azure-AsyncOperation") or headers.get("Location") or ""
+        # Storage accepts an account without a word.
+        if not response.content and (method == "DELETE" or response.status_code == 202):
+            return {}, operation
         found = response.json()
         if not isinstance(found, dict):
             raise TypeError("the reply is not an object")
-        return found
+        return found, operation
 
     def token(self, timeout_s: float) -> str:
         """The access token. Raises NoCredentialsError and NotSentError."""
@@ -203,6 +212,7 @@ class Clients:
         self._azure = azure
         self.group = azure.group
         self.raw = azure.raw
+        self.begin = azure.begin
 
     @property
     def compute(self) -> Any:

@@ -152,7 +152,12 @@ TABLE: Sequence[Code] = (
 )
 
 ERRORS = ErrorTable(TABLE)
-_MISSING = frozenset({"ResourceNotFound", "NotFound", "RoleDefinitionDoesNotExist", "ContainerNotFound", "HTTP 404"})
+_MISSING = frozenset(
+    {
+        *("ResourceNotFound", "NotFound", "RoleDefinitionDoesNotExist", "ContainerNotFound", "ShareNotFound"),
+        "HTTP 404",
+    }
+)
 
 
 def is_missing(code: str) -> bool:

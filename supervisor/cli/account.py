@@ -167,7 +167,9 @@ def merged(section: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any
 
 @click.command("destroy")
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The configuration, spotsupd.toml.")
-@click.option("--with-data", is_flag=True, help="Delete file systems, too, with all that is on them.")
+@click.option(
+    "--with-data", is_flag=True, help="Delete file systems and storage accounts, too, with all that is on them."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and do nothing.")
 def destroy(path: Path | None, with_data: bool, yes: bool, dry_run: bool) -> None:

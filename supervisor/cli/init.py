@@ -92,7 +92,12 @@ class Options:
     "times.  [default: --address, where nodes have private addresses only]",
 )
 @click.option("--shared-storage", is_flag=True, help="With --account: a file system for all nodes. It costs money.")
-@click.option("--checkpoints", default="", metavar="URL", help="With --account: a bucket that nodes may write to.")
+@click.option(
+    "--checkpoints",
+    default="",
+    metavar="URL",
+    help="With --account: a bucket that nodes may write to. docs/install.md has which cloud's is made.",
+)
 @click.option("--yes", is_flag=True, help="With --account: do not ask.")
 def init(**given: Any) -> None:
     """Make an installation: configuration, keys, certificates, users of etcd, units.

@@ -24,6 +24,7 @@ from provisioners.base import Provisioner
 from tests.clouds.azure_arm import Arm
 from tests.clouds.azure_machines import DEAD_MAN_ROLE, GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_requests import SECURITY_GROUP, SUBNETS
+from tests.clouds.azure_storage import POLL
 from tests.clouds.azure_wire import Call, FakeAzureError, read_call
 from tests.clouds.base import Answer, CloudServer, WireCloud
 from tests.clouds.machines import Machines
@@ -42,6 +43,7 @@ FAULTS = {
         "OperationNotAllowed",
         "Operation could not be completed as it results in exceeding approved LowPriorityCores quota. Current Limit: 3",
     ),
+    "denied": FakeAzureError("AuthorizationFailed", "The client does not have authorization to perform action"),
     "unheard-of": FakeAzureError("SomethingNew", "Never seen before"),
 }
 _CREDENTIALS = {
@@ -51,6 +53,7 @@ _CREDENTIALS = {
 LAUNCH = "Microsoft.Compute/virtualMachines/write"
 DELETE = "Microsoft.Compute/virtualMachines/delete"
 LISTING = "Microsoft.Compute/virtualMachines/read"
+STORAGE_WRITE = "Microsoft.Storage/storageAccounts/write"
 LOG = "Microsoft.Insights/eventtypes/values/read"
 # The linked permissions, by action, for Azure's own steps.
 LINKED = {
@@ -165,7 +168,11 @@ class Cloud(WireCloud):
 
     def needed(self, call: Call) -> list[str]:
         """As the base says."""
+        if call.action == f"Microsoft.Storage/{POLL}":
+            return []  # none is documented
         names = [call.action, *LINKED.get(call.action, ())]
+        if call.action == STORAGE_WRITE and b'"virtualNetworkRules": [{' in call.body:
+            names.append("Microsoft.Network/virtualNetworks/subnets/joinViaServiceEndpoint/action")
         if call.action == LAUNCH:
             names += (
                 ["Microsoft.Network/networkSecurityGroups/join/action"] if SECURITY_GROUP.encode() in call.body else []
@@ -188,7 +195,7 @@ class Server(CloudServer):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1").configure_cert(context)
         super().__init__(cloud, folder, context)
-        cloud.arm.url = self.url
+        cloud.arm.url = cloud.arm.account.storage.url = self.url
 
     @property
     def environ(self) -> dict[str, str]:

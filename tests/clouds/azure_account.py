@@ -1,4 +1,5 @@
 """An Azure subscription beside its machines, for tests: security groups, networks, identities, roles and assignments.
+(Storage accounts are in azure_storage.py.)
 
 It has what hurts of the real one. Sources: "Troubleshoot Azure RBAC" and avdaccelerator#99 (a new identity is not known
 for a while), azure-powershell#8787 (a deleted role is still shown), #4365 and azure-docs#60446 (names of roles are
@@ -11,12 +12,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from azure.mgmt.network import models
 
-from tests.clouds.azure_machines import GROUP, ROOT, SUBSCRIPTION
+from tests.clouds.azure_machines import ROOT, SUBSCRIPTION
+from tests.clouds.azure_storage import CONTAINER, Storage
 from tests.clouds.azure_wire import Call, FakeAzureError, complaints
 from tests.clouds.base import Answer
 
@@ -27,12 +29,6 @@ _NET = _GROUP + "/providers/microsoft.network/virtualnetworks"
 _IDENTITY = _GROUP + "/providers/microsoft.managedidentity/userassignedidentities"
 _ROLE = "/providers/microsoft.authorization/roledefinitions/{name}"
 _ASSIGNMENT = "/providers/microsoft.authorization/roleassignments/{name}"
-_CONTAINER = (
-    _GROUP + "/providers/microsoft.storage/storageaccounts/{account}/blobservices/default/containers/{container}"
-)
-STORAGE_ACCOUNT = (
-    f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Storage/storageAccounts/models"
-)
 _ACTION = re.compile(r"[A-Za-z]+\.[A-Za-z]+(/[A-Za-z]+)+")
 
 Route = tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]
@@ -40,18 +36,19 @@ Route = tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]
 
 class Subscription:
     """What can be set: for how many calls what is new is unknown and what is going still there (`late`), the namespaces
-    that are not `registered`, the names of things that are `used`. Callers hold the fleet's lock.
+    that are not `registered`, the names of things that are `used`. Callers hold the fleet's lock. `subnet`: of those
+    that are there from the start, by id.
     """
 
-    def __init__(self) -> None:
-        self.late = 0
+    def __init__(self, subnet: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._late = 0
+        self._first = subnet
+        self.storage = Storage(self.subnet)
         self.unregistered: set[str] = set()
         self.used: set[str] = set()
         self.things: dict[str, dict[str, Any]] = {}  # security groups, networks and identities, by id
         self.roles: dict[str, dict[str, Any]] = {}
         self.assignments: dict[str, dict[str, Any]] = {}
-        self.storage_accounts = [STORAGE_ACCOUNT]
-        self.containers = {"runs"}
         self._young: Counter[str] = Counter()
         self._going: Counter[str] = Counter()
         self.routes: list[Route] = [
@@ -68,16 +65,14 @@ class Subscription:
             ("DELETE", _IDENTITY + "/{name}", "ManagedIdentity/userAssignedIdentities/delete", self._delete),
             ("GET", _ARM + "/providers/microsoft.authorization/roleassignments", "Authorization/roleAssignments/read",
              self._list_assignments),
-            ("GET", _ARM + "/providers/microsoft.storage/storageaccounts", "Storage/storageAccounts/read",
-             self._list_storage),
-            ("GET", _CONTAINER, "Storage/storageAccounts/blobServices/containers/read", self._get_container),
+            *self.storage.routes,
         ]  # fmt: skip
         for scope in (_ARM, _GROUP):
             action = "Authorization/roleDefinitions"
             self.routes.append(("GET", scope + _ROLE, f"{action}/read", self._get_role))
             self.routes.append(("PUT", scope + _ROLE, f"{action}/write", self._put_role))
             self.routes.append(("DELETE", scope + _ROLE, f"{action}/delete", self._delete_role))
-        for scope in (_ARM, _GROUP, _CONTAINER):
+        for scope in (_ARM, _GROUP, CONTAINER):
             action = "Authorization/roleAssignments"
             self.routes.append(("PUT", scope + _ASSIGNMENT, f"{action}/write", self._assign))
             self.routes.append(("DELETE", scope + _ASSIGNMENT, f"{action}/delete", self._unassign))
@@ -91,6 +86,26 @@ class Subscription:
             )
             raise FakeAzureError("MissingSubscriptionRegistration", message)
 
+    @property
+    def late(self) -> int:
+        """For how many calls."""
+        return self._late
+
+    @late.setter
+    def late(self, calls: int) -> None:
+        self._late = self.storage.late = calls
+
+    def subnet(self, path: str) -> Mapping[str, Any] | None:
+        """A subnet, by its id."""
+        network, _, name = path.partition("/subnets/")
+        if (made := self.find(network)) is None:
+            return self._first(path)
+        found = next((each for each in made["properties"].get("subnets") or () if each["name"] == name), None)
+        if found is None:
+            return None
+        state = {"provisioningState": made["properties"]["provisioningState"]}
+        return {"id": path, "name": name, "properties": {**found["properties"], **state}}
+
     def find(self, path: str) -> dict[str, Any] | None:
         """A security group or a network that was made here."""
         return next((each for key, each in self.things.items() if key.lower() == path.lower()), None)
@@ -98,7 +113,8 @@ class Subscription:
     def left(self) -> list[str]:
         """The names of all that is there."""
         things = [key.rpartition("/")[2] for key in self.things]
-        return [*things, *(each["properties"]["roleName"] for each in self.roles.values()), *self.assignments]
+        roles = (each["properties"]["roleName"] for each in self.roles.values())
+        return [*things, *roles, *self.assignments, *self.storage.left()]
 
     def _is_late(self, counts: Counter[str], name: str) -> bool:
         counts[name] -= 1
@@ -194,6 +210,7 @@ class Subscription:
                 "InUseSubnetCannotBeDeleted" if "virtualNetworks" in key else "InUseNetworkSecurityGroupCannotBeDeleted"
             )
             raise FakeAzureError(code, f"{key} cannot be deleted because it is in use by a network interface.")
+        self.storage.close(f"{key}/")
         self._going.setdefault(key, self.late)
         if not self.late:
             del self.things[key], self._going[key]
@@ -250,6 +267,8 @@ class Subscription:
     def _assign(self, call: Call, names: dict[str, str]) -> Answer:
         asked, scope = call.json()["properties"], call.path.partition("/providers/Microsoft.Authorization")[0]
         role = asked["roleDefinitionId"].rpartition("/")[2]
+        if "/containers/" in scope:
+            self.storage.must_have(scope)
         if role not in self.roles or self._is_late(self._young, f"granted {role}"):
             raise FakeAzureError(
                 "RoleDefinitionDoesNotExist", f"The specified role definition '{role}' does not exist."
@@ -296,14 +315,6 @@ class Subscription:
             if each["principalId"] == match[1] and not self._is_late(self._young, f"assignment {key}")
         ]
         return Answer(200, {"value": found})
-
-    def _get_container(self, call: Call, names: dict[str, str]) -> Answer:
-        if names["container"] not in self.containers:
-            raise FakeAzureError("ContainerNotFound", "The specified container does not exist.")
-        return Answer(200, {"id": call.path, "name": names["container"], "properties": {}})
-
-    def _list_storage(self, _call: Call, _names: dict[str, str]) -> Answer:
-        return Answer(200, {"value": [{"id": each, "name": each.rpartition("/")[2]} for each in self.storage_accounts]})
 
 
 def _check(body: dict[str, Any], model: type) -> None:

@@ -45,7 +45,9 @@ class Arm:
         self.failing: list[tuple[str, float]] = []
         self.scale_set: dict[str, Any] = {"orchestrationMode": "Flexible", "singlePlacementGroup": True}
         self.assignments: dict[str, dict[str, Any]] = {}
-        self.account = Subscription()
+        # The service endpoints of the subnets that are there from the start.
+        self.endpoints: set[str] = set()
+        self.account = Subscription(self._first_subnet)
         # Method, path, the permission without "Microsoft.", and what answers.
         self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
             ("GET", _IN_GROUP, "Resources/subscriptions/resourceGroups/read", self._group),
@@ -338,10 +340,16 @@ class Arm:
         return Answer(200, {"value": self.granted})
 
     def _subnet(self, call: Call, _names: dict[str, str]) -> Answer:
-        made = self.account.find(call.path.rpartition("/subnets/")[0])
-        if made is None and call.path.lower() not in {each.lower() for each in SUBNETS.values()}:
+        if (found := self.account.subnet(call.path)) is None:
             raise FakeAzureError("NotFound", f"Subnet {call.path.rpartition('/')[2]} is not found.")
-        return Answer(200, {"id": call.path, "name": call.path.rpartition("/")[2], "properties": {}})
+        return Answer(200, found)
+
+    def _first_subnet(self, path: str) -> dict[str, Any] | None:
+        if path.lower() not in {each.lower() for each in SUBNETS.values()}:
+            return None
+        known = [{"service": each, "provisioningState": "Succeeded"} for each in sorted(self.endpoints)]
+        properties = {"provisioningState": "Succeeded", "serviceEndpoints": known}
+        return {"id": path, "name": path.rpartition("/")[2], "properties": properties}
 
     def _security_group(self, call: Call, _names: dict[str, str]) -> Answer:
         if made := self.account.find(call.path):

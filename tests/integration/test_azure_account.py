@@ -15,8 +15,8 @@ from provisioners.azure.account.hand import AzureAccount
 from provisioners.azure.account.wanted import called, described, role_id
 from provisioners.base import Owner, ProvisionerError
 from supervisor.cli.account import permissions
-from tests.clouds.azure_account import STORAGE_ACCOUNT
 from tests.clouds.azure_machines import GROUP, ROOT, SUBSCRIPTION
+from tests.clouds.azure_storage import STORAGE_ACCOUNT
 from tests.clouds.base import wire_cloud
 from tests.support.accounts import deleted, made
 from tests.support.machines import OTHER, OWNER
@@ -269,9 +269,13 @@ def test_what_is_in_use_is_left_after_a_while_in_one_sentence(server: Any) -> No
 ALLOWED = json.loads(permissions()["azure-account-role.json"])["Actions"]
 
 
+# With a share, and an account of its own for checkpoints.
+FULL = replace(WISH, shared_storage=True, checkpoints="abfs://runs@visionruns.dfs.core.windows.net")
+
+
 def everything(server: Any) -> None:
     opened(server).whose()
-    made(opened(server))
+    made(opened(server, FULL))
     deleted(opened(server))
 
 
@@ -285,8 +289,8 @@ def test_a_missing_permission_is_one_sentence_that_names_it(server: Any, action:
     assert "docs/permissions/azure-account-role.json has all" in str(caught.value)
     assert "\n" not in str(caught.value)
     server.cloud.denied = set()
-    made(opened(server))
-    assert opened(server).missing().steps == ()
+    made(opened(server, FULL))
+    assert opened(server, FULL).missing().steps == ()
 
 
 @pytest.mark.parametrize("namespace", ["Microsoft.ManagedIdentity", "Microsoft.Network", "Microsoft.Storage"])
@@ -305,9 +309,7 @@ def test_a_provider_that_is_not_registered_is_one_sentence_with_the_command(serv
         ({"ssh_from": ("the office",)}, {}, "'the office' is neither an address"),
         ({"ssh_from": ()}, {}, "nothing says from where"),
         ({"checkpoints": "s3://models"}, {}, "'s3://models' is no container of Azure"),
-        ({"checkpoints": "abfs://runs@nothing.dfs.core.windows.net"}, {}, "has no storage account nothing"),
         ({"checkpoints": "abfs://nothing@models.dfs.core.windows.net"}, {}, "has no container nothing"),
-        ({"shared_storage": True}, {}, "spotsup makes no file system on Azure"),
         ({}, {"identity": f"{ROOT}/x/mine"}, "nodes have the identity .*mine already"),
         ({}, {"dead_man_role": "/x/mine"}, "azure.dead_man_role is /x/mine already"),
         ({}, {"reach": "direct"}, "azure.subnets.eastus names no subnet"),

@@ -31,10 +31,11 @@ SETTINGS = AzureSettings(subscription="s", resource_group="g", regions=("eastus"
 WISH = Wish(
     OWNER,
     ("198.51.100.7", "2001:db8::7"),
+    shared_storage=True,
     checkpoints="abfs://runs@models.dfs.core.windows.net",
     permissions=permissions(),
 )
-WANTED = wanted(SETTINGS, WISH, "/subscriptions/s/container")
+WANTED = wanted(SETTINGS, WISH, "/subscriptions/s/container", is_there=False)
 
 
 def whole(needed: Wanted = WANTED) -> azure.Facts:
@@ -62,6 +63,18 @@ def whole(needed: Wanted = WANTED) -> azure.Facts:
             azure.FoundGrant(f"/assignments/{number}", replace(each, role=each.role.upper(), scope=each.scope.upper()))
             for number, each in enumerate(needed.grants)
         ),
+        tuple(
+            azure.FoundStorage(
+                each.region,
+                each.name,
+                f"/accounts/{each.name}",
+                OWNER,
+                subnets=frozenset({each.subnet.lower()}),
+                inside={each.inside: True},
+            )
+            for each in needed.storage
+        ),
+        tuple(azure.FoundSubnet(each.subnet, frozenset({"Microsoft.Storage"})) for each in needed.storage),
     )
 
 
@@ -72,22 +85,25 @@ def test_nothing_is_missing_where_all_is_there() -> None:
 def test_what_others_need_comes_first() -> None:
     kinds = [type(step) for step in azure.missing(WANTED, azure.Facts(), OWNER).steps]
     order = [azure.MakeGroup, azure.SetRule, azure.MakeNetwork, azure.MakeIdentity, azure.SetRole, azure.Assign]
-    later = [kind for kind in kinds if kind not in order[:2]]
+    blobs, *files = [n for n, kind in enumerate(kinds) if kind is azure.MakeStorage]
+    assert kinds.index(azure.MakeNetwork) < blobs < kinds.index(azure.Assign)
+    assert min(files) > max(n for n, kind in enumerate(kinds) if kind is azure.Assign)
+    later = [kind for kind in kinds if kind in order[2:]]
     assert later == sorted(later, key=order.index)
-    assert {*kinds} == {*order}
+    assert {*kinds} == {*order, azure.MakeStorage, azure.MakeInside}
 
 
 def test_an_identity_keeps_no_role_when_it_goes() -> None:
-    steps = azure.remaining(whole(), OWNER).steps
+    steps = azure.remaining(whole(), OWNER, with_data=True).steps
     kinds = [step.kind for step in steps if isinstance(step, azure.Delete)]
     assert max(number for number, kind in enumerate(kinds) if kind == azure.ASSIGNMENT) < kinds.index(azure.IDENTITY)
     assert kinds.count(azure.ASSIGNMENT) == len(WANTED.grants)
 
 
-@given(st.sets(st.integers(0, 9)))
+@given(st.sets(st.integers(0, 12)))
 def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int]) -> None:
     facts = whole()
-    things: list[Any] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles]
+    things: list[Any] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles, *facts.storage]
     mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
     given = azure.Facts(
         tuple(each for each in mixed if isinstance(each, azure.FoundGroup)),
@@ -95,9 +111,10 @@ def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int]) -> None:
         tuple(each for each in mixed if isinstance(each, azure.FoundIdentity)),
         tuple(each for each in mixed if isinstance(each, azure.FoundRole)),
         facts.grants,
+        tuple(each for each in mixed if isinstance(each, azure.FoundStorage)),
     )
     theirs = [each for each in mixed if each.owner == OTHER]
-    plan = azure.remaining(given, OWNER)
+    plan = azure.remaining(given, OWNER, with_data=True)
     said = {str(step) for step in plan.steps}
     assert not said & {f"delete {each}" for each in theirs}
     names = {each.name for each in given.identities if each.owner == OTHER}
@@ -128,6 +145,32 @@ def test_a_group_that_is_going_is_made_again_and_sources_stay() -> None:
         f"make the network security group {first.name} (eastus)",
         f"let the network security group {first.name} (eastus) admit TCP port 22 from 192.0.2.0/24, 198.51.100.7/32",
     ]
+
+
+def test_a_file_system_stays_with_its_data_unless_that_is_to_go() -> None:
+    plan = azure.remaining(whole(), OWNER, with_data=False)
+    assert not [step for step in plan.steps if isinstance(step, azure.Delete) and step.kind == azure.STORAGE]
+    assert [each for each in plan.left if "stays with its data, which is billed: --with-data" in each] == list(
+        plan.left
+    )
+    assert len(plan.left) == len(WANTED.storage) == 3
+    steps = azure.remaining(whole(), OWNER, with_data=True).steps
+    assert [step.kind for step in steps if isinstance(step, azure.Delete)][-3:] == [azure.STORAGE] * 3
+
+
+def test_a_share_that_nodes_cannot_mount_is_put_right_or_said() -> None:
+    facts = whole()
+    share = facts.storage[1]
+    for wrong in (replace(share, open=False), replace(share, closed=False), replace(share, subnets=frozenset())):
+        changed = replace(facts, storage=(facts.storage[0], wrong, facts.storage[2]))
+        (step,) = azure.missing(WANTED, changed, OWNER).steps
+        assert isinstance(step, azure.OpenStorage)
+    changed = replace(facts, storage=(facts.storage[0], replace(share, inside={"share": False}), facts.storage[2]))
+    (problem,) = azure.missing(WANTED, changed, OWNER).problems
+    assert "is not one for NFS: delete it, and repeat" in problem
+    bare = replace(facts.subnets[1], endpoints=frozenset({"Microsoft.Sql"}))
+    (problem,) = azure.missing(WANTED, replace(facts, subnets=(bare,)), OWNER).problems
+    assert f"--ids {bare.id} --service-endpoints Microsoft.Sql Microsoft.Storage" in problem
 
 
 def test_what_azure_could_not_make_is_said_and_left_alone() -> None:

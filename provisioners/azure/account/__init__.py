@@ -1,1 +1,2 @@
-"""What an installation has in an Azure subscription beside its machines: network, security group, identities, roles."""
+"""What an installation has in an Azure subscription beside its machines: network, security group, identities, roles,
+storage."""

@@ -28,17 +28,24 @@ _VERSIONS = {
     "resources": "2021-04-01",
 }
 # What is there already, not there yet, being changed, or still in use: the next look decides. Sources: "Troubleshoot
-# Azure RBAC" for roles and principals; terra-workspace-manager#502, cluster-api-provider-azure#172 for networks.
+# Azure RBAC" for roles and principals; terra-workspace-manager#502, cluster-api-provider-azure#172 for networks;
+# azure-cli#31148, azurefile-csi-driver's list of what it repeats, for storage.
 NOT_YET = frozenset(
     {
         *("PrincipalNotFound", "RoleDefinitionDoesNotExist", "RoleAssignmentExists", "RoleDefinitionHasAssignments"),
         *("InUseNetworkSecurityGroupCannotBeDeleted", "InUseSubnetCannotBeDeleted", "SecurityRuleConflict"),
         *("ReferencedResourceNotProvisioned", "ResourceNotFound", "NotFound", "ParentResourceNotFound"),
         *("CanceledAndSupersededDueToAnotherOperation", "OperationNotAllowedOnResourceBeingDeleted"),
+        *("StorageAccountOperationInProgress", "StorageAccountIsNotProvisioned"),
+        *("ShareBeingDeleted", "ContainerBeingDeleted"),
     }
 )
 _PERMISSION = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "LinkedAccessCheckFailed", "HTTP 403"})
 _REGISTER = frozenset({"MissingSubscriptionRegistration", "SubscriptionNotRegistered"})
+
+
+class NotRegisteredError(DeniedError):
+    """The subscription does not use this provider; the message has the command that registers it."""
 
 
 class Calls:
@@ -65,15 +72,13 @@ class Calls:
                 return None
             raise
 
-    def ask(
-        self, what: str, method: str, path: str, api: str, params: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+    def ask(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A call that changes nothing. Raises ApiError, ProvisionerError."""
-        asked = {"api-version": _VERSIONS[api], **(params or {})}
+        asked = {"api-version": _VERSIONS[api]}
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
-            found = clients.raw(method, path, asked, more)
-            if not {"id", "value", "name"} & set(found):
+            found = clients.raw(method, path, asked, more, body)
+            if not {"id", "value", "name", "nameAvailable"} & set(found):
                 raise ValueError("the answer is no resource")
             return found
 
@@ -103,15 +108,33 @@ class Calls:
         page: dict[str, Any] = self._permitted(lambda: self._azure.ask(what, ask, Deadline(CALL_S)), api)
         return page
 
-    def change(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> None:
-        """A call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
+    def failure_of(self, what: str, operation: str) -> str | None:
+        """Why an operation of Azure's has failed, "" where it has not; None while it goes on, or is not shown."""
+
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.raw("GET", operation, {}, more)
+
+        try:
+            found = self._azure.ask(what, ask, Deadline(CALL_S))
+        except ApiError as error:
+            return "" if is_missing(error.reply.code) else str(error)
+        except DeniedError:
+            return None  # no permission is documented for it
+        state, reason = str(found.get("status", "")), found.get("error") or {}
+        if state in {"Failed", "Canceled"}:
+            return f"{reason.get('code', state)}: {reason.get('message', '')}"
+        return "" if state == "Succeeded" or "id" in found else None
+
+    def change(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> str:
+        """A call that changes something: once; the address of the operation that goes on, "" for none. Raises
+        NotYetError, ApiError, ProvisionerError."""
         asked = {"api-version": _VERSIONS[api]}
 
         def once() -> Any:
-            return self._azure.once(what, lambda clients, more: clients.raw(method, path, asked, more, body), CALL_S)
+            return self._azure.once(what, lambda clients, more: clients.begin(method, path, asked, more, body), CALL_S)
 
         try:
-            self._permitted(once, api)
+            return str(self._permitted(once, api)[1])
         except ApiError as error:
             if error.reply.code in NOT_YET or is_missing(error.reply.code) or ERRORS.is_retryable(error.reply):
                 raise NotYetError(str(error)) from error
@@ -132,7 +155,7 @@ class Calls:
                 raise DeniedError(f"{cause}; {ALLOWED} has all that who runs this needs") from error
             if code in _REGISTER:
                 command = f"az provider register --wait --namespace {api}"
-                raise DeniedError(f"{cause}; run once: {command}") from error
+                raise NotRegisteredError(f"{cause}; run once: {command}") from error
             raise
 
 

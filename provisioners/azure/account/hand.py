@@ -1,7 +1,7 @@
 """Looks at an Azure resource group, and changes it by one step: as CloudAccount says.
 
 All calls are Resource Manager's own REST through the SDK's pipeline: the packages that have these resources (msi,
-authorization, storage) are three more, for ten calls.
+authorization, storage) are three more, for some twenty calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioners.account import Made, NotYetError, Plan, Wish
 from provisioners.azure.account import plan
-from provisioners.azure.account.calls import AUTHORIZATION, IDENTITIES, NETWORKS, STORAGE, Calls
+from provisioners.azure.account.calls import AUTHORIZATION, IDENTITIES, NETWORKS, STORAGE, Calls, NotRegisteredError
 from provisioners.azure.account.plan import (
     Assign,
     Delete,
@@ -23,13 +23,18 @@ from provisioners.azure.account.plan import (
     FoundRole,
     MakeGroup,
     MakeIdentity,
+    MakeInside,
     MakeNetwork,
+    MakeStorage,
+    OpenStorage,
     SetRole,
     SetRule,
 )
+from provisioners.azure.account.storage import StorageAccounts
 from provisioners.azure.account.wanted import (
     ADDRESSES,
     DAEMON,
+    ENDPOINT,
     NODE,
     ROLES,
     SUBNET,
@@ -38,7 +43,6 @@ from provisioners.azure.account.wanted import (
     Wanted,
     assignment_name,
     called,
-    container_of,
     described,
     group_of,
     owner_in,
@@ -50,7 +54,7 @@ from provisioners.azure.account.wanted import (
     wanted,
 )
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import ProvisionerError, owner_of
+from provisioners.base import owner_of
 
 _INBOUND = "Inbound"
 
@@ -63,7 +67,9 @@ class AzureAccount:
         self._settings = settings
         self._wish = wish
         self._group = group_of(settings)
-        self._container: str | None = None if wish.checkpoints else ""
+        self._storage = StorageAccounts(self._calls, settings, wish)
+        # The checkpoints' container, and whether it is someone else's.
+        self._container: tuple[str, bool] | None = None if wish.checkpoints else ("", False)
         # As the last look and the steps after it showed them.
         self._identities: dict[str, FoundIdentity] = {}
         self._granted: set[tuple[str, str]] = set()  # (the assignment's id, the identity's name)
@@ -84,17 +90,25 @@ class AzureAccount:
         grants = tuple(self._found_grants(identities))
         roles = tuple(self._found_roles({each.id: each.path for each in needed.roles}))
         networks = tuple(self._found_networks()) if needed.networks else ()
-        facts = Facts(tuple(self._found_groups()), networks, identities, roles, grants)
+        groups, stored = tuple(self._found_groups()), needed.storage
+        storage = tuple(self._storage.found(stored)) if stored else ()
+        subnets = tuple(self._storage.subnets(stored))
+        facts = Facts(groups, networks, identities, roles, grants, storage, subnets)
         return plan.missing(needed, self._keep(facts), self._wish.owner)
 
-    def remaining(self, *, with_data: bool) -> Plan:  # noqa: ARG002 - there are no file systems here
+    def remaining(self, *, with_data: bool) -> Plan:
         """As CloudAccount says: by tags, and by names for what has none of them."""
         identities = tuple(self._found_identities())
         ids = {use: role_id(self._settings, self._wish.owner, use) for use in ROLES}
         roles = tuple(self._found_roles({ids[use]: path_of(ids[use], scope_of(self._settings, use)) for use in ROLES}))
         grants = tuple(self._found_grants(identities))
-        facts = Facts(tuple(self._found_groups()), tuple(self._found_networks()), identities, roles, grants)
-        return plan.remaining(self._keep(facts), self._wish.owner)
+        try:
+            storage = tuple(self._storage.found(()))
+        except NotRegisteredError:
+            storage = ()  # so there is none
+        groups, networks = tuple(self._found_groups()), tuple(self._found_networks())
+        facts = Facts(groups, networks, identities, roles, grants, storage)
+        return plan.remaining(self._keep(facts), self._wish.owner, with_data=with_data)
 
     def made(self) -> Made:
         """As CloudAccount says."""
@@ -120,7 +134,8 @@ class AzureAccount:
             case SetRule():
                 self._set_rule(step)
             case MakeNetwork(network):
-                subnet = {"name": SUBNET, "properties": {"addressPrefix": ADDRESSES}}
+                properties = {"addressPrefix": ADDRESSES, "serviceEndpoints": [{"service": ENDPOINT}]}
+                subnet = {"name": SUBNET, "properties": properties}
                 body = {"addressSpace": {"addressPrefixes": [ADDRESSES]}, "subnets": [subnet]}
                 path = f"{self._of(NETWORKS, 'virtualNetworks')}/{network.name}"
                 self._put(f"the network {network.name}", path, NETWORKS, network.region, body)
@@ -139,6 +154,8 @@ class AzureAccount:
                 self._calls.change(f"the role {role.name}", "PUT", role.path, AUTHORIZATION, {"properties": properties})
             case Assign(grant):
                 self._assign(grant)
+            case MakeStorage() | OpenStorage() | MakeInside():
+                self._storage.take(step)
             case Delete():
                 self._delete(step)
             case _:
@@ -196,6 +213,7 @@ class AzureAccount:
             plan.IDENTITY: (f"{self._of(IDENTITIES, 'userAssignedIdentities')}/{step.id}", IDENTITIES),
             plan.GROUP: (f"{self._of(NETWORKS, 'networkSecurityGroups')}/{step.id}", NETWORKS),
             plan.NETWORK: (f"{self._of(NETWORKS, 'virtualNetworks')}/{step.id}", NETWORKS),
+            plan.STORAGE: (step.id, STORAGE),
         }[step.kind]
         self._calls.change(f"the {step.kind} {step.name}", "DELETE", path, api)
         if step.kind == plan.ASSIGNMENT:
@@ -205,20 +223,9 @@ class AzureAccount:
 
     def _wanted(self) -> Wanted:
         if self._container is None:
-            account, container = container_of(self._wish.checkpoints)
-            path = f"{subscription_of(self._settings)}/providers/{STORAGE}/storageAccounts"
-            found = [str(each["id"]) for each in self._calls.listed("storage accounts", path, STORAGE)]
-            mine = next((each for each in found if each.rpartition("/")[2].lower() == account), "")
-            if not mine:
-                raise ProvisionerError(
-                    f"the subscription {self._settings.subscription} has no storage account {account}: make it, with "
-                    f"the container {container}, or name another one"
-                )
-            whole = f"{mine}/blobServices/default/containers/{container}"
-            if self._calls.get(f"the container {container}", whole, STORAGE) is None:
-                raise ProvisionerError(f"the storage account {account} has no container {container}: make it")
-            self._container = whole
-        return wanted(self._settings, self._wish, self._container)
+            self._container = self._storage.checkpoints()
+        container, is_there = self._container
+        return wanted(self._settings, self._wish, container, is_there=is_there)
 
     def _keep(self, facts: Facts) -> Facts:
         """For the steps."""
@@ -294,6 +301,7 @@ class AzureAccount:
                 yield FoundGrant(str(raw["id"]), grant)
 
     def _todo(self) -> Iterator[str]:
+        yield from self._storage.mounts()
         if not self._wish.host_identity:
             return
         identity = self._identities[called(self._wish.owner.cluster, DAEMON)]

@@ -11,11 +11,26 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.account import Free, Plan, left_alone, not_ours
-from provisioners.azure.account.wanted import Grant, Group, Identity, Network, Role, Rule, Wanted
+from provisioners.azure.account.wanted import (
+    ENDPOINT,
+    ENDPOINTS,
+    FILES,
+    SHARE_GIB,
+    Grant,
+    Group,
+    Identity,
+    Network,
+    Role,
+    Rule,
+    Storage,
+    Wanted,
+)
 from provisioners.base import Owner
 
 FIRST_PRIORITY, MAX_PRIORITY = 200, 4096  # of inbound rules; Azure's own follow
-GOING = "Deleting"
+GOING, READY = "Deleting", "Succeeded"
+_FILES_COST = f"Azure Files bills all {SHARE_GIB} GiB of a share, by the hour, used or not"
+_BLOBS_COST = "Azure bills blobs by what is stored and read"
 _BROKEN = frozenset({"Failed", "Canceled"})
 
 
@@ -85,7 +100,34 @@ class FoundGrant:
     grant: Grant
 
 
-Found: TypeAlias = FoundGroup | FoundNetwork | FoundIdentity | FoundRole
+@dataclass(frozen=True, slots=True)
+class FoundStorage:
+    """A storage account. `open`: whether it takes requests without TLS, which NFS needs; `closed`: whether it admits
+    only `subnets`; `inside`: the share or container of ours, and whether that is as wanted."""
+
+    region: str
+    name: str
+    id: str
+    owner: Owner
+    state: str = READY
+    open: bool = True
+    closed: bool = True
+    subnets: frozenset[str] = frozenset()  # in lower case
+    inside: Mapping[str, bool] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"the storage account {self.name} ({self.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSubnet:
+    """A subnet of nodes that are to mount a share."""
+
+    id: str
+    endpoints: frozenset[str] = frozenset()
+
+
+Found: TypeAlias = FoundGroup | FoundNetwork | FoundIdentity | FoundRole | FoundStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +139,8 @@ class Facts:
     identities: tuple[FoundIdentity, ...] = ()
     roles: tuple[FoundRole, ...] = ()
     grants: tuple[FoundGrant, ...] = ()
+    storage: tuple[FoundStorage, ...] = ()
+    subnets: tuple[FoundSubnet, ...] = ()
 
 
 # -- steps -------------------------------------------------------------------------------------------------
@@ -168,6 +212,43 @@ class Assign(Free):
 
 
 @dataclass(frozen=True, slots=True)
+class MakeStorage(Free):
+    """A storage account. `state`: of the one that is there and not ready; "" for none."""
+
+    storage: Storage
+    state: str = ""
+
+    def __str__(self) -> str:
+        return f"make the storage account {self.storage.name} ({self.storage.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStorage(Free):
+    """Let nodes mount it: NFS knows no secure transfer and no identity, so that it takes a subnet's word."""
+
+    storage: Storage
+
+    def __str__(self) -> str:
+        return f"let nodes in {self.storage.subnet} mount from the storage account {self.storage.name}, by NFS"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeInside:
+    """The share, or the container, in a storage account of ours."""
+
+    storage: Storage
+
+    @property
+    def cost(self) -> str:
+        """Not a number: prices differ by region, and change."""
+        return _FILES_COST if self.storage.kind == FILES else _BLOBS_COST
+
+    def __str__(self) -> str:
+        kind = f"the NFS share {self.storage.inside} of {SHARE_GIB} GiB" if self.storage.kind == FILES else ""
+        return f"make {kind or f'the container {self.storage.inside}'} in the storage account {self.storage.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Delete(Free):
     """Delete one thing. `id`: the resource's, or its name in the resource group."""
 
@@ -182,14 +263,17 @@ class Delete(Free):
 
 GROUP, NETWORK = "network security group", "virtual network"
 IDENTITY, ROLE, ASSIGNMENT = "managed identity", "role", "role assignment"
+STORAGE = "storage account"
 
-Make: TypeAlias = MakeGroup | SetRule | MakeNetwork | MakeIdentity | SetRole | Assign
+Make: TypeAlias = (
+    MakeGroup | SetRule | MakeNetwork | MakeStorage | OpenStorage | MakeInside | MakeIdentity | SetRole | Assign
+)
 
 # -- making ------------------------------------------------------------------------------------------------
 
 
 def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
-    """What is to be made, in order: what others need comes first."""
+    """What is to be made, in order: what others need comes first, what costs most last."""
     problems = list(_problems(wanted, facts, owner))
     if problems:
         return Plan(problems=tuple(problems))
@@ -200,6 +284,10 @@ def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
     for network in wanted.networks:
         there = networks.get(network.name)
         steps += [] if there and there.state != GOING else [MakeNetwork(network)]
+    # A role is given on a container that is there.
+    files = [each for each in wanted.storage if each.kind == FILES]
+    for storage in (each for each in wanted.storage if each.kind != FILES):
+        steps += _storage(storage, facts)
     identities = {each.name: each for each in facts.identities}
     steps += [MakeIdentity(each) for each in wanted.identities if each.name not in identities]
     roles = {each.id.lower(): each for each in facts.roles}
@@ -210,7 +298,19 @@ def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
     granted = {_key(each.grant) for each in facts.grants}
     titles = {each.id: each.name for each in wanted.roles}
     steps += [Assign(each, titles[each.role]) for each in wanted.grants if _key(each) not in granted]
+    for storage in files:
+        steps += _storage(storage, facts)
     return Plan(tuple(steps))
+
+
+def _storage(storage: Storage, facts: Facts) -> Iterator[Make]:
+    found = next((each for each in facts.storage if each.name == storage.name), None)
+    if found is None or found.state != READY:
+        yield MakeStorage(storage, found.state if found else "")
+    elif storage.kind == FILES and not (found.open and found.closed and storage.subnet.lower() in found.subnets):
+        yield OpenStorage(storage)
+    if found is None or storage.inside not in found.inside:
+        yield MakeInside(storage)
 
 
 def _key(grant: Grant) -> tuple[str, str, str, str]:
@@ -245,8 +345,14 @@ def _group(group: Group, facts: Facts) -> Iterator[Make]:
 def _problems(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
     """What has a name of ours, and not our tags."""
     names = {each.name for part in (wanted.groups, wanted.networks, wanted.identities) for each in part}
+    names |= {each.name for each in wanted.storage}
     ids = {each.id.lower() for each in wanted.roles}
-    things: list[FoundGroup | FoundNetwork | FoundIdentity] = [*facts.groups, *facts.networks, *facts.identities]
+    things: list[FoundGroup | FoundNetwork | FoundIdentity | FoundStorage] = [
+        *facts.groups,
+        *facts.networks,
+        *facts.identities,
+        *facts.storage,
+    ]
     for found in things:
         if found.owner != owner and found.name in names:
             yield _not_ours(found)
@@ -254,13 +360,28 @@ def _problems(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
         if role.owner != owner and role.id.lower() in ids:
             yield _not_ours(role)
     regions = {each.name: each.region for each in wanted.groups} | {each.name: each.region for each in wanted.networks}
-    placed: list[FoundGroup | FoundNetwork] = [*facts.groups, *facts.networks]
+    placed: list[FoundGroup | FoundNetwork | FoundStorage] = [*facts.groups, *facts.networks, *facts.storage]
     for there in placed:
         if there.owner == owner and there.state in _BROKEN:
             # To write it again would take away the rules that others have added.
             yield f"{there} is in the state {there.state}: look at it in the portal, or delete it, and repeat"
         if there.owner == owner and regions.get(there.name, there.region) != there.region:
             yield f"{there} is not in {regions[there.name]}: delete it, and repeat"
+    yield from _problems_of_storage(wanted, facts, owner)
+
+
+def _problems_of_storage(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
+    for storage in wanted.storage:
+        for found in facts.storage:
+            if found.name == storage.name and found.owner == owner and not found.inside.get(storage.inside, True):
+                yield f"the share {storage.inside} in {found} is not one for NFS: delete it, and repeat"
+    needed = {each.subnet.lower() for each in wanted.storage if each.subnet}
+    for subnet in facts.subnets:
+        if subnet.id.lower() in needed and not subnet.endpoints & ENDPOINTS:
+            # It interrupts what goes on between the subnet and storage ("Virtual network service endpoints").
+            kept = " ".join(sorted(subnet.endpoints | {ENDPOINT}))
+            command = f"az network vnet subnet update --ids {subnet.id} --service-endpoints {kept}"
+            yield f"the subnet {subnet.id} has no service endpoint {ENDPOINT}, by which nodes mount: `{command}`"
 
 
 def _not_ours(found: Found) -> str:
@@ -270,7 +391,7 @@ def _not_ours(found: Found) -> str:
 # -- deleting ----------------------------------------------------------------------------------------------
 
 
-def remaining(facts: Facts, owner: Owner) -> Plan:
+def remaining(facts: Facts, owner: Owner, *, with_data: bool) -> Plan:
     """What is to be deleted, in order: an identity's roles go before it, or the assignments stay without a name."""
     mine = {each.name for each in facts.identities if each.owner == owner}
     grants = [each for each in facts.grants if each.grant.identity in mine]
@@ -286,5 +407,16 @@ def remaining(facts: Facts, owner: Owner) -> Plan:
         kind = GROUP if isinstance(there, FoundGroup) else NETWORK
         if there.owner == owner:
             steps.append(Delete(kind, there.name, f"{there.name} ({there.region})", there.state))
-    found: list[Found] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles]
-    return Plan(tuple(steps), left=tuple(left_alone(found, owner)))
+    data = [each for each in facts.storage if each.owner == owner]
+    steps += [
+        Delete(STORAGE, each.id, f"{each.name} ({each.region})", each.state)
+        for each in data
+        if with_data or each.state == GOING
+    ]
+    left = [
+        f"{each} stays with its data, which is billed: --with-data deletes it for ever"
+        for each in data
+        if not with_data and each.state != GOING
+    ]
+    found: list[Found] = [*facts.groups, *facts.networks, *facts.identities, *facts.roles, *facts.storage]
+    return Plan(tuple(steps), left=(*left, *left_alone(found, owner)))

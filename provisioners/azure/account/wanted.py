@@ -5,16 +5,19 @@ owner; an assignment belongs to whom its principal, an identity with our tags, b
 
 Sources: "Azure custom roles" (names are unique in the directory), "Delegate Azure access management to others"
 (conditions of roleAssignments/write), "Network security groups" (rules are of one address family; Azure's own rules let
-machines of one network reach each other).
+machines of one network reach each other), "NFS Azure file shares" (premium accounts only, from chosen networks only,
+without secure transfer), "Storage account overview" (names: 3 to 24 lower-case letters and digits, unique in all of
+Azure).
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +26,12 @@ from provisioners.azure.settings import AzureSettings
 from provisioners.base import CLUSTER_TAG, KEY_TAG, Owner, ProvisionerError, owner_of
 
 SUBNET = "nodes"
+SHARE = "share"
+SHARE_GIB = 100  # the smallest of a premium account
+# The service endpoint of a subnet, or the one for all regions: a storage account admits a subnet only with one.
+ENDPOINT = "Microsoft.Storage"
+ENDPOINTS = frozenset({ENDPOINT, "Microsoft.Storage.Global"})
+FILES, BLOBS = "FileStorage", "StorageV2"  # kinds of storage accounts
 # Of a network of our own, to which no other one is connected.
 ADDRESSES = "10.222.0.0/16"
 _IDS = uuid.UUID("0d3cb6f5-6a41-5a4e-8a5c-7f5b3cf0c9a1")
@@ -108,6 +117,23 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage account, and its one NFS share or container. `subnet`: the one that it admits; "" for any network, as
+    for checkpoints, which an identity protects."""
+
+    region: str
+    name: str
+    kind: str
+    inside: str
+    subnet: str = ""
+
+    @property
+    def content(self) -> str:
+        """The path below the account of what is inside."""
+        return f"fileServices/default/shares/{self.inside}" if self.kind == FILES else _container(self.inside)
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """All of it."""
 
@@ -116,6 +142,7 @@ class Wanted:
     identities: tuple[Identity, ...]
     roles: tuple[Role, ...]
     grants: tuple[Grant, ...]
+    storage: tuple[Storage, ...] = ()
 
 
 def called(cluster: str, use: str) -> str:
@@ -149,19 +176,30 @@ def scope_of(settings: AzureSettings, use: str) -> str:
     return subscription_of(settings) if use in {READING, CHECKPOINTS} else group_of(settings)
 
 
+def storage_path(settings: AzureSettings, name: str) -> str:
+    """A storage account of ours, in the resource group."""
+    return f"{group_of(settings)}/providers/Microsoft.Storage/storageAccounts/{name}"
+
+
+def files_name(settings: AzureSettings, owner: Owner, region: str) -> str:
+    """What the storage account of a region's share is called: always the same, and no one else's."""
+    whose = f"{settings.subscription}\n{settings.resource_group.lower()}\n{owner.digest}\n{region}"
+    return f"spotsup{hashlib.sha256(whose.encode()).hexdigest()[:17]}"
+
+
+def subnet_of(settings: AzureSettings, owner: Owner, region: str) -> str:
+    """The subnet of a region's nodes: the configured one, or that of a network of ours."""
+    return settings.subnets.get(region) or subnet_id(settings, called(owner.cluster, region))
+
+
 def assignment_name(role: str, principal: str, scope: str) -> str:
     """An assignment's: always the same. Of an identity that was made anew, another one: Azure changes no principal."""
     return str(uuid.uuid5(_IDS, f"{role}\n{principal}\n{scope}".lower()))
 
 
-def wanted(settings: AzureSettings, wish: Wish, container: str) -> Wanted:
-    """What there should be. `container`: the scope of the checkpoints' container, "" for none. Raises ProvisionerError
-    for what cannot be fulfilled."""
-    if wish.shared_storage:
-        raise ProvisionerError(
-            "spotsup makes no file system on Azure: name an NFS share of yours in job files (docs/nodes.md), or take "
-            "--checkpoints abfs://CONTAINER@ACCOUNT.dfs.core.windows.net"
-        )
+def wanted(settings: AzureSettings, wish: Wish, container: str, *, is_there: bool) -> Wanted:
+    """What there should be. `container`: the scope of the checkpoints' container, "" for none; `is_there`: whether it
+    is someone else's, and nothing is to be made. Raises ProvisionerError for what cannot be fulfilled."""
     cluster = wish.owner.cluster
     rules = tuple(_rules(settings, wish.ssh_from))
     groups = tuple(Group(region, called(cluster, region), rules) for region in settings.regions)
@@ -178,7 +216,8 @@ def wanted(settings: AzureSettings, wish: Wish, container: str) -> Wanted:
             "public addresses and reach=ssh a network is made"
         )
     identities, roles, grants = _identities(settings, wish, container)
-    return Wanted(groups, networks, tuple(identities), tuple(roles), tuple(grants))
+    storage = list(_storage(settings, wish, is_there=is_there))
+    return Wanted(groups, networks, tuple(identities), tuple(roles), tuple(grants), tuple(storage))
 
 
 def subnet_id(settings: AzureSettings, network: str) -> str:
@@ -244,6 +283,24 @@ def _role(settings: AzureSettings, wish: Wish, use: str, whole: str) -> Role:
     return Role(
         whole, name, scope_of(settings, use), frozenset(text["Actions"]), frozenset(text.get("DataActions", ()))
     )
+
+
+def _storage(settings: AzureSettings, wish: Wish, *, is_there: bool) -> Iterator[Storage]:
+    if wish.checkpoints and not is_there:
+        account, container = container_of(wish.checkpoints)
+        yield Storage(settings.regions[0], account, BLOBS, container)
+    for region in settings.regions if wish.shared_storage else ():
+        subnet = subnet_of(settings, wish.owner, region)
+        yield Storage(region, files_name(settings, wish.owner, region), FILES, SHARE, subnet)
+
+
+def _container(name: str) -> str:
+    return f"blobServices/default/containers/{name}"
+
+
+def container_path(account: str, name: str) -> str:
+    """A container's resource id. `account`: the storage account's."""
+    return f"{account}/{_container(name)}"
 
 
 def container_of(url: str) -> tuple[str, str]:
