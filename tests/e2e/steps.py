@@ -7,6 +7,8 @@ long is a hang), deaf (1: neither SIGTERM nor a lost peer ends it), helper (1: i
 loaders have them), session (0: none), timeout_s (of a collective), events (a file for JSON lines).
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

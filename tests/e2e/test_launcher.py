@@ -81,8 +81,12 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
 
     eventually("their keys are gone", lambda: not keys())
     assert "c has trained" in job.log("c").read_text()
-    # torch never removes its cache
-    assert [each.name for each in job.temporary.iterdir() if not each.name.startswith("torchinductor_")] == []
+    assert [each.name for each in job.temporary.iterdir() if not is_of_torch(each)] == []
+
+
+def is_of_torch(folder: Path) -> bool:
+    """Its cache, which it never removes, and what torch 2.6 makes when it is imported, and a killed launcher leaves."""
+    return folder.name.startswith("torchinductor_") or (folder / "_remote_module_non_scriptable.py").is_file()
 
 
 def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: str, tmp_path: Path) -> None:

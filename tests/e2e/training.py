@@ -22,6 +22,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+if not hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6: FSDP2 asks a CPU's streams for more than they have
+    torch.cpu.Stream.record_event = lambda *_: torch.cpu.Event()
+    torch.cpu.Stream.wait_event = lambda *_: None
+
 SAMPLES, GLOBAL_BATCH = 41, 8  # the last step of an epoch has one sample: with several ranks, some have none
 
 

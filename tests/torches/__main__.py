@@ -4,8 +4,8 @@
     make test-torch VERSIONS=2.6,2.15  these alone
     make test-torch KEEP=1             the environments stay in .tools/torch
 
-An environment has torch and its dependencies; all else is .venv's, which its path ends with. Exits non-zero where a
-test failed; writes build/test-torch.json. docs/releasing.md has the table of what was run.
+An environment has torch and its dependencies; all else is .venv's, which its path ends with. Nothing stays in uv's
+cache. Exits non-zero where a test failed; writes build/test-torch.json. docs/releasing.md has the table of what ran.
 """
 
 from __future__ import annotations
@@ -28,13 +28,22 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".tools" / "torch"
 NEWEST = (2, 15)
 TESTS = (
-    *(f"tests/e2e/test_{name}.py" for name in ("launcher", "rendezvous", "session", "worker_environment")),
-    *(f"tests/integration/test_{name}.py" for name in ("session", "checkpoint", "staging", "forkserver", "sampler")),
+    *(
+        f"tests/e2e/test_{name}.py"
+        for name in ("launcher", "rendezvous", "session", "training_documents", "worker_environment")
+    ),
+    *(
+        f"tests/integration/test_{name}.py"
+        for name in ("session", "checkpoint", "staging", "forkserver", "sampler", "parallel")
+    ),
 )
+# An environment has 5 GB, and as much again while it is unpacked.
+MIN_FREE_GB = 12
 INSTALL_TIMEOUT_S = 3600.0
 TESTS_TIMEOUT_S = 3600.0
 
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
+_FAILED = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +58,16 @@ class Result:
     failed: int
     skipped: int
     wall_s: float
+    date: str = ""
     reason: str = ""
-    """Why nothing ran."""
+    """Why nothing ran, or why it did not end."""
+    failures: tuple[str, ...] = ()
+    """The tests that failed."""
 
     @property
     def ok(self) -> bool:
         """Whether all tests passed."""
-        return self.passed > 0 and self.failed == 0
+        return self.passed > 0 and self.failed == 0 and not self.reason
 
 
 def versions() -> tuple[str, ...]:
@@ -71,14 +83,20 @@ def counts(output: str) -> dict[str, int]:
     return {"passed": 0, "skipped": 0, **found, "failed": found.get("failed", 0) + found.get("error", 0)}
 
 
+def failures(output: str) -> tuple[str, ...]:
+    """The tests that pytest's summary names."""
+    return tuple(match[2] for match in _FAILED.finditer(output))
+
+
 def run(version: str, *, keep: bool) -> Result:
     """Install one version, run the tests on it, and remove it again."""
     began, folder = time.monotonic(), FOLDER / version
     python = folder / "bin" / "python"
+    date = time.strftime("%Y-%m-%d")
     try:
         reason = "" if python.exists() else _install(version, folder)
         if reason:
-            return Result(version, "", "", 0, 0, 0, round(time.monotonic() - began, 1), reason)
+            return Result(version, "", "", 0, 0, 0, round(time.monotonic() - began, 1), date, reason)
         told = _output(
             [str(python), "-c", "import platform, torch; print(torch.__version__, platform.python_version())"]
         )
@@ -90,8 +108,20 @@ def run(version: str, *, keep: bool) -> Result:
         (ROOT / "build").mkdir(exist_ok=True)
         (ROOT / "build" / f"test-torch-{version}.log").write_text(output)
         found = counts(output)
-        wall_s = round(time.monotonic() - began, 1)
-        return Result(version, torch, interpreter, found["passed"], found["failed"], found["skipped"], wall_s)
+        return Result(
+            version,
+            torch,
+            interpreter,
+            found["passed"],
+            found["failed"],
+            found["skipped"],
+            round(time.monotonic() - began, 1),
+            date,
+            failures=failures(output),
+        )
+    except subprocess.TimeoutExpired as error:  # the next version may do better
+        reason = f"did not end within {error.timeout:.0f} s: {' '.join(map(str, error.cmd[:4]))}"
+        return Result(version, "", "", 0, 0, 0, round(time.monotonic() - began, 1), date, reason)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -100,13 +130,24 @@ def run(version: str, *, keep: bool) -> Result:
 def _install(version: str, folder: Path) -> str:
     """torch and numpy into a new environment; why that failed, "" where it did not."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    free_gb = shutil.disk_usage(FOLDER).free / 1e9
+    if free_gb < MIN_FREE_GB:
+        return f"{FOLDER} has {free_gb:.0f} GB free, and an environment needs {MIN_FREE_GB}"
     uv = str(Path(sys.executable).with_name("uv"))
+    # In uv's cache all versions together would stay, 50 GB; it unpacks below TMPDIR, from where it moves.
+    environ = {**os.environ, "UV_NO_CACHE": "1", "TMPDIR": str(FOLDER)}
     for command in (
-        [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
+        [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
         [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), f"torch=={version}.*", "numpy"],
     ):
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=INSTALL_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
         )
         if done.returncode != 0:
             return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "uv failed"
@@ -134,8 +175,9 @@ def _output(command: Sequence[str]) -> str:
 
 def _row(result: Result) -> str:
     """As in docs/releasing.md."""
-    ran = result.reason or f"{result.passed} passed, {result.failed} failed"
-    return f"| {result.python} | {result.torch or result.wanted} | {ran} |"
+    ran = f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+    last = result.reason or "; ".join((ran, *result.failures))
+    return f"| {result.torch or result.wanted} | {result.python} | {result.date} | {result.wall_s:.0f} s | {last} |"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -63,6 +63,11 @@ def test_a_lock_is_identified_by_all_that_it_includes() -> None:
             "uv",
             r"uv\.lock names torch 2\.4\.0, and spotsup needs 2\.6 or newer: name a newer one there",
         ),
+        (
+            {"uv_lock": '[[package]]\nname = "torch"\nversion = "2.5.1+cu124"', "pyproject_toml": ""},
+            "uv",
+            r"uv\.lock names torch 2\.5\.1\+cu124, and spotsup needs 2\.6 or newer: name a newer one there",
+        ),
         ({"uv_lock": 'requires-python = "3.x"', "pyproject_toml": ""}, "uv", "`requires-python` '3.x', which is none"),
     ],
 )
@@ -88,10 +93,23 @@ def test_a_lock_may_name_the_project_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["torch", "torch==2.6.0", "torch>=2.1", "torchvision==0.20", "torch==2.2.2; sys_platform == 'win32'"]
+    "line",
+    [
+        "torch",
+        "torch==2.6.0",
+        "torch==2.16.0",
+        "torch>=2.1",
+        "torchvision==0.20",
+        "torch==2.2.2; sys_platform == 'win32'",
+    ],
 )
 def test_a_torch_that_may_be_new_enough_is_accepted(line: str) -> None:
     assert lock_of(code_of(r_txt=line), "r.txt") is not None
+
+
+def test_a_newer_torch_in_uv_lock_is_accepted() -> None:
+    text = '[[package]]\nname = "torch"\nversion = "2.16.0"'
+    assert lock_of(code_of(uv_lock=text, pyproject_toml=""), "uv") is not None
 
 
 def test_what_needs_no_torch_may_name_any() -> None:

@@ -93,6 +93,7 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
         ({"checkpoints": "/mnt/../ck"}, "'/mnt/../ck' is no place for checkpoints"),
         ({"kind": "data", "nodes": 1, "checkpoints": "/ck"}, "a data job has no checkpoints: leave `checkpoints` out"),
         ({"environment": "conda"}, "'conda' is not an environment; use image (the machine's own interpreter), uv"),
+        ({"environment": "poetry.lock"}, "'poetry.lock' is not an environment"),
         ({"environment": "../r.txt"}, "'../r.txt' is not an environment"),
         ({"environment": "/etc/r.txt"}, "'/etc/r.txt' is not an environment"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from spotsup_trainer.launcher.torch_versions import OF_PCONTEXT, OF_WORKER_SPEC, fields_of
 
 from bootstrap.environment.torch import is_supported
-from tests.torches.__main__ import TESTS, counts, versions
+from tests.torches.__main__ import TESTS, counts, failures, versions
 from tests.unit.test_imports import REPO
 
 
@@ -16,6 +16,8 @@ def test_the_matrix_has_all_minors_and_the_files_that_it_names() -> None:
     assert versions()[:2] == ("2.6", "2.7")
     assert all(is_supported(f"{version}.0") for version in versions())
     assert not is_supported("2.5.1")
+    # A newer one than any that was tried is not refused: most have run unchanged, and users would wait for a release.
+    assert is_supported("2.16.0")
     assert all((REPO / name).is_file() for name in TESTS)
 
 
@@ -32,6 +34,12 @@ def test_what_pytest_says_is_counted(line: str, passed: int, failed: int) -> Non
     found = counts(f"tests/a.py 3 passed along\n{line}\n")
     if line != "no tests":
         assert (found["passed"], found["failed"]) == (passed, failed)
+
+
+def test_failed_tests_are_named() -> None:
+    summary = "FAILED tests/a.py::test_one[x] - assert 1 == 2\nERROR tests/b.py::test_two\n2 failed in 1s"
+    assert failures(summary) == ("tests/a.py::test_one[x]", "tests/b.py::test_two")
+    assert failures("the job FAILED tests\n3 passed") == ()
 
 
 def test_only_what_a_torch_has_is_taken_from_it() -> None:
