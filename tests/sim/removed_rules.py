@@ -203,6 +203,13 @@ MUTANTS = (
         "sim/test_gpus.py::test_a_dead_gpu_that_cannot_be_replaced_ends_no_job_however_often_its_worker_would_fail",
     ),
     Mutant(
+        "GPUs: a failure on a node that may have unhealthy GPUs is not the program's",
+        "spotsup_trainer.rendezvous.membership",
+        "return last.doubtful_failures + 1 if last and _doubted(last, chosen) else 0",
+        "return 0",
+        "sim/test_gpus.py::test_gpus_of_two_nodes_that_die_at_once_are_not_believed_and_still_not_the_program_s_fault",
+    ),
+    Mutant(
         "GPUs: reports of many at once are not believed",
         "supervisor.planner.unhealthy",
         "return recent if recent > 1 and recent * 10 > there else 0",

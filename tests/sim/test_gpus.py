@@ -53,6 +53,19 @@ def test_a_dead_gpu_that_cannot_be_replaced_ends_no_job_however_often_its_worker
     assert world.run_until(lambda w: step_of(w) > before, 10.0), "the others train"
 
 
+def test_gpus_of_two_nodes_that_die_at_once_are_not_believed_and_still_not_the_program_s_fault() -> None:
+    world = training_world(3, 3, 4, limits={"app_failures": 0})
+    victims = [node_at(world, rank) for rank in (1, 2)]
+    assert all(world.nodes.break_gpu(node, "xid") for node in victims)
+    world.run(120.0)
+    assert record(world).state is not JobState.FAILED, record(world).reason
+    current = jobs_of(world)["job"].round
+    assert current is not None
+    assert 3 < current.number < 12  # each start waits longer than the one before
+    assert current.reason.endswith("which may have unhealthy GPUs")
+    assert current.app_failures == 0
+
+
 def test_below_its_minimum_a_job_waits_for_a_machine_with_gpus_that_work() -> None:
     world = training_world(3, 3, 4, limits={"app_failures": 0})
     assert world.nodes.break_gpu(node_at(world, 2), "xid")

@@ -80,6 +80,8 @@ class Users:
         self._early: dict[str, list[int]] = {}
         # Jobs of which a cloud has refused a request for good.
         self.refused_jobs: set[str] = set()
+        # Runs that have failed, and might: a backup of etcd may bring one of them back.
+        self._failed: set[str] = set()
         world.hooks.step.append(self.check)
 
     def submit(self, name: str, **spec: Any) -> bool:
@@ -283,6 +285,12 @@ class Users:
             raise Violation(f"P5: {record.name} failed: {record.reason}")
 
     def _may_fail(self, job: JobView) -> bool:
+        if job.record.uid in self._failed or self._fails_by_itself(job):
+            self._failed.add(job.record.uid)
+            return True
+        return False
+
+    def _fails_by_itself(self, job: JobView) -> bool:
         allowed = job.record.spec.limits.app_failures
         rounds = self._early.get(job.record.name, [])
         twice = any(number + 1 in rounds for number in rounds)

@@ -227,9 +227,20 @@ def test_gpus_of_more_than_one_node_and_more_than_a_tenth_are_not_called_unhealt
     assert unhealthy(of(4, 30)) == unhealthy(of(2, 2)) == frozenset()
 
 
-def test_a_verdict_that_is_not_believed_leaves_the_failure_to_the_program() -> None:
-    both = [member(node, last_round=1, failure=failure(1), unhealthy="ERR!") for node in "ab"]
-    assert close(view(*both, rules=Rules(1, 4, app_failures=1), round=round_of("ab"))).app_failures == 1
+def test_a_verdict_that_is_not_believed_blames_nobody_and_each_further_round_waits_longer() -> None:
+    def after(doubts: int, complaint: str = "ERR!") -> View:
+        current = replace(round_of("ab"), app_failures=1, doubtful_failures=doubts)
+        both = [member(node, last_round=1, failure=failure(1, at=50.0), unhealthy=complaint) for node in "ab"]
+        return view(*both, rules=Rules(1, 4, app_failures=1), round=current)
+
+    formed = close(after(0))
+    assert (formed.app_failures, formed.doubtful_failures) == (1, 1)
+    assert formed.reason == "the program failed on a, b, which may have unhealthy GPUs"
+    waits = [next_round(after(doubts), 1.0, 51.0) for doubts in (0, 3, 99)]
+    assert waits == [Wait("a node failed that may have unhealthy GPUs", due) for due in (2.0, 16.0, 60.0)]
+    assert isinstance(next_round(after(3), 1.0, 49.0), Close)  # clocks that differ do not make it wait for long
+    # once the GPUs are well again, the failures are the program's
+    assert isinstance(next_round(after(99, complaint=""), LONG_AFTER, 0.0), Finish)
 
 
 # -- progress ------------------------------------------------------------------------------------------------

@@ -130,6 +130,8 @@ class Round:
     recent_hangs: tuple[UnixTime, ...] = ()
     # How many checkpoints were completed since the program last failed, as far as that matters.
     checkpoints: int = 0
+    # How many rounds in a row ended by failures on nodes that call their GPUs unhealthy, and are not believed.
+    doubtful_failures: int = 0
 
     def nodes(self) -> tuple[str, ...]:
         """Node ids in rank order."""

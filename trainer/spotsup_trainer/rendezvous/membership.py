@@ -21,6 +21,7 @@ from spotsup_trainer.wire import Failure, Hint, Loss, Member, Result, Round, Rou
 # A node may be lost this often within the last minutes and rejoin at once; after that it has to wait.
 _FREE_LOSSES = 2
 _MAX_REJOIN_BACKOFF_S = 30.0
+_MAX_DOUBT_BACKOFF_S = 60.0
 _LOSS_WINDOW_S = 600.0
 _MAX_LOSSES = 16
 # A failure so soon after the start of the workers, before any step, is the same at the next start.
@@ -225,7 +226,7 @@ def _hinted(hint: Hint, staying: Mapping[str, Member], going: Collection[str], v
 
 
 def next_round(view: View, now: float, formed_at: float) -> Decision:
-    """Whether a round can be formed from `view` at `now`. `formed_at`: UNIX seconds, for the record."""
+    """Whether a round can be formed from `view` at `now`. `formed_at`: `now` in UNIX seconds."""
     backoffs = rejoin_backoffs(view, now, formed_at)
     chosen = target(view, backoffs)
     minimum, maximum = bounds(view)
@@ -245,6 +246,8 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     due = view.changed_at + _settle_s(view, full=len(chosen) == maximum)
     if now < due:
         return Wait("more nodes may join", due)
+    if (left_s := _doubt_left_s(view.round, chosen, formed_at)) > 0:
+        return Wait("a node failed that may have unhealthy GPUs", now + left_s)
     return _close(view, chosen, formed_at)
 
 
@@ -408,7 +411,8 @@ def _settle_s(view: View, *, full: bool) -> float:
 
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
     last = view.round
-    failed = _failed_member(last, chosen) if last else None
+    doubtful = _doubtful_failures(last, chosen)
+    failed = _failed_member(last, chosen) if last and not doubtful else None
     checkpoints, before = _progress(last, chosen, failed)
     failures = before + (1 if failed else 0)
     hinted = view.hint.app_failures if view.hint else None
@@ -427,6 +431,7 @@ def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | 
             last_failure=failed.failure if failed else (last.last_failure if last else None),
             recent_losses=_losses(view, formed_at),
             recent_hangs=_hangs(last, chosen, formed_at),
+            doubtful_failures=doubtful,
         )
     )
 
@@ -463,6 +468,29 @@ def _failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
         return None
     failed = [(m.failure.at, rank) for rank, m in enumerate(chosen) if m.failure and m.failure.round == last.number]
     return chosen[min(failed)[1]] if failed else None
+
+
+def _doubted(last: Round | None, chosen: tuple[Member, ...]) -> dict[str, Failure]:
+    """The members whose program failed in `last`, and whose agents call their GPUs unhealthy, which is not believed
+    because too many do: node -> its failure."""
+    found = ((member.node, member.failure) for member in chosen if member.unhealthy)
+    return {node: failure for node, failure in found if last and failure and failure.round == last.number}
+
+
+def _doubtful_failures(last: Round | None, chosen: tuple[Member, ...]) -> int:
+    """How many rounds in a row failed on such members, the last one included: then nobody knows whether the program or
+    a GPU failed. The program is not blamed (P5); a person was alerted, and each further round waits longer.
+    """
+    return last.doubtful_failures + 1 if last and _doubted(last, chosen) else 0
+
+
+def _doubt_left_s(last: Round | None, chosen: tuple[Member, ...], at: float) -> float:
+    """How long the next round waits for that. `at`: UNIX seconds; where clocks differ by more, it does not wait."""
+    if (failures := _doubtful_failures(last, chosen)) == 0:
+        return 0.0
+    backoff_s = min(_MAX_DOUBT_BACKOFF_S, 2.0 ** min(failures, 10))
+    left_s = max(failure.at for failure in _doubted(last, chosen).values()) + backoff_s - at
+    return left_s if left_s <= backoff_s else 0.0
 
 
 def _progress(last: Round | None, chosen: tuple[Member, ...], failed: Member | None) -> tuple[int, int]:
@@ -510,6 +538,8 @@ def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> 
     parts = [f"{node} joined" for node in sorted(after - before)]
     parts += [f"{node} left" for node in sorted(before - after)]
     parts += [f"{m.node} restarted" for m in chosen if m.node in before and not _is_in(last, m)]
+    if not parts and (doubted := _doubted(last, chosen)):
+        return f"the program failed on {', '.join(doubted)}, which may have unhealthy GPUs"
     if not parts and not failed and _hung(last, chosen):
         return "its steps hung"
     return ", ".join(parts) or ("the program failed" if failed else "re-formed")
