@@ -84,6 +84,23 @@ def test_stacks_are_cut_and_a_worker_without_a_handler_gets_no_signal(tmp_path: 
     assert states({3: bare.pid}) == f"local rank 3, pid {bare.pid}, ended"
 
 
+def test_a_program_with_a_handler_of_its_own_and_a_py_spy_that_may_not_run_are_no_error(
+    tmp_path: Path, start: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As programs in Go do, which catch every signal, without the file that warm workers make."""
+    assert callable(start)
+    catches = "import signal, time; signal.signal(signal.SIGRTMIN + 12, lambda *_: exit(3)); print(flush=True)"
+    other = start(f"{catches}; time.sleep(600)")
+    assert other.stdout.readline() == b"\n"
+    broken = tmp_path / "py-spy"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = stacks({0: other.pid}, {0: tmp_path / "missing"}, os.kill)
+    assert "no stacks: install py-spy on the nodes, or use warm workers" in found
+    assert other.poll() is None
+
+
 def test_a_stopped_worker_is_not_waited_for(tmp_path: Path, start: object) -> None:
     """As one that hangs in the kernel, it does not answer."""
     assert callable(start)

@@ -41,8 +41,13 @@ def stacks(workers: Mapping[int, int], files: Mapping[int, Path], send: Callable
     deadline = time.monotonic() + TIMEOUT_S
     spies = {rank: spy for rank, pid in chosen.items() if (spy := _py_spy(pid))}
     found = {rank: _printed(spy, deadline) for rank, spy in spies.items()}
-    # A worker that does not catch the signal would be ended by it.
-    asked = {rank: _size(files[rank]) for rank, pid in chosen.items() if not found.get(rank) and _catches(pid)}
+    # A worker that does not catch the signal would be ended by it; one without the file catches it for itself, as
+    # programs in Go do.
+    asked = {
+        rank: _size(files[rank])
+        for rank, pid in chosen.items()
+        if not found.get(rank) and files[rank].exists() and _catches(pid)
+    }
     for rank in asked:
         send(chosen[rank], STACKS_SIGNAL)
     deadline = time.monotonic() + TIMEOUT_S
@@ -63,9 +68,12 @@ def _py_spy(pid: int) -> subprocess.Popen[str] | None:
     if program is None:
         return None
     none = subprocess.DEVNULL
-    return subprocess.Popen(
-        [program, "dump", "--pid", str(pid)], stdin=none, stdout=subprocess.PIPE, stderr=none, text=True
-    )
+    try:
+        return subprocess.Popen(
+            [program, "dump", "--pid", str(pid)], stdin=none, stdout=subprocess.PIPE, stderr=none, text=True
+        )
+    except OSError:  # it may not be run, or there is no memory for one more process
+        return None
 
 
 def _printed(spy: subprocess.Popen[str], deadline: float) -> str:

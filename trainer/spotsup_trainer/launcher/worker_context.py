@@ -77,7 +77,11 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
 
     def _poll(self) -> RunProcsResult | None:
         codes = self.exit_codes()
-        failures = {rank: self._failure(rank, code) for rank, code in codes.items() if code != 0}
+        failures = {
+            rank: failure_of(rank, self._pids[rank], code, self.error_files[rank])
+            for rank, code in codes.items()
+            if code != 0
+        }
         if failures:
             self.failed_after_s = self.failed_after_s or time.monotonic() - self._started_at
             self.close(signal.SIGTERM, _FAILED_GRACE_S)
@@ -89,13 +93,6 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
             stdouts=self.stdouts,
             stderrs=self.stderrs,
         )
-
-    def _failure(self, rank: int, code: int) -> ProcessFailure:
-        pid = self._pids[rank]
-        try:
-            return ProcessFailure(rank, pid, code, self.error_files[rank])
-        except ValueError:  # the worker was killed while it wrote the file
-            return ProcessFailure(rank, pid, code, "")
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         if timeout > 0 and death_sig != signal.SIGKILL and not self._killed:
@@ -113,3 +110,12 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         self._server.wait(pids, 0.0 if self._killed else _KILL_TIMEOUT_S)
         self._killed = bool(pids)
         self.exit_codes()
+
+
+def failure_of(rank: int, pid: int, code: int, error_file: str) -> ProcessFailure:
+    """A worker's failure, with what it left in its error file, if that can be read: the program may write anything
+    there, and may be killed while it does."""
+    try:
+        return ProcessFailure(rank, pid, code, error_file)
+    except (ValueError, LookupError, TypeError, OSError):
+        return ProcessFailure(rank, pid, code, "")
