@@ -122,8 +122,9 @@ class JobUsers:
         return EtcdAccess(name, self.identity.etcd_password(name), self.ca)
 
     def sweep(self) -> str:
-        """Delete the users of jobs that use etcd no more, and make those that are missing: an etcd that lost its data,
-        or was restored, has none. Returns what was done, or "". Raises EtcdError, SpotsupError.
+        """Delete the users of jobs that use etcd no more, and make those that are missing or not complete: an etcd that
+        lost its data, or was restored, has none, and a daemon may have died while it made one. Returns what was done,
+        or "". Raises EtcdError, SpotsupError.
 
         The journal is read after the users: a job is in it before it has a user, so none is deleted that is new.
         """
@@ -137,10 +138,11 @@ class JobUsers:
             )
             for name in gone:
                 self._delete(name)
-            missing = {self._name(job.task_id): job.name for job in use.with_nodes}
-            for name in sorted(missing.keys() - users):
-                self._make(name, missing[name])
-        done = [f"revoked {name}" for name in gone] + [f"made {name} again" for name in sorted(missing.keys() - users)]
+            needed = {self._name(job.task_id): job.name for job in use.with_nodes}
+            made = sorted(name for name in needed if name not in users or not self._is_complete(name))
+            for name in made:
+                self._make(name, needed[name])
+        done = [f"revoked {name}" for name in gone] + [f"made {name} again" for name in made]
         return f"users of etcd: {', '.join(done)}" if done else ""
 
     def _name(self, task_id: str) -> str:

@@ -60,6 +60,8 @@ class Machine:
     silent: bool = False
     # It runs, and only etcd is out of its reach: it trains with others, and may answer over SSH.
     cut: bool = False
+    # The user of its job is missing in etcd, or may not do enough: the same for it, until that is made good.
+    barred: bool = False
     # How it answers over SSH while it is cut: "well", not at all ("refuses", "hangs"), or with what it did long ago
     # ("stale").
     ssh: str = "well"
@@ -77,6 +79,11 @@ class Machine:
     @property
     def alive(self) -> bool:
         return self.instance.state in {InstanceState.PENDING, InstanceState.RUNNING}
+
+    @property
+    def apart(self) -> bool:
+        """Whether it runs, and etcd is out of its reach, for whatever reason."""
+        return self.cut or self.barred
 
     @property
     def billed(self) -> bool:

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spotsup_trainer.etcd import Compare
+from spotsup_trainer.etcd import Compare, EtcdError
 from spotsup_trainer.wire import Keys
 
-from supervisor.errors import JournalUnavailableError
+from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.journal.journal import Journal, Reading
-from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome
+from supervisor.journal.users import JobUsers
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.planner.actions import Action, Bootstrap, BootstrapDone, Commit, ListDone, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Loop
+from supervisor.simulation.accounts import SimGateway
 from supervisor.simulation.clock import NEVER
 from supervisor.simulation.cloud import IDENTITY, OWNER
 from supervisor.simulation.etcd import CLUSTER, LEADER_KEY, EtcdClient, SimEtcd
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 LEADER_TTL_S = 6.0
 MIN_TICK_S = 0.02
 CALL_TIMEOUT_S = 60.0
+# As runtime.housekeeping.USERS_CRON.
+SWEEP_S = 60.0
 # Counters of reads: a tick that only reads has found nothing to do.
 _READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers", "actions_asknode")
 
@@ -230,6 +235,20 @@ class WatchedJournal:
             raise JournalUnavailableError(str(error)) from error
 
 
+class Preparer:
+    """Prepares nodes as nodes.prepare does: the user of the job is made first."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        try:
+            self._daemon.users.ensure(job)
+        except JournalUnavailableError as error:
+            return BootstrapDone(node.id, str(error), unreachable=True)
+        return self._daemon.world.nodes.prepare(node, job)
+
+
 class Daemon:
     """One daemon process."""
 
@@ -244,11 +263,16 @@ class Daemon:
         self.client.fault_rates = world.fault_rates
         self.leader = SimLeader(world, self.client, name)
         self.journal = Journal(self.client, Keys(CLUSTER))
+        self.gateway = SimGateway(world.etcd, lambda: self.client.connected)
+        self.users = JobUsers(self.gateway, Keys(CLUSTER), IDENTITY, "", self.journal.etcd_use)
+        # When it compares etcd's users with the journal next, and as of which of their versions it has.
+        self._sweeps_at = 0.0
+        self._swept = (-1, -1)
         effects = Effects(
             owner=OWNER,
             provisioners={"local": world.cloud},
             identity=IDENTITY,
-            preparer=world.nodes,
+            preparer=Preparer(self),
             evidence=world.nodes,
             alerts=world,
             find_alert=self.journal.alert,
@@ -317,7 +341,30 @@ class Daemon:
         before = self._work_done()
         self.world.ticks += 1
         self.loop.tick()
+        self._sweep(self._ticked_at)
         self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
+
+    def _sweep(self, now: float) -> None:
+        """As runtime.housekeeping: once a minute, on the leader only. Where neither users nor records have changed,
+        there is nothing to find."""
+        if now < self._sweeps_at or not self.leader.leading:
+            return
+        reading = self.journal.read()
+        if not reading.live or reading.cluster is None or reading.pause is not None:
+            return
+        self._sweeps_at = now + SWEEP_S
+        etcd = self.world.etcd
+        seen = etcd.record_versions, etcd.accounts.version
+        if seen == self._swept:
+            return
+        try:
+            done = self.users.sweep()
+        except (EtcdError, SpotsupError) as error:
+            self.world.note(f"{self.name}: {error}")  # and again in a minute
+            return
+        self._swept = seen if not done else (-1, -1)
+        if done:
+            self.world.note(f"{self.name}: {done}")
 
     def _work_done(self) -> int:
         """How much the daemon has done so far; reads do not count."""

@@ -12,6 +12,7 @@ from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalRefusedError, JournalUnavailableError
+from supervisor.simulation.accounts import SimAccounts
 from supervisor.simulation.clock import NEVER, VirtualClock
 from supervisor.simulation.faults import FaultRates, FaultRng
 
@@ -37,6 +38,10 @@ class SimEtcd:
         # When the last outage ended, and how often `roll_back` was called.
         self.up_since = 0.0
         self.rollbacks = 0
+        # Its users; how often the records of jobs and nodes have changed; what nodes wrote that they may not.
+        self.accounts = SimAccounts()
+        self.record_versions = 0
+        self.refused: list[str] = []
         self._down = False
         self._clock = clock
         self._mirrored: Mapping[str, KeyValue] = {}
@@ -56,6 +61,7 @@ class SimEtcd:
     def down(self, down: bool) -> None:
         if self._down and not down:
             self.up_since = self._clock.now()
+            self.accounts.forget_tokens()
         self._down = down
 
     def now(self) -> float:
@@ -114,6 +120,8 @@ class SimEtcd:
         for job in self.run_versions:
             self.run_versions[job] += 1
         self.rollbacks += 1
+        self.record_versions += 1
+        self.accounts.roll_back(self.revision)
         self._past.clear()
         self._remember()
         self.delete(LEADER_KEY)
@@ -154,6 +162,7 @@ class SimEtcd:
 
     def _index_run_key(self, key: str, value: KeyValue | None) -> None:
         if not key.startswith(self._run_prefix):
+            self.record_versions += 1
             return
         job, _, kind = key.removeprefix(self._run_prefix).partition("/")
         keys = self.run_keys.setdefault(job, {})
@@ -167,6 +176,32 @@ class SimEtcd:
     def _remember(self) -> None:
         """Keep the present for mirrors that lag."""
         self._past.append((self._clock.now(), MirrorView(MappingProxyType(self._mirrored), self.revision, live=True)))
+
+
+class NodeClient:
+    """etcd for the nodes of one job: what its user may write. What it may not is refused, and counted."""
+
+    def __init__(self, etcd: SimEtcd, job: str) -> None:
+        self._etcd = etcd
+        self._job = job
+        granted = Keys(CLUSTER).grants(job)
+        self._spans = tuple((grant.begin, grant.end) for grant in granted if grant.kind == "READWRITE")
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write a key."""
+        if self._may(key):
+            self._etcd.put(key, value)
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        if self._may(key):
+            self._etcd.delete(key)
+
+    def _may(self, key: str) -> bool:
+        if any(begin <= key < end for begin, end in self._spans):
+            return True
+        self._etcd.refused.append(f"a node of {self._job} wrote {key}")
+        return False
 
 
 def no_delay() -> None:

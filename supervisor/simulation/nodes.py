@@ -10,9 +10,10 @@ from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Resul
 
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone
+from supervisor.simulation.accounts import grants_of
 from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import Machine, SimCloud
-from supervisor.simulation.etcd import CLUSTER, SimEtcd
+from supervisor.simulation.cloud import IDENTITY, Machine, SimCloud
+from supervisor.simulation.etcd import CLUSTER, NodeClient, SimEtcd
 from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.training import REACTION_S, Training
 
@@ -68,6 +69,10 @@ class SimNodes:
         # How long before its machine ends an agent leaves the round by itself.
         self.leave_margin_s = 3.0
         self.reaction_s = REACTION_S
+        # By job: how its nodes write to etcd.
+        self._clients: dict[str, NodeClient] = {}
+        # The users of etcd as of this version were looked at.
+        self._accounts_seen = -1
         self._expiring: dict[str, float] = {}
         self._clock = clock
         self._rng = rng
@@ -88,6 +93,8 @@ class SimNodes:
             return BootstrapDone(node.id, "step environment failed")
         starts_at = self._clock.now() + self._rng.uniform(0.5, 2.0)
         self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
+        self._clients.setdefault(job.name, NodeClient(self._etcd, job.name))
+        self._accounts_seen = -1
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
             training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
             self.trainings[job.name] = training
@@ -110,14 +117,15 @@ class SimNodes:
         agent = self.agents.get(node)
         if agent is None or agent.machine.silent or self._etcd.down or self._clock.now() < agent.starts_at:
             return
-        if agent.machine.cut:
+        if agent.machine.apart:
             return
         agent.exited = agent.struck = True
         self.failed_preparations.setdefault(agent.job, set()).add(node)
         reason = "asked to leave" if outcome == "left" else "the launcher broke"
         message = Ended(node, outcome, 0 if outcome == "left" else 1, reason, self._clock.now())
-        self._etcd.put(self.keys.ended(agent.job, node), encode(message))
-        self._etcd.delete(self.keys.member(agent.job, node))
+        client = self._clients[agent.job]
+        client.put(self.keys.ended(agent.job, node), encode(message))
+        client.delete(self.keys.member(agent.job, node))
 
     def break_gpu(self, node: str, kind: BrokenGpu) -> bool:
         """A GPU of a node breaks. False if nothing trains there that could notice."""
@@ -160,6 +168,9 @@ class SimNodes:
                 if agent.lost_at is not None:
                     agent.lost_at = now
             return
+        if self._accounts_seen != self._etcd.accounts.version:
+            self._accounts_seen = self._etcd.accounts.version
+            self._log_in()
         self._expire(now)
         for agent in list(self.agents.values()):
             if now >= agent.starts_at:
@@ -171,12 +182,14 @@ class SimNodes:
         """When `step` has something to do."""
         if self._etcd.down:
             return NEVER
+        if self._accounts_seen != self._etcd.accounts.version:
+            return self._clock.now()
         now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
         for agent in self.agents.values():
             if now < agent.starts_at:
                 due = min(due, agent.starts_at)
             elif agent.lost_at is not None:
-                acts = agent.machine.cut and agent.machine.alive and not agent.machine.silent
+                acts = agent.machine.apart and agent.machine.alive and not agent.machine.silent
                 leaves = self._notice_times(agent)[1] if acts else NEVER
                 due = min(due, agent.lost_at + LEASE_S, leaves)
             elif agent.ends_at is not None and not agent.exited:
@@ -185,11 +198,21 @@ class SimNodes:
                 due = min(due, *self._notice_times(agent))
         return max(now, min([due, *(training.next_at() for training in self.trainings.values())]))
 
+    def _log_in(self) -> None:
+        """Each agent's login is accepted, or refused, from now on."""
+        may: dict[str, bool] = {}
+        for agent in self.agents.values():
+            name = f"spotsup/{CLUSTER}/{agent.node.rpartition('-')[0]}"
+            if name not in may:
+                password = IDENTITY.etcd_password(name)
+                may[name] = self._etcd.accounts.may_use(name, password, grants_of(self.keys, agent.job))
+            agent.machine.barred = not may[name]
+
     def _expire(self, now: float) -> None:
         for key in [key for key, at in self._expiring.items() if at <= now]:
             del self._expiring[key]
             agent = self.agents.get(key.rpartition("/")[2])
-            cut = agent is not None and (agent.machine.silent or agent.machine.cut)
+            cut = agent is not None and (agent.machine.silent or agent.machine.apart)
             if agent is None or agent.exited or cut or not agent.machine.alive:
                 self._etcd.delete(key)
 
@@ -211,7 +234,7 @@ class SimNodes:
             training.stop(agent.node)
             self._lose(agent, now)
             return
-        if machine.cut:
+        if machine.apart:
             training.cut_off(agent.node)
             self._lose(agent, now)
             if (deadline := _announced(agent)) is not None:
@@ -224,7 +247,7 @@ class SimNodes:
             training.stop(agent.node)
             return
         if key not in self._etcd.keys:
-            self._etcd.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
+            self._clients[agent.job].put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
         self._watch_gpus(agent, training, now)
         if (deadline := _announced(agent)) is not None:
             self._handle_notice(agent, deadline, now)
@@ -245,7 +268,7 @@ class SimNodes:
         key = self.keys.health(agent.job, agent.node)
         known = self._etcd.keys.get(key)
         if agent.health is not None and (known is None or known.value != encode(agent.health)):
-            self._etcd.put(key, encode(agent.health))
+            self._clients[agent.job].put(key, encode(agent.health))
 
     def _end_with_program(self, agent: Agent, result: Result, now: float) -> None:
         """The launcher ends as its job does; the agent sends the end of the log, and says so."""
@@ -257,8 +280,9 @@ class SimNodes:
 
     def _publish_end(self, agent: Agent, message: Ended) -> None:
         agent.exited = True
-        self._etcd.put(self.keys.ended(agent.job, agent.node), encode(message))
-        self._etcd.delete(self.keys.member(agent.job, agent.node))
+        client = self._clients[agent.job]
+        client.put(self.keys.ended(agent.job, agent.node), encode(message))
+        client.delete(self.keys.member(agent.job, agent.node))
 
     def _handle_notice(self, agent: Agent, deadline: float, now: float) -> None:
         """The agent reads the notice from the metadata service; its clock may be wrong."""
@@ -269,7 +293,7 @@ class SimNodes:
             agent.noticed = True
             skew_s = self._rng.uniform(-self.fault_rates.skew_s, self.fault_rates.skew_s)
             message = Notice(agent.node, deadline + skew_s, now + skew_s, "metadata")
-            self._etcd.put(self.keys.notice(agent.job, agent.node), encode(message))
+            self._clients[agent.job].put(self.keys.notice(agent.job, agent.node), encode(message))
         self._leave_in_time(agent, deadline, now)
 
     def _leave_in_time(self, agent: Agent, deadline: float, now: float) -> None:

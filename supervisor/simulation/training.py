@@ -17,7 +17,7 @@ from spotsup_trainer.wire import Failure, Hint, Keys, Member, Progress, Result, 
 
 from supervisor.model import JobRecord
 from supervisor.simulation.clock import NEVER
-from supervisor.simulation.etcd import SimEtcd
+from supervisor.simulation.etcd import NodeClient, SimEtcd
 
 STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
@@ -78,6 +78,7 @@ class Training:
         # How often launchers took the steps for hung.
         self.hangs = 0
         self._etcd = etcd
+        self._client = NodeClient(etcd, job.name)
         self._keys = keys
         self._job = job.name
         self._rules = membership.Rules(1, 64, job.spec.limits.app_failures)
@@ -250,7 +251,7 @@ class Training:
         here = self._running - self._cut
         states = [self._last[node] for node in formed.nodes() if node in here and node in self._last]
         if any(member.state == "running" and member.round == formed.number for member in states):
-            self._etcd.put(self._keys.round(self._job), encode(formed))
+            self._client.put(self._keys.round(self._job), encode(formed))
 
     def finish(self, endless: str = "") -> None:
         """The program succeeds after its next step; a rank of the node `endless` does not end by itself."""
@@ -387,7 +388,7 @@ class Training:
     def _form_round(self, now: float) -> None:
         decision = membership.next_round(self._view(now), now, now)
         if isinstance(decision, membership.Finish):
-            self._etcd.put(self._keys.result(self._job), encode(decision.result))
+            self._client.put(self._keys.result(self._job), encode(decision.result))
         if not isinstance(decision, membership.Close):
             return
         formed = decision.round
@@ -396,7 +397,7 @@ class Training:
         if self._formed is not None and self._made > self._checkpoint:
             # Nobody was left to notice. It was lost when the last node vanished.
             self._lose(self._formed, self._halted_at, frozenset(self._formed.nodes()))
-        self._etcd.put(self._keys.round(self._job), encode(formed))
+        self._client.put(self._keys.round(self._job), encode(formed))
         self._formed, self._hung_at, self._done_at = formed, None, None
         self._slowest_s, self._saved = self.saving_s, 0
         members = self._members()
@@ -433,12 +434,12 @@ class Training:
             checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
         )
         if current.nodes()[0] not in self._cut:
-            self._etcd.put(self._keys.progress(self._job), encode(progress))
+            self._client.put(self._keys.progress(self._job), encode(progress))
         done = steps >= self.target_steps and not self._cut.intersection(current.nodes())
         if done and self._endless in current.nodes():
             self._end_but_one(current, members, now)
         elif done:
-            self._etcd.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))
+            self._client.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))
 
     def _show_hang(self, current: Round, members: dict[str, Member], now: float) -> None:
         """Once it has lasted, launchers say so, and look again when they may stop their workers."""
@@ -464,7 +465,7 @@ class Training:
             self._set(replace(members[node], state="done", problem=problem))
         over = membership.standing(self._view(now), current, current.nodes()[0], now)
         assert isinstance(over, membership.Over)
-        self._etcd.put(self._keys.result(self._job), encode(over.result))
+        self._client.put(self._keys.result(self._job), encode(over.result))
 
     def _steps(self, now: float) -> int:
         if self._since is None:
@@ -500,7 +501,7 @@ class Training:
         if member.node in self._cut:
             self._seen = -1  # it is published once etcd is in reach again
             return
-        self._etcd.put(self._keys.member(self._job, member.node), encode(member))
+        self._client.put(self._keys.member(self._job, member.node), encode(member))
 
     def _change(self, node: str, **changes: Any) -> None:
         """Change a launcher's state, and its key if it has one now."""

@@ -191,7 +191,7 @@ class Causes:
             self._note_mute(machine, now)
             if machine.silent:
                 self._silent_at[machine.instance.id] = now
-            if machine.silent or machine.cut:
+            if machine.silent or machine.apart:
                 goes_on = since != NEVER and (until == NEVER or now - until < SEEN_S)
                 self._silences[machine.instance.id] = (since if goes_on else now), NEVER
             elif since != NEVER and until == NEVER:
@@ -199,7 +199,7 @@ class Causes:
 
     def _note_mute(self, machine: Machine, now: float) -> None:
         key, node = machine.instance.id, machine.instance.node
-        if not (machine.silent or machine.cut):
+        if not (machine.silent or machine.apart):
             self._mute_since.pop(key, None)
         elif machine.alive:
             self._mute_since.setdefault(key, now)
@@ -207,7 +207,7 @@ class Causes:
             self._mute_since.pop(key, None)
         agent = self._world.nodes.agents.get(node)
         trains = agent is not None and self._world.nodes.trainings[agent.job].trains(node)
-        if trains and machine.cut and machine.ssh == "well" and not machine.silent:
+        if trains and machine.apart and machine.ssh == "well" and not machine.silent:
             self._proves_since.setdefault(key, now)
         else:
             self._proves_since.pop(key, None)

@@ -15,6 +15,7 @@ from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S
 from supervisor.simulation.training import OUTLIVE_S, Training
 from supervisor.simulation.world import World
+from tests.sim.access import AccessFaults
 from tests.sim.harsh import Harsh
 from tests.sim.promises import Promises, jobs_of
 from tests.sim.scenario import Injection, Scenario, Submission
@@ -40,6 +41,7 @@ class Injector:
         self._promises = promises
         self._users = users
         self._harsh = Harsh(world, lambda daemon: self._kill(daemon, 0.5), self._submit_if_few)
+        self._access = AccessFaults(world, self._restore, self._ensure_daemon)
         # Take effect at the next boundary, and at the next launch.
         self._pending_hang: Injection | None = None
         self._pending_handover = False
@@ -60,6 +62,7 @@ class Injector:
         for machine in world.cloud.machines.values():
             machine.cut = False
         self._harsh.stop()
+        self._access.stop()
         for training in world.nodes.trainings.values():
             training.stop_faults()
         for agent in world.nodes.agents.values():
@@ -97,6 +100,7 @@ class Injector:
             self._harsh.on_daemon(injection, daemon)
         self._on_world(injection)
         self._harsh.on_world(injection)
+        self._access.on_world(injection)
         self._on_account(injection)
         self._on_user(injection)
 

@@ -20,6 +20,7 @@ from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
+from tests.sim.access import AccessCheck
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
 from tests.sim.hours import HoursCheck
 from tests.sim.spares import SpareCheck
@@ -57,6 +58,7 @@ class Promises:
         self._spares = SpareCheck(world)
         self._causes = Causes(world)
         self._hours = HoursCheck(world)
+        self._access = AccessCheck(world)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
         self._open: set[str] = set()
@@ -95,6 +97,8 @@ class Promises:
         self._check_leaks()
         self._check_lost_steps()
         if wrong := self._hours.check(job.record for job in self._jobs.values()):
+            raise Violation(wrong)
+        if wrong := self._access.check(self._jobs):
             raise Violation(wrong)
         self._check_contained()
 
@@ -194,7 +198,7 @@ class Promises:
             if node is not None and node.state not in {N.TERMINATING, N.GONE}:
                 raise Violation(f"P4: {node.id} was ended, but it is {node.state}")
         agent = self._world.nodes.agents.get(machine.instance.node)
-        speaks = agent is not None and not (agent.exited or machine.silent or machine.cut) and machine.alive
+        speaks = agent is not None and not (agent.exited or machine.silent or machine.apart) and machine.alive
         since = max(agent.starts_at if agent else 0.0, self._world.etcd.up_since)
         if speaks and not found and self._world.clock.now() - since > SEEN_S:
             raise Violation(f"P4: {machine.instance.node} was ended: its agent runs, and it is not in the journal")

@@ -83,6 +83,15 @@ HARSH_WEIGHTS = {
     "metadata away": 3,
     "thread ends": 3,
 }
+# What happens to etcd's users, and to who manages them: half of the scenarios have some.
+ACCESS_WEIGHTS = {
+    "user deleted": 3,
+    "tokens expire": 2,
+    "users change elsewhere": 3,
+    "daemon dies among users": 4,
+    "users' reply lost": 3,
+    "writes about users lost": 2,
+}
 # The highest rate of each kind of fault.
 MAX_RATES: dict[str, float] = {
     "transient": 0.3,
@@ -183,7 +192,19 @@ def draw_long(seed: int) -> Scenario:
 
 
 def _with_extras(scenario: Scenario) -> Scenario:
-    return _with_harsh(_with_limits(scenario))
+    return _with_access(_with_harsh(_with_limits(scenario)))
+
+
+def _with_access(scenario: Scenario) -> Scenario:
+    """Drawn apart, as limits are; mostly soon after another fault."""
+    rng = random.Random(f"access {scenario.seed}")
+    if rng.random() < 0.5:
+        return scenario
+    count = max(2, len(scenario.injections) // rng.choice([4, 8]))
+    near = [rng.choice(scenario.injections).at + rng.expovariate(1 / 60.0) for _ in range(count)]
+    times = sorted(round(at, 3) for at in near if at < scenario.hours * 3600)
+    injections = sorted([*scenario.injections, *_injections(rng, times, ACCESS_WEIGHTS)], key=lambda each: each.at)
+    return replace(scenario, injections=tuple(injections))
 
 
 def _with_harsh(scenario: Scenario) -> Scenario:
