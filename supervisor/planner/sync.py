@@ -23,6 +23,7 @@ N = NodeState
 LARGE_GPUS = 8
 LARGE_FACTOR = 3.0
 MAX_HEALTH_CHARACTERS = 200  # of why GPUs are unhealthy
+MIN_DOUBTFUL_FAILURES = 3  # rounds in a row that failed on nodes which are not believed to be unhealthy
 _GIVEN_UP = (N.LOST, N.FAILED)
 
 
@@ -169,7 +170,7 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     if health is None or health.healthy:
         return draft.set_node(node, unhealthy="") if node.unhealthy else node
     reason = health.reason.splitlines()[0][:MAX_HEALTH_CHARACTERS] if health.reason else "its agent gives no reason"
-    if count := draft.unhealthy_at_once:
+    if (count := draft.unhealthy_at_once) and not _keeps_failing(draft, node):
         if node.unhealthy:
             return node
         if not any(other.unhealthy and not other.unhealthy_at for other in draft.nodes.values()):
@@ -184,6 +185,18 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     draft.add_event(EventKind.NODE_UNHEALTHY, text, node.id, xid=health.xid)
     count_unhealthy_in_training(draft, node)
     return lose(draft, node, f"a GPU is gone: {reason}") if health.fatal else node
+
+
+def _keeps_failing(draft: Draft, node: NodeRecord) -> bool:
+    """Whether round after round ended by failures on nodes with unhealthy GPUs, the last one on this node. Then a node
+    of the job is believed every ten minutes, although many say so: the job might never train again.
+    """
+    current, member = draft.view.round, draft.view.members.get(node.id)
+    if current is None or current.doubtful_failures < MIN_DOUBTFUL_FAILURES or member is None:
+        return False
+    failed = member.failure is not None and member.failure.round >= current.number and member.unhealthy
+    since = draft.now - draft.rules.unhealthy_hold_s
+    return bool(failed) and not any(other.unhealthy_at > since for other in draft.nodes.values())
 
 
 def _from_agent(draft: Draft, node: NodeRecord) -> None:

@@ -207,7 +207,14 @@ MUTANTS = (
         "spotsup_trainer.rendezvous.membership",
         "return last.doubtful_failures + 1 if last and _doubted(last, chosen) else 0",
         "return 0",
-        "sim/test_gpus.py::test_gpus_of_two_nodes_that_die_at_once_are_not_believed_and_still_not_the_program_s_fault",
+        "sim/test_gpus.py::test_gpus_of_two_nodes_that_die_at_once_are_not_the_program_s_fault_and_replaced_one_by_one",
+    ),
+    Mutant(
+        "GPUs: of many that are not believed, one on which rounds keep failing is",
+        "supervisor.planner.sync",
+        "    if (count := draft.unhealthy_at_once) and not _keeps_failing(draft, node):",
+        "    if count := draft.unhealthy_at_once:",
+        "sim/test_gpus.py::test_gpus_of_two_nodes_that_die_at_once_are_not_the_program_s_fault_and_replaced_one_by_one",
     ),
     Mutant(
         "GPUs: reports of many at once are not believed",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from spotsup_trainer.wire import Round
+
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit, training_world
@@ -26,6 +28,12 @@ def is_replaced(node: str, world: World) -> bool:
 def step_of(world: World) -> int:
     progress = jobs_of(world)["job"].progress
     return progress.step if progress else 0
+
+
+def _round_of(world: World) -> Round:
+    current = jobs_of(world)["job"].round
+    assert current is not None
+    return current
 
 
 def test_a_gpu_that_dies_under_a_program_costs_its_node_and_not_the_program() -> None:
@@ -53,17 +61,24 @@ def test_a_dead_gpu_that_cannot_be_replaced_ends_no_job_however_often_its_worker
     assert world.run_until(lambda w: step_of(w) > before, 10.0), "the others train"
 
 
-def test_gpus_of_two_nodes_that_die_at_once_are_not_believed_and_still_not_the_program_s_fault() -> None:
+def test_gpus_of_two_nodes_that_die_at_once_are_not_the_program_s_fault_and_replaced_one_by_one() -> None:
     world = training_world(3, 3, 4, limits={"app_failures": 0})
     victims = [node_at(world, rank) for rank in (1, 2)]
     assert all(world.nodes.break_gpu(node, "xid") for node in victims)
-    world.run(120.0)
-    assert record(world).state is not JobState.FAILED, record(world).reason
+    world.run(10.0)
+    assert events_of(world, "job", EventKind.NODE_UNHEALTHY) == []
     current = jobs_of(world)["job"].round
     assert current is not None
-    assert 3 < current.number < 12  # each start waits longer than the one before
     assert current.reason.endswith("which may have unhealthy GPUs")
-    assert current.app_failures == 0
+    world.run(110.0)
+    first = events_of(world, "job", EventKind.NODE_UNHEALTHY)
+    assert len(first) == 1
+    assert first[0] in victims
+    assert world.run_until(lambda w: settled(w) and not {*victims} & {*_round_of(w).nodes()}, 900.0)
+    assert record(world).state is JobState.RUNNING, record(world).reason
+    assert {*events_of(world, "job", EventKind.NODE_UNHEALTHY)} == {*victims}
+    assert _round_of(world).number < 30  # each start waits longer than the one before
+    assert _round_of(world).app_failures == 0
 
 
 def test_below_its_minimum_a_job_waits_for_a_machine_with_gpus_that_work() -> None:
