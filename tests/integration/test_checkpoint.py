@@ -196,6 +196,13 @@ def test_no_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
     assert restored_step(tmp_path) is None
 
 
+def test_a_directory_that_cannot_be_mounted_is_no_fresh_start(tmp_path: Path) -> None:
+    """An automounter that cannot mount answers so; the job would train from step 0, and set its checkpoints aside."""
+    (tmp_path / "auto").symlink_to(tmp_path / "auto")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        restored_step(tmp_path / "auto")
+
+
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     write_steps(tmp_path, 5, 10, 100_000_000, keep=2)
     assert names(tmp_path) == ["LATEST", "OWNER", "step_00000010", "step_100000000"]

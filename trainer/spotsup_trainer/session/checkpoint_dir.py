@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,19 @@ def position_in(parsed: Any, where: str, step: int) -> Position:
 
 
 def checkpoints_in(root: Path) -> list[Checkpoint]:
-    """The complete checkpoints below `root`, the newest first; none if it does not exist."""
-    if not root.is_dir():
+    """The complete checkpoints below `root`, the newest first; none if it does not exist.
+
+    Raises OSError for any other answer: an automounter that cannot mount says ELOOP, and that is no fresh start.
+    Path.is_dir() takes it for a no, from Python 3.14 on any error.
+    """
+    try:
+        entries = list(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found = [
         Checkpoint(int(match[1]), entry)
-        for entry in root.iterdir()
-        if (match := _COMPLETE.fullmatch(entry.name)) and entry.is_dir()
+        for entry in entries
+        if (match := _COMPLETE.fullmatch(entry.name)) and stat.S_ISDIR(entry.stat().st_mode)
     ]
     return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
 
