@@ -39,6 +39,15 @@ CHANGES = (
 ASSIGN = "Microsoft.Authorization/roleAssignments/write"
 """The permission with which the daemon gives each machine the right to deallocate itself."""
 
+CONSOLE = "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action"
+ACCOUNTS = "Microsoft.Storage/storageAccounts/read"
+"""The permission to see whether nodes can mount a job's NFS share."""
+
+QUIET = ("Microsoft.Compute/locations/operations/read", "Microsoft.Compute/locations/usages/read")
+"""Permissions without which nothing is refused: launches that fail late are noticed late, and quotas are not known."""
+
+_MAX_NAMED = 8
+
 # VirtualMachineImageProperties.architecture; older images have none.
 _ARCHITECTURES = {"x64": "x86_64", "Arm64": "arm64"}
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
@@ -111,14 +120,32 @@ class Checks(CloudChecks):
             "/providers/Microsoft.Authorization/permissions"
         )
         granted = self._get("the daemon's permissions", path, _PERMISSIONS_API, deadline).get("value") or []
-        wanted = [*CHANGES, *((ASSIGN,) if settings.dead_man_after_s else ())]
-        missing = [action for action in wanted if not any(allows(each, action) for each in granted)]
-        if missing:
-            raise DeniedError(
-                f"the daemon may not do {', '.join(missing)} in {settings.resource_group}: give it what "
-                "docs/permissions/azure-role.json lists"
-            )
+        for file, where, wanted in (
+            ("azure-role.json", settings.resource_group, [*CHANGES, CONSOLE, ACCOUNTS, *self._used()]),
+            ("azure-subscription-role.json", "the subscription", QUIET),
+        ):
+            missing = [action for action in wanted if not any(allows(each, action) for each in granted)]
+            if missing:
+                more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+                raise DeniedError(
+                    f"the daemon may not do {', '.join(missing[:_MAX_NAMED])}{more} in {where}: give it what "
+                    f"docs/permissions/{file} lists"
+                )
         return f"the daemon may make and end machines in {settings.resource_group}"
+
+    def _used(self) -> Iterator[str]:
+        """The permissions that these settings need. Of what is in another resource group they are granted there."""
+        settings = self._settings
+        here = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}/".lower()
+        if settings.dead_man_after_s:
+            yield ASSIGN
+        for action, ids in (
+            ("Microsoft.Network/virtualNetworks/subnets/join/action", settings.subnets.values()),
+            ("Microsoft.Network/networkSecurityGroups/join/action", settings.security_groups.values()),
+            ("Microsoft.ManagedIdentity/userAssignedIdentities/assign/action", [settings.identity]),
+        ):
+            if any(each.lower().startswith(here) for each in ids):
+                yield action
 
     def _switch(self) -> str:
         if not self._settings.dead_man_s:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from provisioners.azure import files
 from provisioners.azure.client import Azure, prices
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
@@ -62,6 +63,7 @@ class Offers(CloudOffers):
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         by_size = {name.lower(): each for name, each in types.items()}
+        regions = files.regions_of(self._azure, self._settings, query.file_servers, regions, deadline)
         found: dict[Offer, Place] = {}
         # A region's sizes are megabytes: one after the other, a few regions would use up the time of a submit.
         with ThreadPoolExecutor(min(len(regions), _THREADS)) as pool:

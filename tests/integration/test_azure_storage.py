@@ -13,7 +13,7 @@ import pytest
 
 from provisioners.account import NotYetError
 from provisioners.azure.account.wanted import files_name, subnet_id
-from provisioners.base import Owner, ProvisionerError
+from provisioners.base import OfferQuery, Owner, ProvisionerError
 from supervisor.spec import Storage
 from tests.clouds.azure_machines import ROOT
 from tests.clouds.azure_requests import SUBNETS
@@ -247,3 +247,36 @@ def test_a_subnet_that_is_not_there_is_one_sentence(server: Any) -> None:
     wrong = {REGION: f"{SUBNETS[REGION]}-gone"}
     with pytest.raises(ProvisionerError, match=r"is not there: look at azure\.subnets\.eastus"):
         made(opened(server, FULL, subnets=wrong, reach="direct"))
+
+
+def offers(server: Any, opening: Any, *regions: str) -> set[str]:
+    """The regions of the offers for a job that mounts the share that was made."""
+    settings = opening.made().settings
+    subnets = {**SUBNETS, **settings.get("subnets", {})}
+    cloud = server.provisioner(regions=regions or (REGION,), subnets=subnets, security_groups={})
+    query = OfferQuery(gpu="T4", file_servers=(source(opening).partition(":")[0], "10.0.0.5"))
+    return {each.region for each in cloud.offers(query, 30.0)}
+
+
+def test_a_job_gets_machines_only_where_they_can_mount_its_share(server: Any) -> None:
+    opening = opened(server, FULL)
+    made(opening)
+    assert offers(server, opening, REGION, "westus2") == {REGION}
+    with pytest.raises(ProvisionerError, match=r"admits no subnet of nodes in westus2: ask for its region, or az"):
+        offers(server, opening, "westus2")
+    server.cloud.denied = {"Microsoft.Storage/storageAccounts/read"}
+    assert offers(server, opening, REGION, "westus2") == {REGION, "westus2"}, "not known is no reason"
+    server.cloud.denied = set()
+    storage(server).accounts[files(server)]["properties"]["supportsHttpsTrafficOnly"] = True
+    with pytest.raises(ProvisionerError, match=r"NFS needs an account without secure transfer.*--https-only false"):
+        offers(server, opening)
+    storage(server).accounts.pop(files(server))
+    assert offers(server, opening) == {REGION}, "it may be in another resource group"
+
+
+@pytest.mark.parametrize("how", ["drop-reply", "throttled", "done-but-error", "empty", "garbage"])
+def test_a_lost_listing_of_accounts_is_asked_for_again(server: Any, how: str) -> None:
+    opening = opened(server, FULL)
+    made(opening)
+    server.cloud.fail_next("Microsoft.Storage/storageAccounts/read", how)
+    assert offers(server, opening, REGION, "westus2") == {REGION}

@@ -101,7 +101,11 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
     """All actions that the daemon calls on Azure, by scope: the resource group or the subscription."""
     used: dict[str, set[str]] = {"azure-role.json": set(), "azure-subscription-role.json": set()}
     with wire_cloud("azure") as server:
-        do_everything(server, identity=azure_machines.IDENTITY, scale_sets={"eastus-1": azure_machines.SCALE_SET})
+        cloud = do_everything(
+            server, identity=azure_machines.IDENTITY, scale_sets={"eastus-1": azure_machines.SCALE_SET}
+        )
+        with pytest.raises(ProvisionerError, match="models"):
+            cloud.offers(OfferQuery(file_servers=("models.file.core.windows.net",)), TIMEOUT_S)
         for call in server.cloud.calls:
             inside = "/resourcegroups/" in call.path.lower()
             used["azure-role.json" if inside else "azure-subscription-role.json"] |= set(server.cloud.needed(call))

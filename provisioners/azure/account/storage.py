@@ -25,12 +25,12 @@ from provisioners.azure.account.wanted import (
     storage_path,
     subscription_of,
 )
+from provisioners.azure.files import admits, admitted, is_open
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import ProvisionerError, owner_of
 from provisioners.codes import ApiError
 
 _TAKEN = "StorageAccountAlreadyTaken"
-_ADMITS = frozenset({"", "provisioning", "succeeded"})  # states of a rule; one whose subnet was deleted stays, dead
 _SKUS = {FILES: "Premium_LRS", BLOBS: "Standard_LRS"}
 
 
@@ -120,11 +120,9 @@ class StorageAccounts:
             str(raw["id"]),
             owner,
             state,
-            properties.get("supportsHttpsTrafficOnly") is False and properties.get("publicNetworkAccess") != "Disabled",
+            is_open(properties),
             rules.get("defaultAction") == "Deny",
-            frozenset(
-                str(each.get("id", "")).lower() for each in rules.get("virtualNetworkRules") or () if _admits(each)
-            ),
+            admitted(properties),
             inside,
         )
 
@@ -207,7 +205,7 @@ class StorageAccounts:
         others = [
             {"id": each["id"], "action": "Allow"}
             for each in rules.get("virtualNetworkRules") or ()
-            if _admits(each) and each["id"].lower() != storage.subnet.lower()
+            if admits(each) and each["id"].lower() != storage.subnet.lower()
         ]
         properties = {
             "supportsHttpsTrafficOnly": False,
@@ -244,7 +242,3 @@ class StorageAccounts:
             name = files_name(self._settings, self._wish.owner, region)
             source = f"{name}.file.core.windows.net:/{name}/share"
             yield f'in job files:  storage: [{{mount: /mnt/shared, nfs: "{source}"}}]     # in {region}'
-
-
-def _admits(rule: Mapping[str, Any]) -> bool:
-    return str(rule.get("action", "Allow")) == "Allow" and str(rule.get("state", "")).lower() in _ADMITS
