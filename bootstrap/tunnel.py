@@ -1,6 +1,7 @@
 """Carries TCP connections from a machine's loopback to addresses that only this computer reaches, over SSH.
 
-One thread per machine. When the connection breaks it is made again, at most every RETRY_S[-1] seconds, until `close`.
+One thread per machine, and for some seconds one per connection that begins. When the SSH connection breaks it is made
+again, at most every RETRY_S[-1] seconds, until `close`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class Tunnel:
         self._problem = "not connected yet"
         self._closing = threading.Event()
         self._new: deque[tuple[Any, int]] = deque()
+        # Channels and their other ends. A host that says nothing at all takes LOCAL_CONNECT_S; the others do not wait.
+        self._begun: deque[_Pair] = deque()
+        self._beginning = 0
+        self._lock = threading.Lock()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"tunnel {node}", daemon=True)
@@ -101,6 +106,7 @@ class Tunnel:
             self._say(problem)
             self._closing.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
+        self._drop_begun()
         self._wake_read.close()
         self._wake_write.close()
 
@@ -171,21 +177,39 @@ class Tunnel:
                 key.data.pump(selector, key.fileobj)
         while self._new:
             channel, port = self._new.popleft()
-            if len(selector.get_map()) > 2 * MAX_CONNECTIONS:
+            if len(selector.get_map()) + 2 * self._beginning > 2 * MAX_CONNECTIONS:
                 channel.close()
                 continue
-            forward = self._forwards[port]
-            try:
-                near = socket.create_connection((forward.host, forward.to_port), timeout=LOCAL_CONNECT_S)
-            except OSError:
-                channel.close()  # as an etcd that is away
-                continue
+            with self._lock:
+                self._beginning += 1
+            begin = threading.Thread(target=self._begin, args=(channel, self._forwards[port]), daemon=True)
+            begin.start()
+        while self._begun:
+            pair = self._begun.popleft()
+            selector.register(pair.near, selectors.EVENT_READ, pair)
+            selector.register(pair.channel, selectors.EVENT_READ, pair)
+
+    def _begin(self, channel: Any, forward: Forward) -> None:
+        """Connect to the other end."""
+        try:
+            near = socket.create_connection((forward.host, forward.to_port), timeout=LOCAL_CONNECT_S)
+        except OSError:
+            channel.close()  # as an etcd that is away
+        else:
             near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             near.settimeout(STALLED_S)
             channel.settimeout(STALLED_S)
-            pair = _Pair(near, channel)
-            selector.register(near, selectors.EVENT_READ, pair)
-            selector.register(channel, selectors.EVENT_READ, pair)
+            self._begun.append(_Pair(near, channel))
+            if self._closing.is_set():
+                self._drop_begun()
+        with self._lock:
+            self._beginning -= 1
+        self._wake()
+
+    def _drop_begun(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._begun.popleft().close()
 
 
 @dataclass(slots=True, eq=False)
@@ -215,6 +239,10 @@ class _Pair:
         self.ended = True
         for side in (self.near, self.channel):
             selector.unregister(side)
+        self.close()
+
+    def close(self) -> None:
+        """Close both sides; they are in no selector."""
         for side in (self.near, self.channel):
             with suppress(OSError, EOFError):
                 side.close()

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.connect import Target
-from bootstrap.tunnel import MAX_CONNECTIONS, Forward, Tunnel
+from bootstrap.tunnel import LOCAL_CONNECT_S, MAX_CONNECTIONS, Forward, Tunnel
 from provisioners.base import Instance
 from tests.support.etcd_server import cable
 from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running
@@ -54,6 +54,18 @@ def echo() -> Iterator[int]:
         threading.Thread(target=accept, daemon=True).start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def silence() -> Iterator[int]:
+    """A port at which connections hang: its queue is full, and the kernel drops what comes, as a host without power."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            full = stack.enter_context(socket.socket())
+            full.setblocking(False)
+            full.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 90.0) -> None:
@@ -186,3 +198,15 @@ def test_one_machine_cannot_use_up_this_computers_connections(target: Target) ->
         stack.close()
         eventually("room again", lambda: carries(port))
         assert not tunnel.problem()
+
+
+def test_a_host_that_says_nothing_holds_up_no_other(target: Target) -> None:
+    dead, alive = free_ports(2)
+    with echo() as port, silence() as mute, ExitStack() as stack:
+        stack.enter_context(opened(target, Forward(dead, "127.0.0.1", mute), Forward(alive, "127.0.0.1", port)))
+        eventually("it carries", lambda: carries(alive))
+        for _ in range(6):
+            stack.enter_context(socket.create_connection(("127.0.0.1", dead), timeout=10.0))
+        began = time.monotonic()
+        assert carries(alive)
+        assert time.monotonic() - began < LOCAL_CONNECT_S
