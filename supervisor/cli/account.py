@@ -51,8 +51,8 @@ def open_account(config: Config, wish: Wish) -> CloudAccount:
     return factory(config.cloud(name), wish)
 
 
-def ssh_sources(config: Config, given: Sequence[str], address: str) -> tuple[str, ...]:
-    """From where the daemon logs in to nodes. `address`: this computer's in the nodes' network. Raises UsageError."""
+def ssh_sources(config: Config, given: Sequence[str], addresses: Sequence[str]) -> tuple[str, ...]:
+    """From where daemons log in to nodes. `addresses`: their hosts' in the nodes' network. Raises UsageError."""
     from supervisor.errors import UsageError
 
     if given:
@@ -64,11 +64,13 @@ def ssh_sources(config: Config, given: Sequence[str], address: str) -> tuple[str
             "(--ssh-from 203.0.113.5); or give nodes private ones only (--set public_address=false)"
         )
     try:
-        return (str(ipaddress.ip_address(address)),)
+        found = tuple(str(ipaddress.ip_address(address)) for address in addresses)
     except ValueError:
-        raise UsageError(
-            f"from which address does the daemon log in to nodes? Say --ssh-from, as {address!r} is none"
-        ) from None
+        found = ()
+    if not found:
+        said = ", ".join(addresses) or "nothing"
+        raise UsageError(f"from which address does the daemon log in to nodes? Say --ssh-from, as {said!r} is none")
+    return found
 
 
 def permissions() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, catalogue, etcd, init, journal
+from supervisor.cli import account, catalogue, etcd, init, joining, journal
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def _set_up_logging() -> None:
 
 for command in (
     init.init,
+    joining.join_file,
     account.destroy,
     catalogue.catalogue,
     journal.export,

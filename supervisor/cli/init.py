@@ -18,15 +18,12 @@ from supervisor.cli.common import exit_on_error
 if TYPE_CHECKING:
     from provisioners.account import CloudAccount
     from supervisor.config import Config
-    from supervisor.installation.answers import Answers, Kind
+    from supervisor.installation.answers import Answers, EtcdHere, Kind
     from supervisor.installation.layout import Programs
     from supervisor.installation.plan import Item, Step
 
 # The units hide these from what they start: ProtectHome, PrivateTmp.
 HIDDEN = tuple(Path(each) for each in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))  # noqa: S108 - compared only
-SYSTEMD = Path("/run/systemd/system")
-ETCD_UNIT = "spotsup-etcd.service"
-TIMER = "spotsup-certificates.timer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,10 @@ class Options:
     regions: tuple[str, ...]
     settings: tuple[str, ...]
     address: str
+    etcd_hosts: tuple[str, ...]
     state_dir: str
+    # Of another host of the installation: what it printed; None where this is the first one.
+    join: bytes | None
     replace: bool
     dry_run: bool
     start: bool
@@ -53,7 +53,8 @@ class Options:
     @property
     def answers_given(self) -> bool:
         """Whether any of them says what the configuration should be."""
-        return bool(self.cloud or self.cluster or self.regions or self.settings or self.address or self.state_dir)
+        own = self.cloud or self.cluster or self.regions or self.settings
+        return bool(own or self.address or self.etcd_hosts or self.state_dir)
 
 
 @click.command("init")
@@ -74,6 +75,19 @@ class Options:
     help="A key of the cloud's section; `TABLE.KEY=VALUE` of a table in it; commas between the values of a list.",
 )
 @click.option("--address", default="", help="This computer's name or address in the nodes' network, for etcd.")
+@click.option(
+    "--etcd-host",
+    "etcd_hosts",
+    multiple=True,
+    metavar="ADDRESS",
+    help="The address of each of the three hosts (or five) of one etcd, this one among them. In place of --address.",
+)
+@click.option(
+    "--join",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Make this computer a further host: what `spotsupd join-file` prints on one. `-`: from a pipe.",
+)
 @click.option("--cluster", default="", help="The cluster's name.  [default: default]")
 @click.option("--state-dir", default="", metavar="FOLDER", help="Where a personal installation keeps its state.")
 @click.option("--replace", is_flag=True, help="Write files anew that differ. The old one is kept as NAME.old.")
@@ -107,11 +121,15 @@ def init(**given: Any) -> None:
     not start the daemon. `spotsupd destroy` undoes --account.
     """
     from supervisor.errors import UsageError
+    from supervisor.installation.joining import MAX_BYTES
 
     with exit_on_error("spotsupd"):
-        options = Options(**given)
+        join = given.pop("join")
+        options = Options(**given, join=join.read(MAX_BYTES) if join else None)
         if not options.account and (options.ssh_from or options.shared_storage or options.checkpoints or options.yes):
             raise UsageError("--ssh-from, --shared-storage, --checkpoints and --yes are for --account")
+        if options.join is not None and (options.kind != "host" or options.answers_given or options.account):
+            raise UsageError("--join brings the configuration: of the options only --replace and --dry-run go with it")
         if options.kind != "host":
             _init_personal(options)
         elif options.state_dir:
@@ -124,59 +142,57 @@ def init(**given: Any) -> None:
 
 
 def _init_host(options: Options) -> None:
+    from supervisor.cli import etcd_here as etcd_unit
     from supervisor.errors import StartError, UsageError
-    from supervisor.installation.answers import is_etcd_here
-    from supervisor.installation.layout import ETC, STATE, Programs, Secrets, host_items
+    from supervisor.installation.answers import etcd_here
+    from supervisor.installation.host import Host, has_address
+    from supervisor.installation.joining import CONFIG_FILE, unpack
+    from supervisor.installation.layout import KEY_FILE, Programs, Secrets, host_items
 
     if os.geteuid() != 0:
         raise StartError("a host's installation is made by root: run it with sudo, or give --kind personal")
-    file = ETC / "spotsupd.toml"
-    configured = _configured(options, file)
+    given = unpack(options.join) if options.join is not None else {}
+    configured = _configured(options, CONFIG_FILE, given.get(CONFIG_FILE))
     config = configured.config
-    here = is_etcd_here(config)
-    programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", _etcd_program() if here else Path())
-    _check_host(config, programs, here=here)
-    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode())
-    items = partial(host_items, config, units=_units(), programs=programs, secrets=made)
+    here = etcd_here(config, has_address)
+    if options.etcd_hosts and here is None:
+        raise UsageError(
+            f"none of {', '.join(options.etcd_hosts)} is an address of this computer: run this on one of them"
+        )
+    programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", etcd_unit.program() if here else Path())
+    _check_host(programs)
+    Host().check_given(given)
+    if here:
+        etcd_unit.check_place(here)
+    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode(), given)
+    items = partial(host_items, config, units=_units(), programs=programs, secrets=made, here=here)
     account = None
     if options.account:
         if not here:
             raise UsageError("--account is for the host that has etcd: the others use what it made")
-        account = _prepared(configured, options, STATE / "cluster.key", made.cluster_key)
-    commands = _commands(config, options, here=here)
+        account = _prepared(configured, options, KEY_FILE, made.cluster_key, here.members or here.names[:1])
+    commands = etcd_unit.commands(config, here, start=options.start)
     if account:
         # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
         if not options.dry_run:
             _carry_out(items(None), options, commands, asked=configured.asked)
-        configured = _make_in_account(account, configured, options, file)
+        configured = _make_in_account(account, configured, options, CONFIG_FILE)
     steps = _carry_out(items(configured.text), options, commands, asked=configured.asked)
     if options.dry_run:
         return
+    todo = list(configured.todo)
     if here:
-        _make_certificates(config)
-    if options.start and SYSTEMD.is_dir():
-        _start(config, here=here)
-    _say_next_of_host(config, options, steps, here=here, first=configured.todo)
+        etcd_unit.make_certificates(here)
+    if options.start and etcd_unit.has_systemd():
+        todo += etcd_unit.start(config, here, joins=options.join is not None)
+    _say_next_of_host(config, options, steps, here, todo)
 
 
-def _etcd_program() -> Path:
-    import shutil
-
-    from supervisor.errors import StartError
-
-    found = shutil.which("etcd", path="/usr/bin:/usr/local/bin:/usr/sbin")
-    if not found:
-        raise StartError("there is no etcd on this computer: `apt-get install etcd-server`, then repeat")
-    return Path(found)
-
-
-def _check_host(config: Config, programs: Programs, *, here: bool) -> None:
+def _check_host(programs: Programs) -> None:
     """What cannot work is said before anything is made. Raises StartError."""
     import shutil
 
     from supervisor.errors import StartError
-    from supervisor.installation.answers import ETCD_PORT, etcd_names
-    from supervisor.installation.host import Host, has_address, listens
 
     if not programs.spotsupd.exists():
         raise StartError(f"there is no {programs.spotsupd}: install spotsup there, as docs/install.md says")
@@ -188,76 +204,32 @@ def _check_host(config: Config, programs: Programs, *, here: bool) -> None:
             )
     if not shutil.which("useradd", path="/usr/sbin:/usr/bin:/sbin:/bin"):
         raise StartError("there is no useradd on this computer: `apt-get install passwd`, then repeat")
-    for name in etcd_names(config) if here else ():
-        if not has_address(name):
-            raise StartError(
-                f"{name} is no address of this computer, so etcd cannot listen there: give its own address in the "
-                "nodes' network, or a DNS name that leads to it"
-            )
-    if here and SYSTEMD.is_dir() and listens(ETCD_PORT) and not Host().succeeds("systemctl", "is-active", ETCD_UNIT):
-        raise StartError(
-            f"something listens on port {ETCD_PORT} already, Debian's own etcd most likely: "
-            "`systemctl disable --now etcd`, then repeat"
-        )
-
-
-def _commands(config: Config, options: Options, *, here: bool) -> list[str]:
-    """What is done besides files, for people."""
-    from supervisor.installation.answers import etcd_names
-    from supervisor.installation.layout import TLS
-
-    names = ", ".join(etcd_names(config)) or "this computer only"
-    certificates = [f"make a CA and etcd's certificate in {TLS}, or renew it ({names})"] if here else []
-    if not options.start or not SYSTEMD.is_dir():
-        return certificates
-    users = f"let etcd answer to users only, and make the user {config.etcd.user}"
-    units = [f"start {ETCD_UNIT} and {TIMER}, now and at boot", users] if here else []
-    return [*certificates, "let systemd read the units", *units]
-
-
-def _make_certificates(config: Config) -> None:
-    import datetime as dt
-
-    from supervisor.installation.answers import etcd_names
-    from supervisor.installation.host import Host
-    from supervisor.installation.layout import TLS, USER
-    from supervisor.journal.certificates import TlsFiles, ensure_certificates
-
-    done = ensure_certificates(TlsFiles(TLS), etcd_names(config), dt.datetime.now(dt.UTC))
-    Host().own(TLS, USER)
-    if done:
-        click.echo(done)
-
-
-def _start(config: Config, *, here: bool) -> None:
-    from supervisor.cli.etcd import make_users
-    from supervisor.installation.host import Host
-
-    host = Host()
-    host.run("systemctl", "daemon-reload")
-    if here:
-        host.run("systemctl", "enable", "--now", ETCD_UNIT, TIMER)
-        click.echo(make_users(config))
 
 
 def _say_next_of_host(
-    config: Config, options: Options, steps: Sequence[Step], *, here: bool, first: Sequence[str]
+    config: Config, options: Options, steps: Sequence[Step], here: EtcdHere | None, first: Sequence[str]
 ) -> None:
+    from supervisor.cli.etcd_here import ETCD_UNIT, TIMER, has_systemd
     from supervisor.installation.answers import ETCD_PORT
-    from supervisor.installation.layout import ETC, STATE, USER
+    from supervisor.installation.joining import CONFIG_FILE, joining_files
+    from supervisor.installation.layout import PEER_PORT, STATE, USER
     from supervisor.installation.plan import Replace
 
-    file = ETC / "spotsupd.toml"
     todo = list(first)
-    if here and not (options.start and SYSTEMD.is_dir()):
-        todo += [f"systemctl enable --now {ETCD_UNIT} {TIMER}", f"sudo -u {USER} spotsupd etcd-users --config {file}"]
+    if here and not (options.start and has_systemd()):
+        users = f"sudo -u {USER} spotsupd etcd-users --config {CONFIG_FILE}"
+        todo += [f"systemctl enable --now {ETCD_UNIT} {TIMER}", users]
     elif any(isinstance(step, Replace) for step in steps):
         todo.append(f"systemctl restart {ETCD_UNIT} spotsupd.service     # to use what was replaced")
-    if not here:
+    if options.join is not None:
+        todo += [f"copy {path} from the other host" for path in joining_files(config, etcd_here=bool(here))[1]]
+    elif not here:
         todo.append(f"copy the first daemon's cluster.key to {STATE}, mode 600, owner {USER}")
-    if config.etcd.node_endpoints and here:
+    if here and here.members:
+        todo.append(f"let these hosts reach each other's TCP ports {ETCD_PORT} and {PEER_PORT}")
+    if here and here.names:
         todo.append(f"let nodes reach TCP port {ETCD_PORT} of this computer")
-    todo += [f"sudo -u {USER} spotsupd check --config {file}", "systemctl enable --now spotsupd"]
+    todo += [f"sudo -u {USER} spotsupd check --config {CONFIG_FILE}", "systemctl enable --now spotsupd"]
     _say_next(todo)
 
 
@@ -276,7 +248,7 @@ def _init_personal(options: Options) -> None:
     items = partial(personal_items, config, path, secrets=made, **owner)
     account = None
     if options.account:
-        account = _prepared(configured, options, config.state / "cluster.key", made.cluster_key)
+        account = _prepared(configured, options, config.state / "cluster.key", made.cluster_key, ())
     if account:
         if not options.dry_run:
             _carry_out(items(text=None), options, [], asked=configured.asked)
@@ -304,24 +276,33 @@ class Configured:
     todo: tuple[str, ...] = ()
 
 
-def _configured(options: Options, path: Path) -> Configured:
-    """A file that is there counts, whatever the options say: with --replace it is written anew."""
+def _configured(options: Options, path: Path, joined: bytes | None = None) -> Configured:
+    """A file that is there counts, whatever the options say: with --replace it is written anew. `joined`: the file of
+    another host."""
     import tomllib
 
     from supervisor.config import check_paths, load_config, parse_config
     from supervisor.installation.answers import configuration
 
-    if path.exists() and not options.answers_given:
+    answers: Answers | None = None
+    asked = False
+    if joined is not None:
+        text = joined.decode()
+    elif path.exists() and not options.answers_given:
         return Configured(load_config(path), None, None, asked=False)
-    answers, asked = _answers(options)
-    text = configuration(answers)
+    else:
+        answers, asked = _answers(options)
+        text = configuration(answers)
     if path.exists() and not options.replace:
         return Configured(load_config(path), text, answers, asked=asked)
     return Configured(check_paths(parse_config(tomllib.loads(text), str(path))), text, answers, asked=asked)
 
 
-def _prepared(configured: Configured, options: Options, key: Path, new_key: bytes) -> CloudAccount | None:
-    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet.
+def _prepared(
+    configured: Configured, options: Options, key: Path, new_key: bytes, addresses: Sequence[str]
+) -> CloudAccount | None:
+    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet. `addresses`: of the
+    installation's hosts in the nodes' network.
 
     Raises UsageError, StartError, CommandRefusedError.
     """
@@ -330,14 +311,13 @@ def _prepared(configured: Configured, options: Options, key: Path, new_key: byte
     from supervisor.cli import account
     from supervisor.errors import CommandRefusedError, StartError
     from supervisor.identity import Identity, load_identity
-    from supervisor.installation.answers import etcd_names
 
     config = configured.config
     account.account_cloud(config)
     identity = load_identity(key) if key.exists() else Identity(new_key)
     wish = Wish(
         owner=identity.owner(config.cluster),
-        ssh_from=account.ssh_sources(config, options.ssh_from, options.address or next(iter(etcd_names(config)), "")),
+        ssh_from=account.ssh_sources(config, options.ssh_from, [options.address] if options.address else addresses),
         host_identity=options.kind == "host",
         shared_storage=options.shared_storage,
         checkpoints=options.checkpoints,
@@ -402,7 +382,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         given = {each.partition("=")[0].partition(".")[0] for each in settings}
         missing = [key for key in asked_keys(cloud) if key not in {"regions", *given}]
         settings += [f"{key}={ask(f'{cloud}.{key}', f'--set {key}=…')}" for key in missing]
-        if not address and "reach=ssh" not in settings:
+        if not address and not options.etcd_hosts and "reach=ssh" not in settings:
             question = "this computer's address in the nodes' network"
             address = ask(question, "--address", guess_address() or None)
     elif regions or settings:
@@ -414,6 +394,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         options.cluster or "default",
         address,
         str(Path(options.state_dir).absolute()) if options.state_dir else "",
+        options.etcd_hosts,
         section,
     ), asked
 

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_origin
 from urllib.parse import urlsplit
@@ -21,6 +21,10 @@ from supervisor.errors import UsageError
 ETCD_PORT = 2379
 DAEMON_USER = "spotsupd"
 HOST_STATE = "/var/lib/spotsup"
+CA_FILE = f"{HOST_STATE}/tls/ca.crt"
+PASSWORD_FILE = f"{HOST_STATE}/etcd.password"
+# As many hosts may be lost as fewer than half of these are. More than five only slow each write down.
+HOST_COUNTS = (3, 5)
 # Of the user spotsup. With PrivateUsers= a unit can give a file to no other group than its own.
 HOST_GROUP = "spotsup"
 
@@ -44,6 +48,8 @@ class Answers:
     address: str = ""
     # "" for the default one.
     state_dir: str = ""
+    # The addresses of all hosts of one etcd, this one's among them; () for an etcd on this host alone.
+    etcd_hosts: tuple[str, ...] = ()
     # The cloud's section: its keys, nested where it has tables.
     section: Mapping[str, Toml] = field(default_factory=dict)
 
@@ -119,6 +125,10 @@ def rented() -> set[str]:
 
 
 def _etcd(answers: Answers) -> list[str]:
+    if answers.etcd_hosts:
+        check_etcd_hosts(answers)
+        endpoints = [https(host) for host in answers.etcd_hosts]
+        return ["[etcd]", f"endpoints = {_toml(endpoints)}", *_LOGIN]
     check_address(answers)
     at = f"[{answers.address}]" if ":" in answers.address else answers.address
     if answers.kind == "personal":
@@ -129,10 +139,40 @@ def _etcd(answers: Answers) -> list[str]:
         "[etcd]",
         f"endpoints = {_toml([f'https://127.0.0.1:{ETCD_PORT}'])}",
         *nodes,
-        f"ca = {_toml(f'{HOST_STATE}/tls/ca.crt')}",
-        f"user = {_toml(DAEMON_USER)}",
-        f"password_file = {_toml(f'{HOST_STATE}/etcd.password')}",
+        *_LOGIN,
     ]
+
+
+def https(host: str, port: int = ETCD_PORT) -> str:
+    """A URL of an address or a name."""
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_etcd_hosts(answers: Answers) -> None:
+    """Raises UsageError where they make no etcd that outlives one of them."""
+    hosts = answers.etcd_hosts
+    if answers.kind != "host" or answers.cloud not in rented():
+        raise UsageError("--etcd-host is for hosts that rent machines: --kind host, and --cloud aws, gcp or azure")
+    if answers.address:
+        raise UsageError("--etcd-host names this computer, too: leave --address out")
+    if len(set(hosts)) != len(hosts) or len(hosts) not in HOST_COUNTS:
+        raise UsageError(
+            f"--etcd-host was given {len(hosts)} times: give the addresses of three hosts, of which one may be lost, "
+            "or of five"
+        )
+    for host in hosts:
+        parsed = ipaddress.ip_address(host) if is_address(host) else None
+        if parsed is None or parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local:
+            raise UsageError(f"--etcd-host {host}: give each host's IP address, at which the others reach it")
 
 
 def check_address(answers: Answers) -> None:
@@ -157,6 +197,13 @@ def check_address(answers: Answers) -> None:
         raise UsageError(f"--address {address}: no other computer reaches this one there")
 
 
+_LOGIN = (
+    f'ca = "{CA_FILE}"',
+    f'user = "{DAEMON_USER}"',
+    f'password_file = "{PASSWORD_FILE}"',
+)
+
+
 def _table(path: list[str], table: Mapping[str, Toml]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = ["", f"[{'.'.join(_key(part) for part in path)}]"]
@@ -176,11 +223,33 @@ def _toml(value: Toml) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
-def etcd_names(config: Config) -> tuple[str, ...]:
-    """Under which names nodes reach the etcd of this host; () where they need none. For its certificate."""
-    return tuple(dict.fromkeys(urlsplit(url).hostname or "" for url in config.etcd.node_endpoints))
+@dataclass(frozen=True, slots=True)
+class EtcdHere:
+    """The etcd that `init` makes on this computer."""
+
+    # Under which names nodes and other hosts reach it; for its certificate.
+    names: tuple[str, ...] = ()
+    # This computer's address, and those of all hosts of etcd in the configuration's order; empty where it is alone.
+    own: str = ""
+    members: tuple[str, ...] = ()
 
 
-def is_etcd_here(config: Config) -> bool:
-    """Whether the daemon reaches etcd on this computer, as it does where `init` set it up."""
-    return all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints)
+def etcd_hosts(config: Config) -> tuple[str, ...]:
+    """The hosts on which `init` makes one etcd; () where it is on one host, or is made by others. They share a CA."""
+    urls = [urlsplit(url) for url in config.etcd.endpoints]
+    if config.etcd.ca != CA_FILE or len(urls) not in HOST_COUNTS:
+        return ()
+    if any((url.scheme, url.port) != ("https", ETCD_PORT) or not is_address(url.hostname or "") for url in urls):
+        return ()
+    return tuple(url.hostname or "" for url in urls)
+
+
+def etcd_here(config: Config, is_own: Callable[[str], bool]) -> EtcdHere | None:
+    """The etcd of this computer, None where the configuration has it elsewhere. `is_own`: whether an address is of this
+    computer."""
+    nodes = [urlsplit(url).hostname or "" for url in config.etcd.node_endpoints]
+    if all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints):
+        return EtcdHere(tuple(dict.fromkeys(nodes)))
+    members = etcd_hosts(config)
+    own = next((host for host in members if is_own(host)), "")
+    return EtcdHere(tuple(dict.fromkeys([own, *nodes])), own, members) if own else None

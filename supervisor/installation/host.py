@@ -11,11 +11,13 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import StartError
+from supervisor.installation.answers import CA_FILE
+from supervisor.installation.layout import KEY_FILE
 from supervisor.installation.plan import Account, Admit, Facts, File, Folder, Found, Item, Keep, Make, Replace, Step
 
 COMMAND_TIMEOUT_S = 120.0
@@ -95,6 +97,16 @@ class Host:
         """Give what is in a folder to a user."""
         for path in sorted(self._at(folder).iterdir()):
             shutil.chown(path, owner, owner)
+
+    def check_given(self, given: Mapping[Path, bytes]) -> None:
+        """What another host gives must be of the installation that is here, if one is. Raises StartError."""
+        for path in (KEY_FILE, Path(CA_FILE)):
+            there = self._at(path)
+            if path in given and there.exists() and there.read_bytes() != given[path]:
+                raise StartError(
+                    f"nothing was made: {path} of this host is another one, so it belongs to another installation. Is "
+                    "that over? Then do what docs/install.md#remove says first"
+                )
 
     def _at(self, path: Path) -> Path:
         return self.root / path.relative_to("/") if self.root != Path("/") else path

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.config import Config
-from supervisor.installation.answers import ETCD_PORT, HOST_STATE, etcd_names, is_etcd_here
+from supervisor.installation.answers import CA_FILE, HOST_STATE, EtcdHere, https, is_address
 from supervisor.installation.plan import Account, File, Folder, Item
 
 USER = "spotsup"
 ETC = Path("/etc/spotsup")
 STATE = Path(HOST_STATE)
-TLS = STATE / "tls"
+KEY_FILE, TLS = STATE / "cluster.key", STATE / "tls"
+ENVIRONMENT_FILE = ETC / "environment"
+ETCD_DATA = STATE / "etcd"  # as the unit says
+PEER_PORT = 2380
 UNIT_FOLDER = Path("/etc/systemd/system")
 ETCD_UNITS = ("spotsup-etcd.service", "spotsup-certificates.service", "spotsup-certificates.timer")
 UNITS = ("spotsupd.service", *ETCD_UNITS)
@@ -33,6 +35,8 @@ class Secrets:
 
     cluster_key: bytes = field(repr=False)
     etcd_password: bytes = field(repr=False)
+    # What another host of the installation has given: files by their path here. They win over what is made.
+    given: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,19 @@ class Programs:
 
 
 def host_items(
-    config: Config, text: str | None, units: Mapping[str, str], programs: Programs, secrets: Secrets
+    config: Config,
+    text: str | None,
+    units: Mapping[str, str],
+    programs: Programs,
+    secrets: Secrets,
+    here: EtcdHere | None,
 ) -> list[Item]:
     """All of a host, in the order in which it is made: what something else needs comes first.
 
-    `text`: of the configuration; None where the one that is there counts. `units`: the units' texts by name.
+    `text`: of the configuration; None where the one that is there counts. `units`: the units' texts by name. `here`:
+    the etcd of this host, if it has one.
     """
-    here = is_etcd_here(config)
+    given = secrets.given
     items: list[Item] = [
         Account(USER, STATE),
         Folder(ETC, 0o750, group=USER),
@@ -58,14 +68,19 @@ def host_items(
     ]
     if text is not None:
         items.append(File(ETC / "spotsupd.toml", text.encode(), 0o640, group=USER))
-    items.append(File(ETC / "environment", _ENVIRONMENT.encode(), 0o600, seed=True))
+    environment = given.get(ENVIRONMENT_FILE, _ENVIRONMENT.encode())
+    items.append(File(ENVIRONMENT_FILE, environment, 0o600, seed=True, secret=True))
+    if here or Path(CA_FILE) in given:
+        items.append(Folder(TLS, 0o700, USER, USER))
+    kept = dict(given)
     if here:
-        items += [
-            Folder(TLS, 0o700, USER, USER),
-            File(ETC / "etcd.env", etcd_environment(config).encode(), 0o640, group=USER),
-            File(STATE / "etcd.password", secrets.etcd_password, 0o600, USER, USER, seed=True, secret=True),
-            File(STATE / "cluster.key", secrets.cluster_key, 0o600, USER, USER, seed=True, secret=True),
-        ]
+        items.append(File(ETC / "etcd.env", etcd_environment(config, here).encode(), 0o640, group=USER))
+        kept = {STATE / "etcd.password": secrets.etcd_password, KEY_FILE: secrets.cluster_key} | kept
+    items += [
+        File(path, data, 0o600, USER, USER, seed=True, secret=True)
+        for path, data in kept.items()
+        if path.parent in (STATE, TLS)
+    ]
     for name in UNITS if here else UNITS[:1]:
         unit = units[name].replace(UNIT_PROGRAM, str(programs.spotsupd)).replace(UNIT_ETCD, str(programs.etcd))
         items.append(File(UNIT_FOLDER / name, unit.encode(), 0o644))
@@ -81,31 +96,42 @@ def personal_items(config: Config, path: Path, text: str | None, secrets: Secret
     return [*folders, *files]
 
 
-def etcd_environment(config: Config) -> str:
+def etcd_environment(config: Config, here: EtcdHere) -> str:
     """The settings of etcd's unit that depend on the host: /etc/spotsup/etcd.env."""
-    names = etcd_names(config)
-    nodes = [f"https://{f'[{name}]' if ':' in name else name}:{ETCD_PORT}" for name in names]
-    listen = f"https://127.0.0.1:{ETCD_PORT}"
+    listen = https("127.0.0.1")
     # etcd binds addresses only; under a DNS name it is reached on all of them.
-    listens = [url for name, url in zip(names, nodes, strict=True) if _is_address(name)]
-    if len(listens) < len(nodes):
-        listen, listens = f"https://0.0.0.0:{ETCD_PORT}", []
+    listens = [https(name) for name in here.names if is_address(name)]
+    if len(listens) < len(here.names):
+        listen, listens = https("0.0.0.0"), []  # noqa: S104 - with TLS and users
     lines = [
         "# Written by `spotsupd init`, for spotsup-etcd.service and spotsup-certificates.service.",
         f"ETCD_LISTEN_CLIENT_URLS={','.join([listen, *listens])}",
-        f"ETCD_ADVERTISE_CLIENT_URLS={nodes[0] if nodes else listen}",
+        f"ETCD_ADVERTISE_CLIENT_URLS={https(here.names[0]) if here.names else listen}",
         f"ETCD_CERT_FILE={TLS / 'etcd.crt'}",
         f"ETCD_KEY_FILE={TLS / 'etcd.key'}",
         "# Passwords are random and long: a slow hash would only cost time at each of many logins.",
         "ETCD_BCRYPT_COST=4",
-        f"SPOTSUP_ETCD_NAMES={' '.join(names)}",
+        f"SPOTSUP_ETCD_NAMES={' '.join(here.names)}",
+        *(_peers(config, here) if here.members else ()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def peer_url(host: str) -> str:
+    """Where the other hosts' etcds reach that of a host."""
+    return https(host, PEER_PORT)
+
+
+def _peers(config: Config, here: EtcdHere) -> list[str]:
+    """The hosts of one etcd know each other by address; whoever has a certificate of the CA is one of them."""
+    return [
+        f"ETCD_NAME={here.own}",
+        f"ETCD_LISTEN_PEER_URLS={peer_url(here.own)}",
+        f"ETCD_INITIAL_ADVERTISE_PEER_URLS={peer_url(here.own)}",
+        f"ETCD_INITIAL_CLUSTER={','.join(f'{host}={peer_url(host)}' for host in here.members)}",
+        f"ETCD_INITIAL_CLUSTER_TOKEN=spotsup-{config.cluster}",
+        f"ETCD_PEER_CERT_FILE={TLS / 'etcd.crt'}",
+        f"ETCD_PEER_KEY_FILE={TLS / 'etcd.key'}",
+        f"ETCD_PEER_TRUSTED_CA_FILE={CA_FILE}",
+        "ETCD_PEER_CLIENT_CERT_AUTH=true",
+    ]

@@ -22,7 +22,7 @@ from tools.setup.errors import SetupError, output_tail, run
 
 PACKAGES = ("etcd-server", "openssh-client", "pipx")
 OPERATOR = "admin"
-NUMBER = -120  # its address ends in 10: outside of the nodes' part of the network
+NUMBER = -120  # the first one's address ends in 10, a second one's in 11: outside of the nodes' part of the network
 DOWNLOAD_TIMEOUT_S = 900.0
 LOGIN_S = 120.0
 # Of a clone, not part of a distribution.
@@ -94,32 +94,45 @@ def ensure_daemon_wheels(clone: Path, ours: list[Path]) -> Path:
 class Control:
     """The machine. Its operator has sudo, as on a rented one."""
 
-    def __init__(self, root: Path, network: Network, folder: Path, identity: Identity) -> None:
-        self.machine = StockMachine(root, network, folder, "control", NUMBER)
-        self._identity, self._members = identity, network.members
+    def __init__(
+        self, root: Path, network: Network, folder: Path, identity: Identity, name: str = "control", number: int = 0
+    ) -> None:
+        """`number`: among several hosts, from 0."""
+        self.name = name
+        self.machine = StockMachine(root, network, folder, name, NUMBER + number)
+        self._identity, self._network = identity, network
 
-    def boot(self, wheels: dict[Path, str]) -> None:
-        """With folders of wheels. Its firewall lets nodes reach etcd, and nothing else."""
+    @property
+    def address(self) -> str:
+        """Its address."""
+        return self.machine.address
+
+    def boot(self, places: dict[Path, str], *, nodes: bool = True, hosts: bool = False) -> None:
+        """With folders and files at other places. Its firewall lets `nodes` reach etcd, and other `hosts` theirs, and
+        nothing else.
+        """
         key = self._identity.client_key().public
+        admits = [f"ip saddr {self._network.members} tcp dport 2379 accept"] if nodes else []
+        admits += [f"ip saddr {self._network.hosts} tcp dport {{ 2379, 2380 }} accept"] if hosts else []
         self.machine.boot(
-            user_data("control", OPERATOR, key, self._identity.host_key("control")),
-            admits=f"ip saddr {self._members} tcp dport 2379 accept",
-            binds=wheels,
+            user_data(self.name, OPERATOR, key, self._identity.host_key(self.name)),
+            admits="\n".join(admits),
+            binds=places,
         )
         self.machine.await_sshd()
 
     def target(self) -> Target:
         """Its login."""
         return Target(
-            self.machine.address,
+            self.address,
             22,
             OPERATOR,
-            self._identity.host_key("control").public,
+            self._identity.host_key(self.name).public,
             self._identity.client_key().private_openssh,
         )
 
     def run(self, script: str, timeout_s: float = 60.0) -> str:
         """What a script prints, as the operator. Raises CommandError where it fails."""
         limit = time.monotonic() + LOGIN_S + timeout_s
-        with connected(self.target(), "control", time.monotonic, limit) as shell:
+        with connected(self.target(), self.name, time.monotonic, limit) as shell:
             return shell.run(Run(script.strip().splitlines()[0][:60], script, timeout_s)).stdout.strip()

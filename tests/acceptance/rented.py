@@ -152,13 +152,14 @@ class Account:
     def __init__(self, machines: RentedMachines, server: aws.Server) -> None:
         self.machines, self.server, self.cloud = machines, server, server.cloud
 
-    def security_group(self, daemon: str) -> str:
-        """Made as docs/install.md says: the daemon gets in by SSH, and the nodes reach each other. Its id."""
+    def security_group(self, *daemons: str) -> str:
+        """Made as docs/install.md says: the daemons get in by SSH, and the nodes reach each other. Its id."""
         with self.cloud.fleet.lock:
             ec2: Any = self.cloud.fleet.backend("us-east-1")
             vpc = ec2.get_default_vpc().id
             group = ec2.create_security_group("spotsup", "spotsup's nodes", vpc).id
-            ec2.authorize_security_group_ingress(group, "tcp", "22", "22", [{"CidrIp": f"{daemon}/32"}])
+            sources = [{"CidrIp": f"{daemon}/32"} for daemon in daemons]
+            ec2.authorize_security_group_ingress(group, "tcp", "22", "22", sources)
             ec2.authorize_security_group_ingress(group, "-1", "", "", [], source_groups=[{"GroupId": group}])
         return str(group)
 

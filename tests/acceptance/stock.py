@@ -150,7 +150,7 @@ def _must(command: Sequence[str], timeout_s: float) -> None:
 
 
 class Network:
-    """A bridge of this test, with the host at .1 and machines from .130 on."""
+    """A bridge of this test, with the host at .1, daemons' hosts from .10 and machines from .130 on."""
 
     def __init__(self, number: int) -> None:
         """`number`: 0 to 255, such that no other test has it."""
@@ -158,6 +158,7 @@ class Network:
         self.prefix = f"10.231.{number}"
         self.host = f"{self.prefix}.1"
         self.members = f"{self.prefix}.128/25"
+        self.hosts = f"{self.prefix}.8/29"
 
     def up(self) -> None:
         """Make the bridge."""
@@ -245,13 +246,39 @@ class StockMachine:
         """The end of what it has written to its console."""
         return (self._folder / "console.log").read_text(errors="replace")[-3000:]
 
+    def cut_off(self) -> None:
+        """Its cable is out: whoever speaks to it hears nothing, not even a refusal."""
+        _must(["ip", "link", "set", self._cable(), "nomaster"], 30.0)
+
+    def connect(self) -> None:
+        """The cable is back."""
+        _must(["ip", "link", "set", self._cable(), "master", self._network.bridge], 30.0)
+
+    def _cable(self) -> str:
+        """The host's end of it."""
+        (init,) = self._children()
+        shown = run(
+            ["nsenter", "--target", init, "--net", "ip", "-oneline", "link", "show", "host0"],
+            cwd=Path("/"),
+            timeout_s=30.0,
+        )
+        index = shown.stdout.partition("host0@if")[2].partition(":")[0]
+        (found,) = (
+            each.parent.name for each in Path("/sys/class/net").glob("*/ifindex") if each.read_text().strip() == index
+        )
+        return found
+
+    def _children(self) -> list[str]:
+        """Its init, with which the kernel ends all that is in its namespace."""
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+
     def kill(self) -> None:
         """As a cloud takes a machine: at once, without a word."""
         if self._process is None:
             return
         with contextlib.suppress(OSError):
-            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-            for child in children:  # its init, with which the kernel ends all that is in its namespace
+            for child in self._children():
                 os.kill(int(child), signal.SIGKILL)
         try:
             self._process.wait(10.0)

@@ -19,8 +19,10 @@ from supervisor.identity import load_identity
 from supervisor.model import SCHEMA_VERSION
 from tests.acceptance import control
 from tests.acceptance.control import Control, build_wheels, ensure_daemon_wheels
+from tests.acceptance.documented import INSTALL, command
+from tests.acceptance.job_folder import job_folder
 from tests.acceptance.reading import lost_steps, phases, steps_in
-from tests.acceptance.rented import TYPE, Account, account
+from tests.acceptance.rented import Account, account
 from tests.acceptance.stock import REQUIREMENTS, USER, Network, ensure_root, ensure_wheels, wheels_served, why_not
 from tests.support.documents import blocks
 from tests.support.s3 import S3
@@ -40,20 +42,6 @@ STEPS, AGAIN = 800, 20
 STEP_S = 0.1
 Found = TypeVar("Found")
 
-# What a rented cloud wants beyond the job of the README: a type, torch, a place for checkpoints. `desired` is 2, for
-# the computer's sake.
-JOB = """\
-name: {name}
-nodes: {nodes}
-code: examples
-run: char_transformer.py --steps {steps} --step-time {step_s} --log-every 1
-limits: {{hours: 2, app_failures: 3}}
-resources: {{instance_types: [{type}]}}
-environment: requirements.txt
-checkpoints: s3://{bucket}/jobs
-env: {environ}
-"""
-INSTALL = ROOT / "docs" / "install.md"
 _LEFT = """\
 import json, sys
 from pathlib import Path
@@ -115,62 +103,40 @@ class Installation:
         """What spotsupctl answers."""
         return json.loads(self.run(f"sudo spotsupctl {command} -o json"))
 
-    def documented(self, heading: str, begin: str) -> str:
-        """The one command below a heading of docs/install.md that begins so."""
-        lines = [line for block in blocks(INSTALL, "sh") if block.heading == heading for line in block.commands()]
-        (found,) = (line for line in lines if line.startswith(begin))
-        return found
-
     def install(self) -> None:
         """As docs/install.md says; what else is needed comes from an index."""
-        self.run(self.documented("On a host", "sudo systemctl disable --now etcd"))
-        self.run(f"cd /srv/wheels && {self.documented('On a host', 'sudo env PIPX_HOME')}", INSTALL_S)
+        self.run(command("On a host", "sudo systemctl disable --now etcd"))
+        self.run(f"cd /srv/wheels && {command('On a host', 'sudo env PIPX_HOME')}", INSTALL_S)
 
     def initialize(self) -> None:
         """`spotsupd init`, what a person adds to its configuration, and `spotsupd check`."""
-        command = self.documented("On a host", "sudo spotsupd init").replace("10.0.0.5", self.control.machine.address)
-        group = self.account.security_group(self.control.machine.address)
-        command = command.replace("sg-0123456789abcdef0", group)
-        self.run(f"{command} --set endpoint={self.account.server.url} --set ssh_user={USER}", INSTALL_S)
+        init = command("On a host", "sudo spotsupd init").replace("10.0.0.5", self.control.address)
+        init = init.replace("sg-0123456789abcdef0", self.account.security_group(self.control.address))
+        self.run(f"{init} --set endpoint={self.account.server.url} --set ssh_user={USER}", INSTALL_S)
         keys = "\n".join(f"{key}={value}" for key, value in self.account.server.environ.items() if "MOTO" not in key)
         node = f'[node]\nwheelhouse = "{self.wheelhouse}"\n'
         self.run(
             f"sudo tee -a /etc/spotsup/environment >/dev/null <<'END'\n{keys}\nEND\n"
             f"sudo tee -a /etc/spotsup/spotsupd.toml >/dev/null <<'END'\n\n{node}END\n"
         )
-        checked = self.run(self.documented("On a host", "sudo systemd-run"))
+        checked = self.run(command("On a host", "sudo systemd-run"))
         assert {line.split()[0] for line in checked.splitlines()} == {"ok"}, checked
-        self.run(self.documented("On a host", "sudo systemctl enable --now spotsupd"))
-        assert "leader" in self.run(self.documented("On a host", "sudo spotsupctl daemon status"))
+        self.run(command("On a host", "sudo systemctl enable --now spotsupd"))
+        assert "leader" in self.run(command("On a host", "sudo spotsupctl daemon status"))
         # a member of the daemon's group needs no sudo, and no setting
         self.run("sudo useradd --create-home --groups spotsup ann")
         assert "leader" in self.run("cd / && sudo -u ann spotsupctl daemon status")
 
     def submit(self, name: str, nodes: str, steps: int) -> None:
         """The job of the README, by one command."""
-        environ = self.s3.environ | {"AWS_ENDPOINT_URL": self.s3.url, "GLOO_SOCKET_IFNAME": "host0"}
-        job = JOB.format(
-            name=name,
-            nodes=nodes,
-            steps=steps,
-            step_s=STEP_S,
-            type=TYPE,
-            bucket=self.s3.bucket,
-            environ=json.dumps(environ | {"OMP_NUM_THREADS": "1"}),
-        )
-        requirements = "\n".join(REQUIREMENTS)
-        self.run(
-            "mkdir -p job && cp -r /srv/examples job/\n"
-            f"cat >job/job.yaml <<'END'\n{job}END\n"
-            f"cat >job/examples/requirements.txt <<'END'\n{requirements}\nEND\n"
-        )
+        self.run(job_folder(name, nodes, steps, STEP_S, self.s3))
         assert self.run("cd job && sudo spotsupctl submit job.yaml") == name
 
     def upgrade(self, wheels: str) -> None:
         """As docs/install.md says."""
-        self.run(f"cd {wheels} && {self.documented('Upgrade', 'sudo env PIPX_HOME')}", INSTALL_S)
-        self.run(self.documented("Upgrade", "sudo spotsupd init"))
-        self.run(self.documented("Upgrade", "sudo systemctl restart"))
+        self.run(f"cd {wheels} && {command('Upgrade', 'sudo env PIPX_HOME')}", INSTALL_S)
+        self.run(command("Upgrade", "sudo spotsupd init"))
+        self.run(command("Upgrade", "sudo systemctl restart"))
 
     # -- looking -----------------------------------------------------------------------------------------------
 

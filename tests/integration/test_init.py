@@ -227,3 +227,47 @@ def test_what_cannot_work_is_said_before_anything_is_made(tmp_path: Path) -> Non
     assert "nothing was made: /etc/spotsup is a file: move it away" in lines[0]
     assert "203.0.113.77 is no address of this computer" in lines[1]
     assert "`apt-get install etcd-server`, then repeat" in lines[2]
+
+
+@as_root
+@pytest.mark.long
+def test_a_further_host_takes_what_the_first_one_gives_and_nothing_else(tmp_path: Path) -> None:
+    said = host(
+        f"""
+        cd /
+        ! spotsupd join-file >"$box/none"
+        [ ! -s "$box/none" ]
+        spotsupd init {AWS} >/dev/null
+        echo 'AWS_ACCESS_KEY_ID=x' >/etc/spotsup/environment
+        spotsupd join-file >"$box/given"
+        ! spotsupd init --join - --cloud aws <"$box/given"
+        ! spotsupd init --join - </dev/null
+        ! spotsupd init --cloud aws --region us-east-1 --etcd-host 10.255.1.1 --etcd-host 10.255.1.2 \\
+            --etcd-host 10.255.1.3 --replace
+        rm /var/lib/spotsup/cluster.key
+        head -c 32 /dev/zero >/var/lib/spotsup/cluster.key
+        ! spotsupd init --join - <"$box/given"
+        rm -r /var/lib/spotsup /etc/spotsup
+        echo == joined
+        spotsupd init --join - <"$box/given"
+        echo == files
+        stat --format '%A %U:%G %n' etc/spotsup/* var/lib/spotsup/* var/lib/spotsup/tls/*
+        cat /etc/spotsup/environment
+        spotsupd join-file | diff "$box/given" - && echo the same
+        """,
+        tmp_path,
+    )
+    refused, joined, files = re.split(r"== \w+\n", said)
+    for text in (
+        "cannot read the configuration /etc/spotsup/spotsupd.toml",
+        "of the options only --replace and --dry-run go with it",
+        "--join got nothing: the command before the pipe has failed",
+        "none of 10.255.1.1, 10.255.1.2, 10.255.1.3 is an address of this computer",
+        "/var/lib/spotsup/cluster.key of this host is another one, so it belongs to another installation",
+    ):
+        assert text in refused
+    assert "copy" not in joined
+    assert "made a certificate for" in joined, "by the CA that is there"
+    assert "-rw------- spotsup:spotsup var/lib/spotsup/cluster.key" in files
+    assert "-rw------- spotsup:spotsup var/lib/spotsup/tls/ca.crt" in files
+    assert "AWS_ACCESS_KEY_ID=x\nthe same\n" in files

@@ -45,7 +45,8 @@ NOT_RUN = {
     },
     INSTALL: {
         "sudo -E": "needs an account: tests/integration/test_init_account.py runs `init --account` and `destroy`",
-        "sudo": "needs root on a host of its own, and changes it: tests/acceptance/test_story.py runs them there",
+        "sudo": "needs root on a host of its own, and changes it: tests/acceptance runs them there",
+        "ssh 10.0.0.5": "needs two hosts: tests/acceptance/test_hosts.py runs it there",
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
         "pipx install": "needs a package index",
     },
