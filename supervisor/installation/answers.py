@@ -161,7 +161,9 @@ def check_etcd_hosts(answers: Answers) -> None:
     """Raises UsageError where they make no etcd that outlives one of them."""
     hosts = answers.etcd_hosts
     if answers.kind != "host" or answers.cloud not in rented():
-        raise UsageError("--etcd-host is for hosts that rent machines: --kind host, and --cloud aws, gcp or azure")
+        raise UsageError(
+            "--etcd-host is for hosts (--kind host) that rent machines: the local cloud's are processes of one host"
+        )
     if answers.address:
         raise UsageError("--etcd-host names this computer, too: leave --address out")
     if len(set(hosts)) != len(hosts) or len(hosts) not in HOST_COUNTS:

@@ -33,6 +33,20 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 INSTALL_S, TRAIN_S, TAKEOVER_S, HEARD_S, RELEASE_S = 180.0, 400.0, 60.0, 180.0, 120.0
 JOB, STEPS, STEP_S = "keeper", 100_000, 0.2
 SECTION = "Several daemons"
+INSTALL = "sudo env UV_TOOL_DIR=/opt/spotsup UV_TOOL_BIN_DIR=/usr/local/bin uv tool install --python"
+_MEMBERS = """\
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from supervisor.config import load_config
+from supervisor.journal.connection import login_of
+login = login_of(load_config(Path("/etc/spotsup/spotsupd.toml")))
+for endpoint in login.endpoints:
+    with closing(replace(login, endpoints=(endpoint,)).connect()) as etcd:
+        etcd.get("/")
+        count = len(etcd.call("/v3/cluster/member/list", {})["members"])
+print(count, "members answer")
+"""
 Found = TypeVar("Found")
 
 
@@ -75,7 +89,7 @@ class Hosts:
         host.run("sudo cloud-init status --wait", 120.0)
         host.run(command("On a host", "sudo systemctl disable --now etcd"))
         host.run(command("With uv", "sudo env PIPX_HOME"), INSTALL_S)
-        host.run(f"cd /srv/wheels && {command('With uv', 'sudo env UV_TOOL_DIR')}", INSTALL_S)
+        host.run(f"cd /srv/wheels && {command('With uv', INSTALL)}", INSTALL_S)
         return host
 
     def operator(self, line: str) -> str:
@@ -279,9 +293,8 @@ def replace_the_lost_host(hosts: Hosts, second: Control, first: Control) -> Cont
     hosts.passed("a new host boots, and has spotsup")
     assert "a new one takes its place" in hosts.join(lost, via=hosts.hosts.index(first))
     hosts.start(hosts.hosts[lost])
-    health = "sudo -u spotsup sh -c 'ETCDCTL_API=3 etcdctl --cacert=/var/lib/spotsup/tls/ca.crt --user=spotsupd:$(cat "
-    health += "/var/lib/spotsup/etcd.password) --endpoints=https://127.0.0.1:2379 endpoint health --cluster' 2>&1"
-    assert first.run(health).count("is healthy") == 3
+    ask = f"sudo -u spotsup /opt/spotsup/spotsup/bin/python - <<'END'\n{_MEMBERS}END\n"
+    assert first.run(ask) == "3 members answer"
     hosts.passed("it has the lost one's place")
     return hosts.hosts[lost]
 

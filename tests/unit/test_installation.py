@@ -268,7 +268,7 @@ def test_an_etcd_that_others_made_is_left_to_them() -> None:
         ({"etcd_hosts": (*HOSTS[:2], "127.0.0.1")}, "give each host's IP address"),
         ({"address": "10.0.0.5"}, "leave --address out"),
         ({"kind": "personal"}, "--kind host"),
-        ({"cloud": "local", "section": {}}, "aws, gcp or azure"),
+        ({"cloud": "local", "section": {}}, "are processes of one host"),
     ],
 )
 def test_hosts_that_make_no_etcd_that_outlives_one_are_refused(change: dict[str, object], message: str) -> None:
