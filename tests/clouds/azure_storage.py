@@ -125,6 +125,10 @@ class Storage:
         del self.inside[key]
         self._gone[key] = self.late
 
+    def hide(self, account: str, listings: int) -> None:
+        """Leave an account out of so many listings."""
+        self._young[f"list {account}"] = listings
+
     def close(self, subnet: str) -> None:
         """The subnet is deleted: the rules that name it are dead, also for a new one of that name."""
         for account in self.accounts.values():

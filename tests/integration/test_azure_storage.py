@@ -280,3 +280,14 @@ def test_a_lost_listing_of_accounts_is_asked_for_again(server: Any, how: str) ->
     made(opening)
     server.cloud.fail_next("Microsoft.Storage/storageAccounts/read", how)
     assert offers(server, opening, REGION, "westus2") == {REGION}
+
+
+def test_an_account_of_someone_else_that_is_listed_late_is_not_taken_over(server: Any) -> None:
+    """A PUT would write its tags anew."""
+    made(opened(server, FULL))
+    name = files(server)
+    storage(server).accounts[name]["tags"] = {}
+    storage(server).hide(name, 50)
+    with pytest.raises(ProvisionerError, match="nothing was made: give --cluster another name, or delete it"):
+        made(opened(server, FULL))
+    assert storage(server).accounts[name]["tags"] == {}

@@ -16,6 +16,7 @@ from provisioners.azure.account.wanted import (
     BLOBS,
     ENDPOINTS,
     FILES,
+    SHARE,
     SHARE_GIB,
     Storage,
     container_of,
@@ -240,5 +241,5 @@ class StorageAccounts:
         """What job files say, for people."""
         for region in self._settings.regions if self._wish.shared_storage else ():
             name = files_name(self._settings, self._wish.owner, region)
-            source = f"{name}.file.core.windows.net:/{name}/share"
+            source = f"{name}.file.core.windows.net:/{name}/{SHARE}"
             yield f'in job files:  storage: [{{mount: /mnt/shared, nfs: "{source}"}}]     # in {region}'
