@@ -34,7 +34,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.0)
 session = Session({"model": model, "optimizer": optimizer}, every_steps=20)
 data = torch.utils.data.TensorDataset(torch.ones(4000, 1))
 for (batch,) in session.loader(data, global_batch=2, epochs=1000):
-    (session.weight * -model(batch).mean()).backward()
+    session.backward(-model(batch).mean())
     optimizer.step()
     optimizer.zero_grad()
     if session.rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -35,6 +36,7 @@ RUN_BY = {
     "yield_file.py": "test_a_job_runs_the_script_with_files_in_the_environment",
     "not_elastic.py": "test_examples.py",
     "elastic.py": "test_plain_python_runs_the_scripts_with_a_session",
+    "accumulating.py": "test_the_script_with_epochs_and_micro_batches",
     "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
     "tensor_parallel.py": "test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks",
     "with_lightning.py": "make test-frameworks",
@@ -57,6 +59,14 @@ def test_every_script_of_the_document_is_run_by_a_test(block: Block) -> None:
 def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path) -> None:
     printed = alone(script(name, tmp_path), tmp_path)
     assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
+
+
+def test_the_script_with_epochs_and_micro_batches(tmp_path: Path) -> None:
+    ended = re.findall(
+        r"rank 0: epoch (\d) ended with loss ([\d.]+)", alone(script("accumulating.py", tmp_path), tmp_path)
+    )
+    assert [number for number, _ in ended] == ["0", "1", "2"]
+    assert float(ended[2][1]) < float(ended[0][1])
 
 
 @pytest.mark.timeout(400)  # dozens of collectives per step: 75 s on a very busy machine

@@ -8,7 +8,6 @@ import resource
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,21 +130,21 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         # the start method of ranks would make them children of the ranks' server, which outlive their rank
         multiprocessing_context="fork" if job.workers else None,
     )
-    while session.steps_done < job.steps and (batch := next(batches, None)) is not None:
-        pieces = [(batch, session.weight, True)] if job.micro_batch is None else batch
-        for (x, y), weight, last in pieces:
-            with nullcontext() if last or job.world == 1 else model.no_sync():
-                loss = nn.functional.mse_loss(model(x), y)
-                (weight * loss).backward()
+    for x, y in batches:
+        if session.steps_done == job.steps:
+            break
+        session.backward(nn.functional.mse_loss(model(x), y))
+        if session.accumulating:
+            continue
         optimizer.step()
         optimizer.zero_grad()
-        _audit(job, session, loss.item())
+        _audit(job, session)
         time.sleep(job.step_s)
         if job.die_after == session.steps_done + 1:
             while not (job.folder / "checkpoints" / "LATEST").exists():  # a checkpoint is written beside training
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
-        session.step(loss)
+        session.step()
         while job.evaluate_after == session.steps_done:
             time.sleep(0.01)
             session.checkpoint_point()
@@ -153,13 +152,13 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         session.checkpoint_point()
 
 
-def _audit(job: Rank, session: Session, loss: float) -> None:
+def _audit(job: Rank, session: Session) -> None:
     """Ranks that compute samples which another one counts write elsewhere, the same."""
     part = job.rank % job.tensor_parallel
     folder = job.folder / (f"audit.{part}" if part else "audit")
     folder.mkdir(exist_ok=True)
     step = session.steps_done + 1
     line: dict[str, Any] = {"t": time.time(), "round": job.round, "rank": job.rank, "world": job.world, "step": step}
-    line |= {"epoch": session.epoch, "indices": session.indices, "loss": loss}
+    line |= {"epoch": session.epoch, "indices": session.indices, "loss": float(session.loss)}
     with (folder / f"{job.round}.{job.rank}").open("a") as file:
         file.write(json.dumps(line) + "\n")

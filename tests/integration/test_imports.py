@@ -56,7 +56,7 @@ def test_public_packages_load_no_torch() -> None:
 
 def test_a_session_is_imported_from_either_package() -> None:
     top, session = importlib.import_module("spotsup_trainer"), importlib.import_module("spotsup_trainer.session")
-    names = ("MicroBatch", "Session", "SessionError")
+    names = ("Session", "SessionError")
     assert {*names} < {*top.__all__}
     assert session.__all__ == [*names]
     assert all(getattr(top, name) is getattr(session, name) for name in names)

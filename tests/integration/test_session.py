@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from spotsup_trainer import wire
-from spotsup_trainer.session import MicroBatch, Session, SessionError
+from spotsup_trainer.session import Session, SessionError
 from spotsup_trainer.session.checkpoint_dir import CheckpointError
 from spotsup_trainer.session.peers import Peers
 from torch import nn
@@ -82,7 +83,7 @@ def test_what_the_loader_gives_is_what_is_counted(tmp_path: Path) -> None:
 
 def test_a_batch_without_a_step_is_given_again_but_one_that_was_skipped_is_not(tmp_path: Path) -> None:
     one = session(tmp_path)
-    batches = one.loader(TEN, global_batch=2, shuffle=False)
+    batches = iter(one.loader(TEN, global_batch=2, shuffle=False))
     next(batches)
     one.step()
     next(batches)  # skipped, as after a loss that is not a number: the next step counts it as used
@@ -103,24 +104,33 @@ def test_epochs_are_counted_over_all_calls(tmp_path: Path) -> None:
     assert (one.steps_done, one.epoch) == (4, 2)
 
 
-def test_micro_batches() -> None:
+def test_micro_batches_have_the_weight_of_their_samples_and_one_step_together() -> None:
     one = session(None)
-    pieces: list[MicroBatch] = next(one.loader(TEN, global_batch=10, micro_batch=4, shuffle=False))
-    assert [piece.data.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert [piece.weight for piece in pieces] == [0.4, 0.4, 0.2]
-    assert [piece.last for piece in pieces] == [False, False, True]
+    seen = []
+    for batch in one.loader(TEN, global_batch=10, micro_batch=4, shuffle=False):
+        seen.append((batch.tolist(), one.weight, one.accumulating))
+        assert one.indices == list(range(10))
+        if one.accumulating:
+            with pytest.raises(
+                SessionError, match=r"after micro-batch \d of 3: go on with the next one while session.acc"
+            ):
+                one.step()
+            continue
+        one.step()
+    assert seen == [([0, 1, 2], 0.3, True), ([3, 4, 5], 0.3, True), ([6, 7, 8, 9], 0.4, False)]
+    assert one.steps_done == 1
 
 
 def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
     one = session(tmp_path)
-    next(one.loader(TEN, global_batch=4, seed=5))
+    next(iter(one.loader(TEN, global_batch=4, seed=5)))
     one.step()
     one.finish()
     again = session(tmp_path)
     for seed, shuffle in ((6, True), (5, False)):
-        with pytest.raises(SessionError, match=r"epoch 0 was begun with length, seed, shuffle = \(10, 5, True\)"):
+        with pytest.raises(SessionError, match=r"epoch 0 was begun with length, seed, order = \(10, 5, shuffled\)"):
             again.loader(TEN, global_batch=4, seed=seed, shuffle=shuffle)
-    with pytest.raises(SessionError, match=r"this loader has \(9, 5, True\)"):
+    with pytest.raises(SessionError, match=r"this loader has \(9, 5, shuffled\)"):
         again.loader(TEN[:9], global_batch=4, seed=5)
     # another batch size is fine: the offset counts samples
     assert sum(len(batch) for batch in again.loader(TEN, global_batch=3, seed=5)) == 6
@@ -276,7 +286,7 @@ def test_progress_is_written_first_then_not_too_often_then_last(tmp_path: Path) 
     assert (tmp_path / "SESSION").exists()
     assert not (tmp_path / "PROGRESS").exists()
     reported = []
-    batches = one.loader(TEN, global_batch=4, epochs=9)
+    batches = iter(one.loader(TEN, global_batch=4, epochs=9))
     for _ in range(7):
         next(batches)
         clock.now += 0.09
@@ -404,3 +414,157 @@ def test_a_job_without_a_checkpoint_directory_is_warned(tmp_path: Path, capfd: p
     with pytest.raises(SystemExit):
         one.step()
     assert json.loads((tmp_path / "PARKED").read_text()) == {"step": 2, "saved": False}
+
+
+# -- epochs, counters, gradients ---------------------------------------------------------------------------
+
+
+def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:
+    """Number, length and batches of each epoch, with a step after each batch."""
+    found = []
+    for epoch in one.loader(TEN, global_batch=4, epochs=epochs, shuffle=False, **options).epochs():
+        length, batches = len(epoch), []
+        for batch in epoch:
+            batches.append(batch.tolist())
+            one.step()
+        found.append((epoch.number, length, batches))
+    return found
+
+
+WHOLE = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_epochs_are_loops_of_their_own_and_go_on_where_training_stopped(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    batches = one.loader(TEN, global_batch=4, epochs=3, shuffle=False)
+    assert (len(batches), batches.steps_per_epoch) == (9, 3)
+    first = next(batches.epochs())
+    next(iter(first))
+    one.step()
+    assert (len(first), len(batches)) == (2, 8)
+    with pytest.raises(SessionError, match="epoch 0 is iterated over twice"):
+        iter(first)
+    one.finish()
+    assert numbers_of(session(tmp_path), 3) == [(0, 2, WHOLE[1:]), (1, 3, WHOLE), (2, 3, WHOLE)]
+
+
+def test_what_follows_an_epoch_is_done_again_if_it_was_interrupted(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    for epoch in one.loader(TEN, global_batch=4, epochs=2, shuffle=False).epochs():
+        for _ in epoch:
+            one.step()
+        if epoch.number == 0:
+            one.finish()
+            break  # as if the machine had gone during the evaluation
+    again = session(tmp_path)
+    assert numbers_of(again, 2) == [(0, 0, []), (1, 3, WHOLE)]
+    again.finish()
+    assert numbers_of(session(tmp_path), 2) == []
+    assert numbers_of(session(tmp_path), 3) == [(2, 3, WHOLE)]
+
+
+def test_an_epoch_that_is_left_early_is_over() -> None:
+    one = session(None)
+    seen = []
+    for epoch in one.loader(TEN, global_batch=4, epochs=3, shuffle=False).epochs():
+        for batch in epoch:
+            seen.append((epoch.number, batch.tolist()))
+            one.step()
+            if epoch.number == 1:
+                break
+    assert [batch for number, batch in seen if number == 1] == WHOLE[:1]
+    assert [batch for number, batch in seen if number == 2] == WHOLE
+    assert (one.steps_done, one.epoch) == (7, 3)
+
+
+def test_batches_of_the_programs_own() -> None:
+    one = session(None)
+    own = [[3, 1], [9, 8, 7], [0]]
+    batches = one.loader(TEN, batch_sampler=own, epochs=2)
+    assert (len(batches), batches.steps_per_epoch) == (6, 3)
+    seen = []
+    for batch in batches:
+        seen.append(batch.tolist())
+        one.step()
+    assert seen == own * 2
+    wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="either a global_batch or a batch_sampler"):
+            one.loader(TEN, **wrong)
+    with pytest.raises(ValueError, match="micro_batch is 0"):
+        one.loader(TEN, global_batch=2, micro_batch=0)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("micro_batch", [None, 1, 3])
+def test_gradients_are_those_of_the_mean_over_the_batch(micro_batch: int | None, *, counted: bool) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    one = Session({"model": model}, environ={})
+    for batch in one.loader(TEN.float(), global_batch=10, micro_batch=micro_batch, shuffle=False):
+        loss = model(batch.unsqueeze(1)).mean()
+        one.backward(loss, count=len(batch) if counted else None)
+    assert model.weight.grad.item() == pytest.approx(4.5)
+    assert float(one.loss) == pytest.approx(4.5 * model.weight.item())
+
+
+def test_each_counted_item_has_the_same_weight() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    one = Session({"model": model}, environ={})
+    for batch in one.loader(TEN.float(), global_batch=10, micro_batch=5, shuffle=False):
+        real = batch[batch >= 3]  # the others are padding
+        one.backward(model(real.unsqueeze(1)).mean(), count=torch.tensor(len(real)))
+    assert model.weight.grad.item() == pytest.approx(6.0)  # of 3 to 9
+    mixed = iter(one.loader(TEN.float(), global_batch=10, micro_batch=5, epochs=9))
+    one.step()
+    one.backward(model(next(mixed).unsqueeze(1)).mean())
+    with pytest.raises(SessionError, match="for some micro-batches of a step only"):
+        one.backward(model(next(mixed).unsqueeze(1)).mean(), count=5)
+
+
+def test_a_scaler_scales_gradients_and_not_the_loss_that_is_shown() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    one = Session({"model": model}, environ={})
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for batch in one.loader(TEN.float(), global_batch=10):
+        one.backward(model(batch.unsqueeze(1)).mean(), scaler=scaler)
+    assert model.weight.grad.item() == pytest.approx(8 * 4.5)
+    assert float(one.loss) == pytest.approx(4.5 * model.weight.item())
+
+
+def test_dicts_are_kept_and_random_numbers_if_asked(tmp_path: Path) -> None:
+    best: dict[str, Any] = {"accuracy": 0.0}
+    one = Session({"best": best}, checkpoints=tmp_path, environ={})
+    best.update(accuracy=0.75, name="first")
+    one.step()
+    assert one.save()
+    assert saved_steps(tmp_path) == [1]
+    found: dict[str, Any] = {"other": 1}
+    torch.manual_seed(3)
+    expected = float(torch.rand(1))
+    torch.manual_seed(3)
+    Session({"best": found}, checkpoints=tmp_path, environ={}, rng="keep")
+    assert float(torch.rand(1)) == expected
+    assert found == {"accuracy": 0.75, "name": "first"}
+    with pytest.raises(ValueError, match="rng is 'mine'"):
+        Session({}, environ={}, rng="mine")  # type: ignore[arg-type]  # what a caller may do
+    assert not Session({}, environ={}).save()
+
+
+def test_what_a_program_still_does_before_it_parks_is_bounded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = session(None, environ=job(tmp_path) | {"SPOTSUP_TIMES_FILE": str(tmp_path / "TIMES")}, park_timeout_s=0.01)
+    said: list[str] = []
+    never = threading.Event()
+    one.on_park(lambda: said.append("sent"))
+    one.on_park(lambda: 1 / 0)
+    one.on_park(never.wait, budget_s=0.05)
+    (tmp_path / "YIELD").touch()
+    with pytest.raises(SystemExit, match="parked after step 1"):
+        one.step()
+    never.set()
+    assert said == ["sent"]
+    printed = capfd.readouterr().err
+    assert "ZeroDivisionError" in printed
+    assert "on_park() has not ended within 0.05 s" in printed
+    assert json.loads((tmp_path / "TIMES").read_text())["step_s"] >= 10.0

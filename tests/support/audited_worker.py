@@ -59,11 +59,11 @@ def train(options: argparse.Namespace) -> None:
     audit: Any = None
     with Session({"model": model, "optimizer": optimizer}, every_steps=options.every) as session:
         head = {"round": session.round, "rank": session.rank, "world": session.world}
-        batches = session.loader(Samples(), global_batch=GLOBAL_BATCH, epochs=ENDLESS)
+        batches = iter(session.loader(Samples(), global_batch=GLOBAL_BATCH, epochs=ENDLESS))
         while session.steps_done < _last_step(options.until):
             index, x, y = next(batches)
             loss = model(index, x, y)
-            (session.weight * loss).backward()
+            session.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
             audit = audit or _audit_file(options.audit, session.round)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.session.audit import AuditError, Line, RoundChange, analyse, parse
-from spotsup_trainer.session.sampler import Cursor, Plan, order, shares
+from spotsup_trainer.session.sampler import Cursor, Part, Plan, steps
 
 PLAN = Plan(length=20, global_batch=6, seed=3)  # steps of 6, 6, 6, 2
 
@@ -19,11 +19,11 @@ def rounds(*spans: tuple[int, int, int]) -> list[Line]:
     for number, (world, first, last) in enumerate(spans, start=1):
         now += 10
         for rank in range(world):
-            steps = list(shares(PLAN, Cursor(), rank, world, epochs=50))
+            taken = list(steps(PLAN, Cursor(), Part(rank, world), 50, None))
             for step in range(first, last + 1):
-                share = steps[step - 1]
-                samples = order(PLAN, share.epoch, share.positions) if share.counted else []
-                lines.append(Line(now + step - first, number, rank, world, step, share.epoch, tuple(samples), 1 / step))
+                mine = taken[step - 1]
+                counted = tuple(mine.counted)
+                lines.append(Line(now + step - first, number, rank, world, step, mine.epoch, counted, 1 / step))
         now += last - first
     return lines
 

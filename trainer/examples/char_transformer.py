@@ -6,7 +6,7 @@ Real data that every machine has, and a loss that falls within a minute on two C
     torchrun --nproc-per-node 2 char_transformer.py          several
     spotsupctl submit ... -- char_transformer.py             on spot machines that come and go
 
-What makes it survive them are the four lines marked with (1) to (4).
+What makes it survive them are the lines marked with (1) to (5).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import os
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # its name everywhere
-from spotsup_trainer.session import MicroBatch, Session
+from spotsup_trainer.session import Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -93,7 +93,7 @@ class Audit:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = (folder / f"round{session.round:04d}_rank{session.rank:04d}.jsonl").open("a")
 
-    def completed(self, epoch: int, indices: list[int], loss: float) -> None:
+    def completed(self) -> None:
         """Call it between the optimizer's step and the session's: the session may park and not come back."""
         if self._file is None:
             return
@@ -103,9 +103,9 @@ class Audit:
             "rank": self._session.rank,
             "world": self._session.world,
             "step": self._session.steps_done + 1,
-            "epoch": epoch,
-            "indices": indices,
-            "loss": loss,
+            "epoch": self._session.epoch,
+            "indices": self._session.indices,
+            "loss": float(self._session.loss),
         }
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -116,22 +116,6 @@ def loss_of(model: nn.Module, windows: torch.Tensor, device: torch.device) -> to
     windows = windows.to(device)
     scores = model(windows[:, :-1])
     return F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
-
-
-def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, pieces: list[MicroBatch], device: torch.device
-) -> float:
-    """One optimizer step over this rank's share, in one or several micro-batches; the share's mean loss."""
-    total, samples = 0.0, 0
-    for data, weight, last in pieces:
-        # gradients are averaged over ranks once per step, with the last micro-batch
-        with nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
-            loss = loss_of(model, data, device)
-            (weight * loss).backward()
-        total, samples = total + loss.item() * len(data), samples + len(data)
-    optimizer.step()
-    optimizer.zero_grad()
-    return total / samples
 
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
@@ -156,17 +140,26 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         seed=options.seed,
         micro_batch=options.micro_batch,
     )
-    while session.steps_done < options.steps and (pieces := next(batches, None)) is not None:
-        started = time.monotonic()
-        epoch = session.epoch
-        loss = train_step(model, optimizer, pieces, device)
+    started = time.monotonic()
+    for batch in batches:
+        session.backward(loss_of(model, batch, device))  # (3) of the mean over the global batch
+        if session.accumulating:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
         # not part of training: makes a demonstration slow enough to watch, on any machine
         time.sleep(max(0.0, options.step_time - (time.monotonic() - started)))
-        audit.completed(epoch, session.indices, loss)
-        session.step(loss)  # (3) one call per step
+        audit.completed()
+        session.step()  # (4) one call per step
         if session.rank == 0 and (session.steps_done % options.log_every == 0 or session.steps_done == options.steps):
-            print(f"step {session.steps_done} round {session.round} world {session.world} loss {loss:.2f}", flush=True)
-    session.finish()  # (4) the last checkpoint
+            print(
+                f"step {session.steps_done} round {session.round} world {session.world} loss {session.loss:.2f}",
+                flush=True,
+            )
+        if session.steps_done >= options.steps:
+            break
+        started = time.monotonic()
+    session.finish()  # (5) the last checkpoint
 
 
 @contextmanager

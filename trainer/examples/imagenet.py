@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 8 imagenet.py --data /mnt/imagenet/train       one machine
     spotsupctl submit ... -- imagenet.py --data /mnt/imagenet/train          on spot machines that come and go
 
-Plain DDP; what makes it survive its machines are the lines marked with (1) to (4).
+Plain DDP; what makes it survive its machines are the lines marked with (1) to (5).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,27 +148,15 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
         self._mean, self._std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
 
-    def step(self, pieces: list[tuple[Any, float, bool]], lr: float) -> torch.Tensor:
-        """One optimizer step over this rank's share, in one or several micro-batches; the share's mean loss.
-
-        A micro-batch: images and labels, the factor for their mean loss, and whether it is the last.
-        """
+    def step(self, lr: float) -> None:
+        """The optimizer's step, with the gradients that there are."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        total, samples = torch.zeros((), device=self._device), 0
-        for (images, labels), weight, last in pieces:
-            # gradients are averaged over ranks once per step, with the last micro-batch
-            alone = not isinstance(self.model, DistributedDataParallel)
-            with nullcontext() if last or alone else self.model.no_sync():
-                loss = self._loss(images, labels)
-                self.scaler.scale(weight * loss).backward()
-            total, samples = total + loss.detach() * len(labels), samples + len(labels)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        return total / samples
 
-    def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         images = images.to(self._device, non_blocking=True).float()
         images = ((images - self._mean) / self._std).contiguous(memory_format=self._layout)
         labels = labels.to(self._device, non_blocking=True)
@@ -181,9 +169,9 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(options.seed)
     make_model, size = MODELS[options.model]
     size = options.image_size or size
-    images = FakeImages(options.fake_data, size) if options.fake_data else ImageFolder(options.data, size)
-    trainer = Trainer(make_model(images.classes), options, device)
-    total = options.epochs * (len(images) // options.global_batch)
+    data = FakeImages(options.fake_data, size) if options.fake_data else ImageFolder(options.data, size)
+    trainer = Trainer(make_model(data.classes), options, device)
+    total = options.epochs * (len(data) // options.global_batch)
 
     session = Session(  # (1) resumes from the newest checkpoint
         {"model": trainer.model, "optimizer": trainer.optimizer, "scaler": trainer.scaler},
@@ -191,7 +179,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         every_steps=options.checkpoint_every,
     )
     batches = session.loader(  # (2) this rank's share of what is left
-        images,
+        data,
         global_batch=options.global_batch,
         micro_batch=options.micro_batch,
         epochs=options.epochs,
@@ -201,18 +189,23 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         pin_memory=device.type == "cuda",
     )
     curves = Curves(options.tensorboard, session.rank, session.steps_done + 1)
-    for pieces in batches:
-        started = time.monotonic()
+    started = time.monotonic()
+    for images, labels in batches:
+        session.backward(trainer.loss(images, labels), scaler=trainer.scaler)  # (3) of the mean over the global batch
+        if session.accumulating:
+            continue
         step = session.steps_done + 1
         lr = learning_rate(step, options.warmup, total, options.lr)
-        loss = trainer.step(pieces, lr)
+        trainer.step(lr)
         if session.rank == 0 and (step % options.log_every == 0 or step == total):
+            loss = float(session.loss)
             print(f"step {step} epoch {session.epoch} world {session.world} lr {lr:.6f} loss {loss:.6f}", flush=True)
-            curves.add(step, {"loss": float(loss), "lr": lr, "processes": session.world})
+            curves.add(step, {"loss": loss, "lr": lr, "processes": session.world})
         # not part of training: makes a demonstration slow enough to watch, on any machine
         time.sleep(max(0.0, options.step_time - (time.monotonic() - started)))
-        session.step(loss)  # (3) one call per step
-    session.finish()  # (4) the last checkpoint
+        session.step()  # (4) one call per step
+        started = time.monotonic()
+    session.finish()  # (5) the last checkpoint
 
 
 @contextmanager

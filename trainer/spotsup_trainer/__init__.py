@@ -2,8 +2,8 @@
 
 Public, for training scripts:
 
-    from spotsup_trainer import MicroBatch, Session, SessionError
-    from spotsup_trainer.session import MicroBatch, Session, SessionError
+    from spotsup_trainer import Session, SessionError
+    from spotsup_trainer.session import Session, SessionError
     from spotsup_trainer.session.audit import analyse, parse
     from spotsup_trainer.callbacks import SpotsupLightningCallback, SpotsupTrainerCallback
 
@@ -26,9 +26,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotsup_trainer.session import MicroBatch, Session, SessionError
+    from spotsup_trainer.session import Session, SessionError
 
-__all__ = ["MicroBatch", "Session", "SessionError", "__version__"]
+__all__ = ["Session", "SessionError", "__version__"]
 # The version of both distributions. Besides, pyproject.toml pins spotsup-trainer to it.
 __version__ = "0.1.0"
 
@@ -36,4 +36,4 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("spotsup_trainer.session.session"), name)
+    return getattr(importlib.import_module("spotsup_trainer.session"), name)

@@ -9,12 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotsup_trainer.session.session import MicroBatch, Session, SessionError
+    from spotsup_trainer.session.course import SessionError
+    from spotsup_trainer.session.session import Session
 
-__all__ = ["MicroBatch", "Session", "SessionError"]
+__all__ = ["Session", "SessionError"]
+
+_MODULES = {"Session": "session", "SessionError": "course"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("spotsup_trainer.session.session"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -53,7 +53,10 @@ class Position:
     # The order of the epoch's samples was made from these.
     data_length: int = 0
     data_seed: int = 0
+    # 0: the data set's own order, 1: shuffled, 2: that of the program's batch sampler.
     data_shuffled: int = 1
+    # Of how many epochs the program has also done what follows their last batch; -1: it does not say.
+    epochs_closed: int = -1
     # Of the round that wrote it; for people.
     round: int = 0
     world: int = 1

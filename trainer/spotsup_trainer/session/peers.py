@@ -49,6 +49,14 @@ class Peers:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return tensor.tolist()  # type: ignore[no-any-return]  # torch is untyped here
 
+    def total(self, value: float) -> float:
+        """The sum of all ranks' values."""
+        if self.world == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.group)
+        return float(tensor)
+
     def from_rank_0(self, value: Any) -> Any:
         """Rank 0's value, on every rank (pickled, but only between processes of one job)."""
         if self.world == 1:

@@ -1,17 +1,21 @@
 """Which samples a rank takes at a step: each sample once per epoch, however the world size changes.
 
-An epoch is one fixed order of all samples, made from (seed, epoch) alone. A step takes the next `global_batch` samples
-of that order, and the current ranks share them. So the whole state is the epoch and one offset, the same on every rank,
-and a checkpoint of them fits any world size. They count completed steps; batches that data loading workers have fetched
-ahead do not matter.
+An epoch is one fixed order of all samples: made from (seed, epoch) alone (`Plan`), or given by the program's own batch
+sampler (`OwnBatches`). A step takes the next global batch of that order, and the current ranks share it. So the whole
+state is the epoch and one offset, the same on every rank, and a checkpoint of them fits any world size. They count
+completed steps; batches that data loading workers have fetched ahead do not matter.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from math import isqrt
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,15 +24,110 @@ _MASK_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far training is: samples with a position below `offset` in the order of `epoch` were trained on."""
+    """How far training is: of the order of `epoch`, everything before `offset` was trained on.
+
+    In samples, or in batches where the program gives these itself.
+    """
 
     epoch: int = 0
     offset: int = 0
 
 
+class Part(NamedTuple):
+    """One rank's part of a batch that `world` ranks share."""
+
+    rank: int
+    world: int
+
+    def places(self, size: int) -> range:
+        """The places in a batch of `size` samples that this rank takes; two ranks' differ by one sample at most."""
+        return range(self.rank, size, self.world)
+
+    def pieces(self, size: int, micro_batch: int | None) -> list[range]:
+        """`places` in pieces of at most `micro_batch` samples, which differ by one at most; None: in one piece.
+
+        There are as many on every rank, because with FSDP all ranks take part in each forward pass. So one is empty
+        where this rank has fewer samples than another.
+        """
+        mine, count = self.places(size), piece_count(size, self.world, micro_batch)
+        cuts = [at * len(mine) // count for at in range(count + 1)]
+        return [mine[first:stop] for first, stop in zip(cuts, cuts[1:])]
+
+    def weight(self, samples: int, size: int) -> float:
+        """The factor for the mean loss over `samples` of this rank's samples of a batch of `size`.
+
+        DDP and FSDP average gradients over ranks. With this factor (summed over micro-batches, if any) that average is
+        the gradient of the mean loss over the batch, each sample with equal weight, as one process would compute it.
+        """
+        return self.world * samples / size
+
+
+def piece_count(size: int, world: int, micro_batch: int | None) -> int:
+    """The number of micro-batches in which each rank trains on its part of `size` samples."""
+    return -(-size // (world * micro_batch)) if micro_batch else 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's part of one optimizer step."""
+
+    # Of its samples; and where training is once the step is completed.
+    epoch: int
+    after: Cursor
+    # Samples of all ranks.
+    size: int
+    # Of each micro-batch: its samples, as indices into the data set, and the factor for their mean loss. A rank that
+    # has no sample left repeats one with weight 0, because every rank must take part in `backward`.
+    pieces: tuple[tuple[list[int], float], ...]
+
+    @property
+    def counted(self) -> list[int]:
+        """The samples that this rank trains on, without a repeated one."""
+        return [sample for samples, weight in self.pieces for sample in samples if weight]
+
+
+class Batch(NamedTuple):
+    """The batch of one step, of all ranks."""
+
+    epoch: int
+    after: Cursor
+    size: int
+    # Its samples at the places of a range.
+    samples: Any
+
+
+class Order(Protocol):
+    """The fixed order of each epoch's samples, in global batches."""
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """Length, seed, and kind of the order: what must stay the same for an epoch to be exact."""
+        ...
+
+    def batches(self, cursor: Cursor) -> Iterator[Batch]:
+        """From `cursor` on, epoch after epoch, without end."""
+        ...
+
+    def pieces_left(self, cursor: Cursor, world: int, micro_batch: int | None) -> int:
+        """Micro-batches of a rank from `cursor` to the end of its epoch. Raises TypeError if nobody knows."""
+        ...
+
+
+def steps(order: Order, cursor: Cursor, part: Part, epochs: int, micro_batch: int | None) -> Iterator[Step]:
+    """A rank's steps from `cursor` until `epochs` epochs are complete, counted from the very first."""
+    for batch in order.batches(cursor):
+        if batch.epoch >= epochs:
+            return
+        pieces = tuple(
+            (batch.samples(piece), part.weight(len(piece), batch.size)) if piece else (batch.samples(range(1)), 0.0)
+            for piece in part.pieces(batch.size, micro_batch)
+        )
+        yield Step(batch.epoch, batch.after, batch.size, pieces)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The settings that must stay the same for an epoch to be exact."""
+    """The order that is made from a seed and the epoch."""
 
     length: int
     # Samples of one step over all ranks.
@@ -50,70 +149,96 @@ class Plan:
                 "use a smaller global_batch or keep the last batch"
             )
 
-
-@dataclass(frozen=True)
-class Share:
-    """One rank's share of one step, which has the samples from `start` to `stop` in the order of `epoch`."""
-
-    epoch: int
-    start: int
-    stop: int
-    rank: int
-    world: int
-
     @property
-    def positions(self) -> range:
-        """This rank's positions in the epoch's order; the shares of two ranks differ by one sample at most.
+    def identity(self) -> tuple[int, int, int]:
+        """As Order says."""
+        return self.length, self.seed, int(self.shuffle)
 
-        Never empty, because every rank must take part in DDP's backward: a rank without samples of its own repeats the
-        step's first sample, with weight 0.
-        """
-        mine = range(self.start + self.rank, self.stop, self.world)
-        return mine or range(self.start, self.start + 1)
+    def batches(self, cursor: Cursor) -> Iterator[Batch]:
+        """As Order says."""
+        while True:
+            if self._is_used_up(cursor):
+                cursor = Cursor(cursor.epoch + 1)
+            start, stop = cursor.offset, min(cursor.offset + self.global_batch, self.length)
+            after = Cursor(cursor.epoch, stop)
+            if self._is_used_up(after):
+                after = Cursor(cursor.epoch + 1)
+            samples = partial(self._samples, cursor.epoch, range(start, stop))
+            yield Batch(cursor.epoch, after, stop - start, samples)
+            cursor = after
 
-    @property
-    def counted(self) -> int:
-        """How many of `positions` are this rank's own: all of them, or 0 if it only repeats a sample."""
-        return len(range(self.start + self.rank, self.stop, self.world))
+    def _samples(self, epoch: int, batch: range, places: range) -> list[int]:
+        return ordered(self, epoch, batch[places.start : places.stop : places.step])
 
-    def weight(self, samples: int) -> float:
-        """The factor for the mean loss over `samples` of this rank's samples.
+    def pieces_left(self, cursor: Cursor, world: int, micro_batch: int | None) -> int:
+        """As Order says."""
+        whole, rest = divmod(self.length - cursor.offset, self.global_batch)
+        last = piece_count(rest, world, micro_batch) if rest and not self.drop_last else 0
+        return whole * piece_count(self.global_batch, world, micro_batch) + last
 
-        DDP averages gradients over ranks. With this factor (summed over micro-batches, if any) that average is the
-        gradient of the mean loss over the step's samples, each with equal weight, as one process would compute it.
-        """
-        return self.world * samples / (self.stop - self.start) if self.counted else 0.0
-
-    def micro_batches(self, size: int | None) -> list[range]:
-        """`positions` in pieces of at most `size`, in order; None: in one piece."""
-        mine = self.positions
-        step = size or len(mine)
-        return [mine[first : first + step] for first in range(0, len(mine), step)]
-
-
-def next_share(plan: Plan, cursor: Cursor, rank: int, world: int) -> Share:
-    """One rank's share of the step that follows `cursor`, in the next epoch if this one is used up."""
-    left = plan.length - cursor.offset
-    if left < (plan.global_batch if plan.drop_last else 1):
-        cursor, left = Cursor(cursor.epoch + 1), plan.length
-    return Share(cursor.epoch, cursor.offset, cursor.offset + min(left, plan.global_batch), rank, world)
+    def _is_used_up(self, cursor: Cursor) -> bool:
+        return self.length - cursor.offset < (self.global_batch if self.drop_last else 1)
 
 
-def after(plan: Plan, share: Share) -> Cursor:
-    """The cursor once the step is completed; at the start of the next epoch as soon as this one is used up."""
-    left = plan.length - share.stop
-    used_up = left < (plan.global_batch if plan.drop_last else 1)
-    return Cursor(share.epoch + 1) if used_up else Cursor(share.epoch, share.stop)
+class OwnBatches:
+    """The order of the program's own batch sampler, whose batches are lists of indices for all ranks together.
+
+    It must give the same batches whenever it is iterated over for the same epoch, which `set_epoch` tells it.
+    """
+
+    def __init__(self, batch_sampler: Any, length: int) -> None:
+        self._batch_sampler = batch_sampler
+        self.identity = (length, 0, 2)
+
+    def batches(self, cursor: Cursor) -> Iterator[Batch]:
+        """As Order says."""
+        while True:
+            offset = cursor.offset
+            following = islice(self._of_epoch(cursor.epoch), offset, None)
+            batch = next(following, None)
+            if batch is None and offset == 0:
+                raise ValueError(f"{type(self._batch_sampler).__name__} gave no batch for epoch {cursor.epoch}")
+            while batch is not None:
+                offset, upcoming = offset + 1, next(following, None)
+                after = Cursor(cursor.epoch, offset) if upcoming is not None else Cursor(cursor.epoch + 1)
+                yield Batch(cursor.epoch, after, len(batch), partial(_at, batch))
+                batch = upcoming
+            cursor = Cursor(cursor.epoch + 1)
+
+    def pieces_left(self, cursor: Cursor, world: int, micro_batch: int | None) -> int:  # noqa: ARG002  # as Order says
+        """As Order says."""
+        if micro_batch is not None:
+            raise TypeError("the batches of a batch_sampler differ in size, and so in micro-batches")
+        return max(0, len(self._batch_sampler) - cursor.offset)
+
+    def _of_epoch(self, epoch: int) -> Iterator[list[int]]:
+        samplers: list[Any] = [self._batch_sampler, getattr(self._batch_sampler, "sampler", None)]
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        return (list(map(int, batch)) for batch in self._batch_sampler)
 
 
-def shares(plan: Plan, cursor: Cursor, rank: int, world: int, epochs: int) -> Iterator[Share]:
-    """One rank's steps from `cursor` until `epochs` epochs are complete, counted from the very first."""
-    while (share := next_share(plan, cursor, rank, world)).epoch < epochs:
-        yield share
-        cursor = after(plan, share)
+def _at(batch: list[int], places: range) -> list[int]:
+    return [batch[place] for place in places]
 
 
-def order(plan: Plan, epoch: int, positions: range) -> list[int]:
+class StepSampler:
+    """A `batch_sampler` for torch's DataLoader: a list of samples for each micro-batch of a rank's steps."""
+
+    def __init__(self, of: Iterable[Step]) -> None:
+        self._steps = of
+        # Those that have been given to the DataLoader, which loads ahead.
+        self.given: deque[Step] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self._steps:
+            self.given.append(step)
+            for samples, _ in step.pieces:
+                yield samples
+
+
+def ordered(plan: Plan, epoch: int, positions: range) -> list[int]:
     """The samples at `positions` of an epoch's order."""
     if not plan.shuffle:
         return list(positions)
@@ -154,27 +279,3 @@ def _mix(value: torch.Tensor) -> torch.Tensor:
     value = value ^ (value >> 15)
     value = (value * 0x735A2D97) & _MASK_32
     return value ^ (value >> 15)
-
-
-class GlobalOffsetSampler:
-    """A `batch_sampler` for torch's DataLoader: one list of samples per micro-batch of one rank."""
-
-    def __init__(
-        self, plan: Plan, cursor: Cursor, rank: int, world: int, epochs: int, micro_batch: int | None = None
-    ) -> None:
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch is {micro_batch}; it must be at least 1")
-        if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} is not one of {world} ranks")
-        self.plan = plan
-        self.micro_batch = micro_batch
-        self._where = (cursor, rank, world, epochs)
-
-    def shares(self) -> Iterator[Share]:
-        """The steps that the iteration covers, in order."""
-        return shares(self.plan, *self._where)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for share in self.shares():
-            for piece in share.micro_batches(self.micro_batch):
-                yield order(self.plan, share.epoch, piece)

@@ -2,9 +2,9 @@
 
     session = Session({"model": model, "opt": opt}, every_s=60)      # after init_process_group and DDP(model)
     for batch in session.loader(dataset, global_batch=1024, epochs=3):
-        loss = session.weight * loss_of(model(batch))
-        loss.backward(); opt.step(); opt.zero_grad()
-        session.step(loss)
+        session.backward(loss_of(model(batch)))
+        opt.step(); opt.zero_grad()
+        session.step()
     session.finish()
 
 Every rank must make the same calls in the same order. Outside a spotsup job it is a plain checkpoint helper.
@@ -15,20 +15,25 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from spotsup_trainer.session import parallel, seeds
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
+from spotsup_trainer.session.course import Course, SessionError
+from spotsup_trainer.session.farewells import Farewell
+from spotsup_trainer.session.gradients import Gradients
+from spotsup_trainer.session.loading import Batches
+from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.peers import Peers
-from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order
+from spotsup_trainer.session.sampler import Order, OwnBatches, Part, Plan, StepSampler
 from spotsup_trainer.session.seeds import Seeds
 from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import Progress
@@ -40,7 +45,8 @@ if TYPE_CHECKING:
 # What all ranks do next: the highest value that any of them wants.
 _CONTINUE, _CHECKPOINT, _YIELD = 0, 1, 2
 # Which call a rank is in. Ranks in different calls would wait for each other forever.
-_IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH = 0, 1, 2, 3
+_IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH, _IN_SAVE = range(5)
+_CALLS = 5
 
 _DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
@@ -48,26 +54,11 @@ _PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends e
 _SIGN_OF_LIFE_EVERY_S = 20.0  # a machine's dead-man switch waits for at least half an hour
 
 
-class SessionError(RuntimeError):
-    """A Session is used in a wrong way. The message says what to do."""
-
-
-class MicroBatch(NamedTuple):
-    """A piece of a rank's share of one step, for gradient accumulation.
-
-    Multiply the mean loss over `data` by `weight`. Only the backward of the `last` piece must synchronise gradients:
-    run the others under DDP's `model.no_sync()`.
-    """
-
-    data: Any
-    weight: float
-    last: bool
-
-
 class Session:
     """One round of training on this rank.
 
-    - `state`: name -> module, optimizer, or any object with `state_dict` and `load_state_dict`. It is restored on
+    - `state`: name -> module, optimizer, dict (counters, the best result), or any object with `state_dict` and
+      `load_state_dict`; of dicts and such objects rank 0's is kept. It is restored on
       construction, from the newest complete checkpoint, by any number of processes; of a job that was submitted with
       --resume-from and has none yet, from the newest of the earlier job.
     - `checkpoints`: a folder that all nodes share, or an address in an object store, such as s3://bucket/prefix; by
@@ -80,7 +71,8 @@ class Session:
     - `warn_after_s`: a checkpoint that takes longer is a warning, and a problem in `spotsupctl status` (default: 60 s,
       or twice `every_s`).
 
-    From here on each rank draws its own random numbers, from the seeds that are set now: see docs/training.md.
+    - `rng`: "per-rank": from here on each rank draws its own random numbers, from the seeds that are set now; see
+      docs/training.md. "keep": they stay as they are.
 
     Raises CheckpointError if there are checkpoints but none can be read, TypeError if something in `state` cannot be
     saved, RuntimeError if this is one of several processes and torch.distributed is not initialised, SessionError if
@@ -98,6 +90,7 @@ class Session:
         keep: int = 3,
         warn_after_s: float | None = None,
         park_timeout_s: float = 120.0,
+        rng: Literal["per-rank", "keep"] = "per-rank",
         mesh: Any = None,
         data_dims: Sequence[str] | None = None,
         environ: Mapping[str, str] = os.environ,
@@ -107,6 +100,8 @@ class Session:
             every_s = _DEFAULT_EVERY_S
         if any(interval is not None and interval <= 0 for interval in (every_steps, every_s)):
             raise ValueError(f"every_steps is {every_steps}, every_s is {every_s}; they must be more than 0")
+        if rng not in {"per-rank", "keep"}:
+            raise ValueError(f"rng is {rng!r}; it must be 'per-rank' or 'keep'")
         self._every_steps, self._every_s = every_steps, every_s
         self._park_timeout_s = park_timeout_s
         self._clock = clock
@@ -114,14 +109,14 @@ class Session:
         self._peers = Peers.join(environ)
         self._rank, self._world = self._place(state, mesh, data_dims)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
-        self._loss: Any = None
+        self._loss = LossReading()
+        self._gradients = Gradients(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._sign_of_life_at = clock()
         self._pace = Pace()
+        self._farewells: list[Farewell] = []
         self._trains = False
         self._times_written = SaveTimes()
-        self._share: Share | None = None
-        self._plan: Plan | None = None
         self._progress_failed = False
         self._checkpoints = self._open_checkpoints(
             state,
@@ -133,9 +128,10 @@ class Session:
         restored = self._checkpoints.restore() if self._checkpoints else None
         program = self._agreed_seeds()
         start = restored or Position(0, rng_seed=program.torch)
-        self._position = self._taken = replace(start, round=self._round, world=self._peers.world)
-        self._due_from = (self._position.step, clock())
-        seeds.begin(program, self._position.rng_seed, self.steps_done, self.rank)
+        self._course = Course(replace(start, round=self._round, world=self._peers.world))
+        self._due_from = (self.steps_done, clock())
+        if rng == "per-rank":
+            seeds.begin(program, start.rng_seed, self.steps_done, self.rank)
         self._files.announce()
         self._act(self._agree(_IN_INIT))
 
@@ -161,30 +157,39 @@ class Session:
     @property
     def steps_done(self) -> int:
         """Completed optimizer steps, over all rounds. Steps that were lost do not count."""
-        return self._position.step
+        return self._course.position.step
 
     @property
     def epoch(self) -> int:
         """Completed epochs, over all rounds."""
-        return self._position.epoch
+        return self._course.position.epoch
 
     @property
     def weight(self) -> float:
-        """The factor for this rank's mean loss over the current batch.
+        """The factor for this rank's mean loss over the current batch, for a loop that does not call `backward`.
 
         DDP and FSDP average gradients over the ranks with different samples. With this factor the average is the
-        gradient of the mean loss over the whole global batch, although the ranks' shares may differ by a sample, or be
+        gradient of the mean loss over the whole global batch, although the ranks' parts may differ by a sample, or be
         empty (then it is 0).
         """
-        share = self._current_share()
-        return share.weight(len(share.positions))
+        return self._course.step.pieces[self._course.piece][1]
 
     @property
     def indices(self) -> list[int]:
         """The samples of the current step that this rank trains on, without a repeated one (weight 0)."""
-        share = self._current_share()
-        assert self._plan is not None
-        return order(self._plan, share.epoch, share.positions) if share.counted else []
+        return self._course.step.counted
+
+    @property
+    def loss(self) -> Any:
+        """The mean of what `backward` got for this rank's samples of the current step, or the last one: a tensor, whose
+        value a GPU may still have to compute. None if it got nothing.
+        """
+        return self._gradients.mean_loss
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether the current step has another micro-batch: then the optimizer has to wait for it."""
+        return not self._course.is_last_piece
 
     def yielding(self) -> bool:
         """Whether this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
@@ -201,20 +206,23 @@ class Session:
         self,
         dataset: Any,
         *,
-        global_batch: int,
+        global_batch: int | None = None,
+        batch_sampler: Any = None,
         epochs: int = 1,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
         micro_batch: int | None = None,
         **options: Any,
-    ) -> Iterator[Any]:
-        """This rank's share of each step, from where training stopped until `epochs` epochs are complete in total.
+    ) -> Batches:
+        """This rank's part of each step, from where training stopped until `epochs` epochs are complete in total.
 
-        `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step, over any number of ranks.
-        Yields the batches that the DataLoader collates; with `micro_batch`, lists of `MicroBatch` of at most that many
-        samples. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only: use a
-        plain DataLoader for evaluation.
+        `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step, over any number of ranks. With
+        a `micro_batch`, a rank's part of a step comes in batches of at most that many samples: see `accumulating`.
+        Instead of `global_batch`, `seed`, `shuffle` and `drop_last`, a `batch_sampler` can give the samples of each
+        step, as lists of indices for all ranks together; the same ones for the same epoch, which its `set_epoch` is
+        called with. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only:
+        use a plain DataLoader for evaluation.
 
         Raises SessionError if training resumes within an epoch that had other data.
         """
@@ -223,25 +231,48 @@ class Session:
             raise TypeError(
                 f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume"
             )
-        plan = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
-        self._expect_same_data(plan)
-        self._plan = plan
-        cursor = Cursor(self._position.epoch, self._position.offset)
-        sampler = GlobalOffsetSampler(plan, cursor, self.rank, self.world, epochs, micro_batch)
-        loading = seeds.stream(self._position.rng_seed, self.steps_done, self.rank, "loader")
+        if (global_batch is None) == (batch_sampler is None):
+            raise ValueError("give session.loader() either a global_batch or a batch_sampler")
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch is {micro_batch}; it must be at least 1")
+        order: Order
+        if global_batch is None:
+            order = OwnBatches(batch_sampler, len(dataset))
+        else:
+            order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
+        self._course.begin(order)
+        position = self._course.position
+        loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")
         options.setdefault("generator", torch.Generator().manual_seed(loading))
-        self._taken = self._position
-        return self._batches(sampler, DataLoader(dataset, batch_sampler=sampler, **options))
+
+        def load(sampler: StepSampler) -> Any:
+            return DataLoader(dataset, batch_sampler=sampler, **options)
+
+        part = Part(self.rank, self.world)
+        return Batches(self._course, order, part, load, self._gradients.synchronise, epochs, micro_batch)
+
+    def backward(self, loss: torch.Tensor, *, count: Any = None, scaler: Any = None) -> None:
+        """Compute gradients, so that over all ranks and micro-batches they are those of the mean loss of the step.
+
+        `loss` is the mean over the batch that the loader has just given, each sample with equal weight. With a `count`
+        (a number, or a tensor of one) it is the mean over so many items, each with equal weight: tokens that are not
+        padding, or samples of batches of a loader of your own. Collective then. `scaler`: a GradScaler.
+
+        With micro-batches, DDP averages gradients over the ranks only once per step, with the last one. Raises
+        SessionError if only some micro-batches of a step have a `count`.
+        """
+        self._gradients.backward(loss, self._course.weight, count, scaler, last=self._course.is_last_piece)
 
     def step(self, loss: Any = None) -> None:
-        """Report one completed optimizer step. Collective. `loss` (a number or tensor) is for people; rank 0's is
-        shown.
+        """Report one completed optimizer step. Collective. `loss` (a number or tensor) is for people, by default the
+        mean of what `backward` got; rank 0's is shown.
 
         Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
-        ranks, and parks until the launcher ends this process.
+        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step.
         """
-        self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
-        self._position = replace(self._taken, step=self._position.step + 1)
+        self._course.complete()
+        self._gradients.complete()
+        self._loss.put(self._gradients.mean_loss if loss is None else loss)
         self._last_step_at = self._clock()
         self._pace.step(self._last_step_at)
         first = self._first_step_at == 0.0
@@ -264,10 +295,29 @@ class Session:
         self._report(now=False)
         self._act(level)
 
+    def save(self) -> bool:
+        """Checkpoint the last completed step, and return once that is complete. Collective.
+
+        False, on every rank, if it could not be written: training can go on, and the next one may succeed.
+        """
+        self._act(self._agree(_IN_SAVE))
+        if self._checkpoints is None:
+            return False
+        self._due_from = (self.steps_done, self._clock())
+        return self._checkpoints.save(self._course.position, meanwhile=self._report)
+
+    def on_park(self, call: Callable[[], object], budget_s: float = 5.0) -> None:
+        """Call this before the process is ended for a notice or a new round: to send what a logger still holds back.
+
+        On every rank that asks for it, after the last checkpoint, on a thread. After `budget_s` nobody waits for it any
+        more: so much earlier a node begins to leave. An error is printed.
+        """
+        self._farewells.append(Farewell(call, budget_s))
+
     def finish(self) -> None:
         """Checkpoint the last step of training. Collective. Raises CheckpointError if that failed."""
         self._agree(_IN_FINISH)
-        saved = self._checkpoints is None or self._checkpoints.save(self._position, meanwhile=self._report)
+        saved = self._checkpoints is None or self._checkpoints.save(self._course.position, meanwhile=self._report)
         self._trains = False
         self._report(now=True)
         if self._checkpoints is not None and not saved:
@@ -333,14 +383,14 @@ class Session:
     def _agree(self, call: int) -> int:
         """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
         wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _CONTINUE
-        here = 4 * self.steps_done + call
+        here = _CALLS * self.steps_done + call
         busy = self._checkpoints is not None and self._checkpoints.busy
         level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
         if furthest != -least:
             raise SessionError(
                 f"the ranks made different Session calls (this is rank {self._peers.rank}, after step "
-                f"{self.steps_done}): call step(), checkpoint_point() and finish() on every rank, the same number of "
-                "times"
+                f"{self.steps_done}): call step(), checkpoint_point(), save() and finish() on every rank, the same "
+                "number of times"
             )
         # one rank's disk may still hang when the others have given up waiting for theirs
         return _CONTINUE if level == _CHECKPOINT and any_busy else level
@@ -364,11 +414,15 @@ class Session:
         if level == _CHECKPOINT and self._checkpoints:
             self._due_from = (self.steps_done, self._clock())
             self._files.save_begun()
-            self._checkpoints.begin(self._position)
+            self._checkpoints.begin(self._course.position)
         elif level == _YIELD:
             # if the disk hangs, the launcher ends this process before this call times out
-            saved = self._checkpoints is not None and self._checkpoints.save(self._position, meanwhile=self._report)
+            saved = self._checkpoints is not None and self._checkpoints.save(
+                self._course.position, meanwhile=self._report
+            )
             self._report(now=True)
+            for farewell in self._farewells:
+                farewell.say()
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
     def _show_life(self, *, now: bool = False) -> None:
@@ -396,8 +450,8 @@ class Session:
             at=self._last_step_at,
             first_step_at=self._first_step_at,
             epoch=self.epoch,
-            samples=self._position.samples,
-            loss=None if self._loss is None else float(self._loss),
+            samples=self._course.position.samples,
+            loss=self._loss.value,
             checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
             checkpoint_problem=self._checkpoints.problem() if self._checkpoints else "",
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
@@ -413,43 +467,8 @@ class Session:
     def _times(self) -> SaveTimes:
         """What leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
-        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s:.2g}"))
-
-    def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
-        """The batches of `loader`; remembers which step each belongs to, for `step` to count."""
-        plan, parts = sampler.plan, iter(loader)
-        for share in sampler.shares():
-            pieces = [
-                MicroBatch(next(parts), share.weight(len(piece)), piece[-1] == share.positions[-1])
-                for piece in share.micro_batches(sampler.micro_batch)
-            ]
-            cursor = after(plan, share)
-            self._share = share
-            self._taken = replace(
-                self._taken,
-                epoch=cursor.epoch,
-                offset=cursor.offset,
-                samples=self._taken.samples + share.stop - share.start,
-                data_length=plan.length,
-                data_seed=plan.seed,
-                data_shuffled=int(plan.shuffle),
-            )
-            yield pieces if sampler.micro_batch else pieces[0].data
-
-    def _current_share(self) -> Share:
-        if self._share is None:
-            raise SessionError("there is no current batch: use weight and indices while iterating session.loader()")
-        return self._share
-
-    def _expect_same_data(self, plan: Plan) -> None:
-        """Within an epoch, another order would repeat some samples and miss others."""
-        at = self._position
-        saved = (at.data_length, at.data_seed, bool(at.data_shuffled))
-        if at.offset and saved != (plan.length, plan.seed, plan.shuffle):
-            raise SessionError(
-                f"epoch {at.epoch} was begun with length, seed, shuffle = {saved}, but this loader has "
-                f"{(plan.length, plan.seed, plan.shuffle)}: use the same, or another checkpoint directory"
-            )
+        budget_s = sum(farewell.budget_s for farewell in self._farewells)
+        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""

@@ -55,9 +55,10 @@ def check(state: State) -> None:
     for name, thing in state.items():
         if isinstance(thing, torch.optim.Optimizer):
             owner(name, thing, state)
-        elif not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+        elif not (isinstance(thing, dict) or (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"))):
             raise TypeError(
-                f"state[{name!r}] is of type {type(thing).__name__}, which has no state_dict() and load_state_dict()"
+                f"state[{name!r}] is of type {type(thing).__name__}, which is no dict, and has no state_dict() and "
+                "load_state_dict()"
             )
 
 
@@ -83,7 +84,7 @@ def capture(state: State) -> dict[str, Any]:
             captured[name] = get_optimizer_state_dict(owner(name, thing, state), thing)
         else:
             pickled = io.BytesIO()
-            torch.save(thing.state_dict(), pickled)
+            torch.save(thing if isinstance(thing, dict) else thing.state_dict(), pickled)
             captured[name] = {_OPAQUE: pickled.getvalue()}
     return captured
 
@@ -185,7 +186,12 @@ def read(state: State, path: Data) -> None:
             set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
         else:
             # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
-            thing.load_state_dict(torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False))
+            own = torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False)
+            if isinstance(thing, dict):
+                thing.clear()
+                thing.update(own)
+            else:
+                thing.load_state_dict(own)
 
 
 class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here

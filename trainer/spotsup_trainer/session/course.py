@@ -1,0 +1,101 @@
+"""How far training is, and what the step that is under way consists of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spotsup_trainer.session.checkpoint_dir import Position
+from spotsup_trainer.session.sampler import Cursor, Order, Step
+
+
+class SessionError(RuntimeError):
+    """A Session is used in a wrong way. The message says what to do."""
+
+
+class Course:
+    """The position of the last completed step, and the step after it.
+
+    A step counts once it is completed; what was taken from a loader before, and not completed, is skipped by it.
+    """
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self._taken = position
+        self._step: Step | None = None
+        # The micro-batch of it that is trained on.
+        self.piece = 0
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where a loader begins."""
+        return Cursor(self.position.epoch, self.position.offset)
+
+    @property
+    def is_last_piece(self) -> bool:
+        """Whether nothing is left of the current step but the optimizer's part; also without a loader."""
+        return self._step is None or self.piece == len(self._step.pieces) - 1
+
+    @property
+    def weight(self) -> float:
+        """The factor for the mean loss over the current micro-batch; 1 without a loader."""
+        return 1.0 if self._step is None else self._step.pieces[self.piece][1]
+
+    @property
+    def step(self) -> Step:
+        """The current one. Raises SessionError without a loader, and before its first batch."""
+        if self._step is None:
+            raise SessionError("there is no current batch: use weight and indices while iterating over a loader")
+        return self._step
+
+    def begin(self, order: Order) -> None:
+        """A loader begins at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
+        samples and miss others.
+        """
+        at = self.position
+        saved = (at.data_length, at.data_seed, at.data_shuffled)
+        if at.offset and saved != order.identity:
+            raise SessionError(
+                f"epoch {at.epoch} was begun with length, seed, order = {_shown(saved)}, but this loader has "
+                f"{_shown(order.identity)}: use the same, or another checkpoint directory"
+            )
+        self._taken, self._step = at, None
+
+    def take(self, order: Order, step: Step, piece: int) -> None:
+        """A micro-batch of `step` is about to be trained on."""
+        self._step, self.piece = step, piece
+        if piece == 0:
+            length, seed, kind = order.identity
+            self._taken = replace(
+                self._taken,
+                epoch=step.after.epoch,
+                offset=step.after.offset,
+                samples=self._taken.samples + step.size,
+                data_length=length,
+                data_seed=seed,
+                data_shuffled=kind,
+            )
+
+    def skip_to(self, epoch: int) -> None:
+        """The rest of the epoch before `epoch` is left out."""
+        self._taken = replace(self._taken, epoch=epoch, offset=0)
+        self.position = replace(self.position, epoch=epoch, offset=0)
+        self._step = None
+
+    def close(self, epochs: int) -> None:
+        """What follows the last batch of an epoch has been done for the first `epochs` epochs."""
+        self._taken = replace(self._taken, epochs_closed=epochs)
+        self.position = replace(self.position, epochs_closed=epochs)
+
+    def complete(self) -> None:
+        """The optimizer's step is done. Raises SessionError in the middle of it."""
+        if not self.is_last_piece:
+            raise SessionError(
+                f"step() was called after micro-batch {self.piece + 1} of {len(self.step.pieces)}: go on with the "
+                "next one while session.accumulating is true"
+            )
+        self.position = replace(self._taken, step=self.position.step + 1)
+
+
+def _shown(identity: tuple[int, int, int]) -> str:
+    length, seed, kind = identity
+    return f"({length}, {seed}, {('in order', 'shuffled', 'by a batch_sampler')[kind]})"

@@ -1,0 +1,95 @@
+"""Gradients that are those of the mean over the whole global batch, over any number of ranks and micro-batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spotsup_trainer.session.course import SessionError
+from spotsup_trainer.session.peers import Peers
+
+# Gradients of counted losses are summed up as if each micro-batch of all ranks together had so many items, until their
+# number is known. A power of two: scaling by it and back changes no digit.
+_PROVISIONAL = 1024
+_TINY = 1e-20
+
+
+class Gradients:
+    """Backward passes through the modules of a Session's state."""
+
+    def __init__(self, state: Mapping[str, Any], peers: Peers) -> None:
+        self._peers = peers
+        self._modules = [thing for thing in state.values() if isinstance(thing, torch.nn.Module)]
+        parts = [part for module in self._modules for part in module.modules()]
+        self._replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # what was never imported is not used
+        self._sharded = [part for part in parts if hasattr(fsdp, "FSDPModule") and isinstance(part, fsdp.FSDPModule)]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loss: Any = 0.0
+        self._weight: Any = 0.0
+        self._count: Any = None
+        self._pieces = 0
+        self._complete = False
+
+    def synchronise(self, last: bool) -> None:  # called back with one value
+        """Before a forward pass: whether its gradients, those of the step's last micro-batch, are averaged over ranks.
+
+        DDP averages the sum of all micro-batches then, HSDP over the replicas. FSDP reduces those of each micro-batch:
+        whole gradients of all parameters would not fit.
+        """
+        for part in self._replicated:
+            part.require_backward_grad_sync = last
+        for part in self._sharded:
+            part.set_requires_all_reduce(last)
+
+    def backward(self, loss: torch.Tensor, weight: float, count: Any, scaler: Any, *, last: bool) -> None:
+        """As Session.backward says."""
+        if self._complete:
+            self._begin()
+        if self._pieces and (count is None) != (self._count is None):
+            raise SessionError("backward() got a `count` for some micro-batches of a step only: give it to all or none")
+        self._pieces += 1
+        if count is not None:
+            count = count if weight else 0 * count  # a sample that is repeated counts for another rank
+            self._count = count if self._count is None else self._count + count
+            weight = count / _PROVISIONAL
+        # a loss of weight 0 is shown where there is no other
+        share = weight if isinstance(weight, torch.Tensor) else max(weight, _TINY)
+        self._loss, self._weight = self._loss + share * loss.detach().float(), self._weight + share
+        scaled = weight * loss
+        (scaler.scale(scaled) if scaler is not None else scaled).backward()
+        if last and count is not None:
+            self._divide_by_count()
+
+    def complete(self) -> None:
+        """The optimizer's step is done."""
+        self._complete = True
+
+    @property
+    def mean_loss(self) -> Any:
+        """Of this rank's samples, of the current step or the last one; None without backward()."""
+        return self._loss / self._weight if self._pieces else None
+
+    def _divide_by_count(self) -> None:
+        """Turn what the ranks have averaged, of sums, into the mean over all ranks' items."""
+        factor = self._peers.world * _PROVISIONAL / self._total(self._count)
+        for module in self._modules:
+            found = [each.grad for each in module.parameters() if each.grad is not None]
+            own = [each.to_local() if hasattr(each, "to_local") else each for each in found]
+            for gradient in own:
+                gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+
+    def _total(self, count: Any) -> Any:
+        """The sum of all ranks' counts; of at least one item. A tensor on a GPU stays there: nothing waits for it."""
+        if isinstance(count, torch.Tensor) and count.device.type != "cpu":
+            total = count.detach().double().reshape(()) if count.device.type != "mps" else count.detach().float()
+            if self._peers.world > 1:
+                dist.all_reduce(total)
+            return total.clamp(min=1.0)
+        return max(1.0, self._peers.total(float(count)))

@@ -1,0 +1,119 @@
+"""What a rank trains on, as a loop over batches, or as loops over epochs and their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spotsup_trainer.session.course import Course, SessionError
+from spotsup_trainer.session.sampler import Cursor, Order, Part, Step, StepSampler, steps
+
+# Makes a DataLoader of a batch sampler.
+Load = Callable[[StepSampler], Any]
+
+
+class Batches:
+    """This rank's part of each step, from where training stopped until all epochs are complete.
+
+        for x, y in batches: ...                        len(batches): how many are left
+
+        for epoch in batches.epochs():
+            for x, y in epoch: ...                      len(epoch): how many are left of it
+            evaluate(model, epoch.number)
+
+    Each batch is a micro-batch if there is a `micro_batch`, else the whole part of a step.
+    """
+
+    def __init__(  # made by Session.loader alone
+        self,
+        course: Course,
+        order: Order,
+        part: Part,
+        load: Load,
+        synchronise: Callable[[bool], None],
+        epochs: int,
+        micro_batch: int | None,
+    ) -> None:
+        self._course, self._order, self._part = course, order, part
+        self._load, self._synchronise = load, synchronise
+        self._epochs, self._micro_batch = epochs, micro_batch
+        self._running: Iterator[tuple[Step, Any]] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a whole epoch, for learning rate schedules. Raises TypeError if nobody knows."""
+        return self._order.pieces_left(Cursor(), self._part.world, None)
+
+    def __len__(self) -> int:
+        at = self._course.cursor
+        if at.epoch >= self._epochs:
+            return 0
+        return self._left(at) + (self._epochs - at.epoch - 1) * self._left(Cursor())
+
+    def __iter__(self) -> Iterator[Any]:
+        for _, data in self._from(self._course.cursor):
+            yield data
+
+    def epochs(self) -> Iterator[Epoch]:
+        """The epochs that are not complete, the first perhaps in part.
+
+        If training was interrupted between an epoch's last batch and the next call here, that epoch comes again,
+        without a batch: what the program does after each epoch is done at least once, and no step twice.
+        """
+        course = self._course
+        at = course.cursor
+        if at.offset == 0 and 0 <= course.position.epochs_closed < min(at.epoch, self._epochs):
+            yield Epoch(at.epoch - 1, iter(()), lambda: 0)
+        course.close(at.epoch)
+        running = self._from(at)
+        for number in range(at.epoch, self._epochs):
+            epoch = Epoch(number, self._of(number, running), self._left_of_epoch)
+            yield epoch
+            course.close(number + 1)
+            if course.cursor.epoch <= number:  # the program left the epoch early
+                course.skip_to(number + 1)
+                running = self._from(course.cursor)
+
+    def _of(self, number: int, running: Iterator[tuple[Step, Any]]) -> Iterator[Any]:
+        for step, data in running:
+            yield data
+            if step.after.epoch > number and self._course.is_last_piece:
+                return
+
+    def _from(self, cursor: Cursor) -> Iterator[tuple[Step, Any]]:
+        """The steps and what the DataLoader makes of their micro-batches; tells the course what is trained on."""
+        sampler = StepSampler(steps(self._order, cursor, self._part, self._epochs, self._micro_batch))
+        loaded = iter(self._load(sampler))
+        for data in loaded:
+            step = sampler.given.popleft()
+            last = len(step.pieces) - 1
+            for piece in range(last + 1):
+                self._course.take(self._order, step, piece)
+                self._synchronise(piece == last)
+                yield step, next(loaded) if piece else data
+
+    def _left(self, cursor: Cursor) -> int:
+        return self._order.pieces_left(cursor, self._part.world, self._micro_batch)
+
+    def _left_of_epoch(self) -> int:
+        return self._left(self._course.cursor)
+
+
+class Epoch:
+    """One epoch, or what is left of it. It can be iterated over once."""
+
+    def __init__(self, number: int, batches: Iterator[Any], left: Callable[[], int]) -> None:
+        # The first is 0.
+        self.number = number
+        self._batches = batches
+        self._left = left
+        self._begun = False
+
+    def __len__(self) -> int:
+        return self._left()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            raise SessionError(f"epoch {self.number} is iterated over twice: each sample comes once per epoch")
+        self._begun = True
+        return self._batches
