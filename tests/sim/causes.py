@@ -115,6 +115,8 @@ class Causes:
             return True
         if node.id in job.exits or node.id not in self._world.nodes.agents:
             return True
+        if self._agents[node.id].exited:
+            return True  # it said so, in a message that something has overwritten
         if job.nodes[node.id].unhealthy_at:
             doubted = any(node.id in each for _, each in self.doubts)
             return bool(self._agents[node.id].broken_gpu) or (doubted and self._may_take_in_doubt(node.id))
