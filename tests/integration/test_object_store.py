@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from spotsup_trainer.session.places import open_place
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.support.s3 import DENIED, INTERNAL, S3, SLOW_DOWN, Fault, Request, s3_here
-from tests.support.serving import answering
+from tests.support.serving import answering, serving
 
 ALONE = Peers(0, 1, None)
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,6 +300,28 @@ def test_the_region_of_a_bucket_is_what_s3_says_even_where_it_refuses() -> None:
         assert region_by(f"{url}/bucket", 10.0) == ""
     assert region_by(f"{url}/bucket", 10.0) == "", "nobody answers"
     assert region_needed("s3://bucket/x", {"AWS_REGION": "r"}) == region_needed("gs://bucket/x", {}) == ""
+
+
+def test_an_object_that_is_not_there_keeps_no_other_from_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {f"f%2F{number}" for number in range(40)}
+
+    class Handler(BaseHTTPRequestHandler):
+        """Google Cloud Storage: one request per object, 404 for one that is not there."""
+
+        def do_DELETE(self) -> None:
+            name = self.path.rpartition("prefix%2F")[2]
+            self.send_response(204 if name in left else 404)
+            left.discard(name)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+        open_store("gs://bucket/prefix").delete(["f/missing", *(f"f/{number}" for number in range(40))])
+    assert left == set()
 
 
 def test_a_path_that_was_an_address_is_refused() -> None:

@@ -79,6 +79,10 @@ NO_CLOUD_KEY = (
             f"{ERROR}501 Not Implemented: <Error><Code>NotImplemented</Code></Error>",
             "this store has no conditional writes",
         ),
+        (f"{ERROR}503 x: <Error><Code>ServerBusy</Code></Error>", "the store asks for fewer requests"),
+        (f"{ERROR}400 Bad Request: <Error><Code>ExpiredToken</Code></Error>", "the credentials have expired"),
+        (f"{ERROR}401 x: <Error><Code>InvalidAuthenticationInfo</Code></Error>", "the credentials have expired"),
+        ("Bulk delete request failed for key k: Not authorized (code: 403)", "access is denied: give"),
         (f"{ERROR}404 Not Found: <Error><Code>NoSuchBucket</Code></Error>", "there is no such bucket: make it"),
         (f"{ERROR}418 I'm a teapot: ", "the store answered 418"),
         (
@@ -99,6 +103,8 @@ def test_plain_http_is_only_for_an_endpoint_that_a_person_has_named() -> None:
     assert not client_options({})["allow_http"]
     assert not client_options({"AWS_ENDPOINT_URL": "https://minio"})["allow_http"]
     assert client_options({"AWS_ENDPOINT_URL_S3": "http://minio:9000"})["allow_http"]
+    assert client_options({"GOOGLE_BASE_URL": "http://gcs:4443"})["allow_http"]
+    assert client_options({"AZURE_STORAGE_ENDPOINT": "http://blobs:10000"})["allow_http"]
 
 
 def test_requests_are_bounded() -> None:
@@ -396,3 +402,36 @@ def test_what_a_newer_process_has_read_is_not_deleted_by_its_writer_that_was_tol
     old.place.discard(1)
     assert f"{name}/data.0" in bucket.objects
     assert [each.path.name for each in bucket_checkpoints(new.store)] == [name]
+
+
+class HierarchicalStore(MemoryStore):
+    """As Azure's accounts with a hierarchical namespace: a folder stays until it is deleted itself, once it is empty.
+
+    https://learn.microsoft.com/azure/storage/blobs/data-lake-storage-known-issues
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Bucket(), "", None)
+        self.directories: set[str] = set()
+
+    def put(self, name: str, data: Any) -> None:
+        super().put(name, data)
+        self.directories.add(name.partition("/")[0])
+
+    def folders(self) -> list[str]:
+        return sorted(self.directories)
+
+    def delete(self, names: Sequence[str]) -> None:
+        super().delete(names)
+        self.directories -= {name for name in names if not self.listed(name)}
+
+
+def test_folders_of_removed_checkpoints_do_not_pile_up_where_folders_are_real() -> None:
+    store = HierarchicalStore()
+    place = CheckpointBucket(store, Owner(1, "aa"), 2)
+    place.claim(0)
+    for step in range(1, 6):
+        place.begin()
+        store.put(f"{place.staging(step).name}/data.0", b"x")
+        place.complete(Position(step))
+    assert [name.partition(".")[0] for name in store.folders()] == ["step_00000004", "step_00000005"]

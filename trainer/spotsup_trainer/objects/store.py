@@ -32,7 +32,8 @@ RETRY_FOR_S = 120
 MAX_BACKOFF_S = 10
 # Parts of a file that one rank reads or writes at a time: as much memory as twice these parts.
 TRANSFERS = 4
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINTS = (*_S3_ENDPOINTS, "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 
 class StoreError(OSError):
@@ -189,9 +190,15 @@ class ObstoreStore:
     def delete(self, names: Sequence[str]) -> None:
         """As `Store` says."""
         with self._asking("delete", names[0] if names else ""):
-            if names:
-                with contextlib.suppress(FileNotFoundError):
-                    self._calls.delete(self._store, list(names))
+            if not names:
+                return
+            try:
+                self._calls.delete(self._store, list(names))
+            except FileNotFoundError:
+                # S3 does not mind. With the other two the client begins no further deletions once one was not there.
+                for name in names if len(names) > 1 else ():
+                    with contextlib.suppress(FileNotFoundError):
+                        self._calls.delete(self._store, [name])
 
     @contextmanager
     def _asking(self, verb: str, name: str) -> Iterator[None]:
@@ -223,7 +230,7 @@ def region_needed(url: str, environ: Mapping[str, str]) -> str:
     S3 says it to everybody, also in refusals (HeadBucket: "x-amz-bucket-region"); the machine's own region may be
     another one.
     """
-    given = any(environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION", *_ENDPOINTS))
+    given = any(environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION", *_S3_ENDPOINTS))
     if given or urls.scheme_of(url) != "s3":
         return ""
     return region_by(f"https://s3.amazonaws.com/{url.removeprefix('s3://').partition('/')[0]}", CONNECT_TIMEOUT_S)
@@ -242,6 +249,8 @@ def region_by(address: str, timeout_s: float) -> str:
 
 
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_SLOW_DOWN = "the store asks for fewer requests, and did so until the time was up"
+_EXPIRED = "the credentials have expired: use the machine's role, which renews them, or replace those in `env`"
 _REMEDIES = {
     "NoSuchBucket": "there is no such bucket: make it, or correct `checkpoints`",
     "ContainerNotFound": "there is no such container: make it, or correct `checkpoints`",
@@ -250,7 +259,10 @@ _REMEDIES = {
     "RequestTimeTooSkewed": "set the machine's clock: it differs from the store's by more than 15 minutes",
     "NotImplemented": "this store has no conditional writes (If-Match), without which two processes could mix up "
     "checkpoints: use another",
-    "SlowDown": "the store asks for fewer requests, and did so until the time was up",
+    "SlowDown": _SLOW_DOWN,
+    "ServerBusy": _SLOW_DOWN,
+    "ExpiredToken": _EXPIRED,
+    "InvalidAuthenticationInfo": _EXPIRED,
 }
 # Only who has no other credentials asks the machine's metadata service for some.
 _METADATA_SERVICES = ("169.254.169.254", "/latest/api/token", "metadata.google.internal", "missing_credentials")
@@ -292,7 +304,9 @@ def sentence_of(text: str) -> str:
     """What a failed request says, as one short sentence, with the remedy where it is known. obstore's own text has the
     whole answer, and several lines."""
     code = _code_in(text)
-    status = (re.search(r"status code: (\d{3})", text) or re.search(r"\b([345]\d\d) [A-Z]", text) or ["", ""])[1]
+    # The last form is that of one object among several to delete.
+    forms = (r"status code: (\d{3})", r"\b([345]\d\d) [A-Z]", r"\(code: (\d{3})\)")
+    status = next((found[1] for found in (re.search(form, text) for form in forms) if found), "")
     answer = " ".join(filter(None, (status, code)))
     if code in _REMEDIES:
         return f"{_REMEDIES[code]} ({answer})"

@@ -268,6 +268,9 @@ class CheckpointBucket:
         """The manifest first: a folder with a manifest is whole."""
         self._store.delete([f"{name}/{MANIFEST}"])
         self._store.delete([each.name for each in self._store.listed(name)])
+        # With a hierarchical namespace (abfs://) a folder stays until it is deleted, which Delete Blob does
+        # if it is empty. Elsewhere there is no such object.
+        self._store.delete([name])
 
 
 def _read(store: Store) -> tuple[Index, str]:
