@@ -35,6 +35,7 @@ from supervisor.journal.connection import (
 )
 from supervisor.journal.etcd_keeper import EtcdKeeper
 from supervisor.journal.etcd_server import EmbeddedEtcd
+from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
 from supervisor.journal.users import JobUsers, open_to_everyone
@@ -102,7 +103,14 @@ def _serve(
     name = f"{socket.gethostname()}:{os.getpid()}"
     quick = login.connect(LeaseTimes(config.timing.leader_ttl_s, len(login.endpoints)).call_s)
     stack.callback(quick.close)
-    leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
+    leader = Leadership(
+        quick,
+        f"{keys.root}leader",
+        name,
+        config.timing.leader_ttl_s,
+        watchers.changed,
+        presence=(keys.daemon(name), lambda: " ".join(login.cas()).encode()),
+    )
     stack.callback(leader.stop)
     provisioners = open_clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
@@ -130,7 +138,11 @@ def _serve(
     housekeeping = Housekeeping(
         [
             *housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
-            *etcd_security_tasks(users, partial(renew_certificates, config) if config.etcd.secure else None),
+            *etcd_security_tasks(
+                users,
+                partial(renew_certificates, config) if config.etcd.secure else None,
+                EtcdTrust(login, journal, clock.now, leader.guard, alerts is not None) if login.tls else None,
+            ),
         ],
         lambda: leads_and_may_write(leader, journal),
     )
@@ -173,7 +185,7 @@ def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -
     """Of an etcd that has users. Raises StartError if the daemon's may not manage them."""
     if not login.user:
         return None
-    users = JobUsers(etcd, journal.keys, identity, login.ca_text(), journal.etcd_use)
+    users = JobUsers(etcd, journal.keys, identity, login.ca_text, journal.etcd_use)
     try:
         users.check()
         with contextlib.closing(login.anonymous().connect()) as anonymous:

@@ -337,6 +337,7 @@ class EventKind(StrEnum):
     UNKNOWN_CODE = "unknown-code"
     ACCESS_DENIED = "access-denied"
     ACCESS_RESTORED = "access-restored"
+    CERTIFICATE_ENDS = "certificate-ends"
     CONSOLE_TAIL = "console-tail"
     LOG_TAIL = "log-tail"
     UNDECIDED = "undecided"
@@ -366,6 +367,7 @@ ALERT_KINDS = frozenset(
         EventKind.UNKNOWN_CODE,
         EventKind.ACCESS_DENIED,
         EventKind.ACCESS_RESTORED,
+        EventKind.CERTIFICATE_ENDS,
         EventKind.NODE_UNHEALTHY,
         EventKind.UNHEALTHY_HELD,
         EventKind.MACHINE_TYPE_BLOCKED,

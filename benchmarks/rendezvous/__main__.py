@@ -127,7 +127,7 @@ def secured_store(folder: Path) -> Iterator[Store]:
         def access(job: str) -> str:
             spec = parse_spec({"name": job, "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "train.py"})
             with closing(login.connect()) as etcd:
-                users = JobUsers(etcd, Keys(CLUSTER), identity, login.ca_text(), lambda: EtcdUse((), (), frozenset()))
+                users = JobUsers(etcd, Keys(CLUSTER), identity, login.ca_text, lambda: EtcdUse((), (), frozenset()))
                 made = users.ensure(JobRecord(job, "bench", spec, "", 0.0, 1, 1, 1))
             file = folder / f"{job}.json"
             file.write_bytes(made.encode())

@@ -72,9 +72,12 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
 
 
 def agent_key(facts: Facts, setup: Setup) -> str:
-    """Identifies what an agent was started with: configuration, trainer, environment and access to etcd."""
+    """Identifies what an agent was started with: configuration, trainer, environment and login to etcd. Not the CA by
+    which it trusts etcd: that is replaced while it runs."""
     parts = [agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup)]
-    parts += [setup.etcd_access] if setup.etcd_access else []
+    if setup.etcd_access:
+        login = {name: value for name, value in json.loads(setup.etcd_access).items() if name != "ca"}
+        parts.append(json.dumps(login, sort_keys=True).encode())
     return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 

@@ -27,6 +27,7 @@ _SIGNS = {
     EventKind.CHECKPOINTS_TOO_SLOW: ":hourglass_flowing_sand:",
     EventKind.ACCESS_DENIED: ":lock:",
     EventKind.ACCESS_RESTORED: ":unlock:",
+    EventKind.CERTIFICATE_ENDS: ":hourglass:",
     EventKind.UNKNOWN_CODE: ":grey_question:",
     EventKind.NODE_UNHEALTHY: ":face_with_thermometer:",
     EventKind.UNHEALTHY_HELD: ":raised_hand:",

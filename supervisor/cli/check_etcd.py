@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+from collections.abc import Sequence
 
 from spotsup_trainer.etcd import Etcd, EtcdError
 from spotsup_trainer.wire import Keys
@@ -13,8 +15,9 @@ from supervisor.endpoints import node_endpoints, refusal
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
 from supervisor.journal.codec import load
-from supervisor.journal.connection import login_of
+from supervisor.journal.connection import login_of, tls_files
 from supervisor.journal.etcd_server import find_etcd
+from supervisor.journal.etcd_trust import Ending, ca_ending, ending
 from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.reading import CLUSTER
 from supervisor.journal.store import FULL
@@ -68,8 +71,10 @@ def check_etcd(config: Config, *, embedded: bool) -> list[Finding]:
 def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
     try:
         if embedded:
-            where = config.state / "etcd"
-            return [Finding("program", ok=True, message=f"{find_etcd()} would be started, with its data in {where}")]
+            where, ca = config.state / "etcd", tls_files(config).ca
+            message = f"{find_etcd()} would be started, with its data in {where}"
+            soon = ca_ending(ca, dt.datetime.now(dt.UTC)) if ca.exists() else []
+            return [Finding("program", ok=True, message=message), *_certificates(soon)]
         etcd = login_of(config).connect()
     except SpotsupError as error:
         return [Finding("set up", ok=False, message=str(error))]
@@ -83,7 +88,12 @@ def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
         except EtcdError as error:
             message = f"etcd at {endpoints} cannot be used ({error}): {_remedy(config, str(error))}"
             return [Finding("answer", ok=False, message=message)]
-    return [Finding("answer", ok=True, message=f"etcd answers at {endpoints}"), journal, *users]
+    answer = Finding("answer", ok=True, message=f"etcd answers at {endpoints}")
+    return [answer, *_certificates(ending(login_of(config), dt.datetime.now(dt.UTC))), journal, *users]
+
+
+def _certificates(found: Sequence[Ending]) -> list[Finding]:
+    return [Finding("certificates", ok=False, message=each.sentence) for each in found]
 
 
 def _remedy(config: Config, problem: str) -> str:

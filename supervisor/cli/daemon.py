@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, catalogue, etcd, init, joining, journal
+from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ for command in (
     journal.adopt,
     etcd.certificates,
     etcd.users,
+    etcd_ca.ca,
 ):
     main.add_command(command)
 

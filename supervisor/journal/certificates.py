@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -40,13 +41,23 @@ class TlsFiles:
 
     @property
     def ca(self) -> Path:
-        """What nodes and the daemon trust."""
+        """What nodes and the daemon trust: the CA that signs, and another one while the CA is replaced."""
         return self.folder / "ca.crt"
 
     @property
     def ca_key(self) -> Path:
         """Signs certificates; etcd never reads it."""
         return self.folder / "ca.key"
+
+    @property
+    def next_ca(self) -> Path:
+        """The CA that is going to sign (ca_rotation.py)."""
+        return self.folder / "next-ca.crt"
+
+    @property
+    def next_ca_key(self) -> Path:
+        """Its key."""
+        return self.folder / "next-ca.key"
 
     @property
     def cert(self) -> Path:
@@ -69,11 +80,11 @@ def ensure_certificates(files: TlsFiles, names: Sequence[str], now: dt.datetime)
     try:
         files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ca_key, ca, made_ca = _ca(files, now)
-        own_key = _key(files.key)
+        own_key = key_in(files.key)
         known = _read(files.cert)
         if known is not None and not _is_stale(known, wanted, ca, own_key, now):
             return ""
-        built = _server(wanted, own_key, ca, ca_key, now)
+        built = server_certificate(wanted, own_key, ca, ca_key, now)
         replace_file(files.cert, built.public_bytes(Encoding.PEM))
     except OSError as error:
         raise StartError(f"etcd's certificates cannot be kept in {files.folder}: {error.strerror}") from error
@@ -87,10 +98,11 @@ def ensure_certificates(files: TlsFiles, names: Sequence[str], now: dt.datetime)
 
 
 def _ca(files: TlsFiles, now: dt.datetime) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate, bool]:
-    key = _key(files.ca_key)
-    found = _read(files.ca)
-    if found is not None:
-        if found.public_key() != key.public_key():
+    key = key_in(files.ca_key)
+    trusted = certificates_in(files.ca)
+    if trusted:
+        found = next((each for each in trusted if each.public_key() == key.public_key()), None)
+        if found is None:
             raise ValueError(f"{files.ca_key.name} is not the key of {files.ca.name}")
         if found.not_valid_after_utc <= now:
             raise StartError(
@@ -98,19 +110,24 @@ def _ca(files: TlsFiles, now: dt.datetime) -> tuple[ec.EllipticCurvePrivateKey, 
                 f"{files.folder}, and start again"
             )
         return key, found, False
+    built = new_ca(key, now)
+    replace_file(files.ca, built.public_bytes(Encoding.PEM))
+    return key, built, True
+
+
+def new_ca(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+    """A CA with this key. All have one name: certificates say by a key's identifier which of them signed."""
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "spotsup: CA of etcd")])
-    built = (
+    return (
         _builder(name, name, key, now, CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    replace_file(files.ca, built.public_bytes(Encoding.PEM))
-    return key, built, True
 
 
-def _server(
+def server_certificate(
     names: Sequence[str],
     key: ec.EllipticCurvePrivateKey,
     ca: x509.Certificate,
@@ -182,11 +199,31 @@ def _is_stale(
         or known.not_valid_before_utc > now
         or not {_general(name) for name in wanted} <= named
         or known.public_key() != key.public_key()
-        or known.issuer != ca.subject
+        or not is_signed_by(known, ca)
     )
 
 
-def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+def is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    """Whether a CA signed it."""
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def names_in(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The DNS names and addresses that it is for."""
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(each.value) for each in found)
+
+
+def certificates_in(path: Path) -> list[x509.Certificate]:
+    """All in a file, none if there is no file. Raises ValueError if one is damaged; OSError."""
+    return x509.load_pem_x509_certificates(path.read_bytes()) if path.exists() else []
+
+
+def key_in(path: Path) -> ec.EllipticCurvePrivateKey:
     """The key in a file, made if there is none."""
     if path.exists():
         found = load_pem_private_key(path.read_bytes(), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd import Etcd, Tls
+from spotsup_trainer.etcd.access import fingerprints
 
 from supervisor.config import Config
 from supervisor.errors import StartError
@@ -59,6 +60,18 @@ class EtcdLogin:
         except (OSError, ValueError) as error:
             raise StartError(f"etcd.ca names {self.ca}, which cannot be read: {error}") from error
 
+    @property
+    def tls(self) -> bool:
+        """Whether its connections are encrypted."""
+        return any(endpoint.startswith("https:") for endpoint in self.endpoints)
+
+    def cas(self) -> tuple[str, ...]:
+        """Fingerprints of the CAs that this computer trusts. Raises StartError."""
+        try:
+            return fingerprints(self.ca_text())
+        except ValueError as error:
+            raise StartError(f"etcd.ca names {self.ca}, in which a certificate is damaged: restore it") from error
+
 
 def login_of(config: Config) -> EtcdLogin:
     """To the etcd that the configuration names. Raises UsageError."""
@@ -80,15 +93,16 @@ def embedded_etcd_of(config: Config) -> EmbeddedEtcd:
     if not config.etcd.secure:
         return EmbeddedEtcd(folder)
     renew_certificates(config)
-    return EmbeddedEtcd(folder, tls=_tls_files(config), listen=config.etcd.listen)
+    return EmbeddedEtcd(folder, tls=tls_files(config), listen=config.etcd.listen)
 
 
 def renew_certificates(config: Config) -> str:
     """Of an embedded etcd: what is missing is made, and what ends soon. Returns what was done, or ""."""
-    return ensure_certificates(_tls_files(config), certified_names(config), dt.datetime.now(dt.UTC))
+    return ensure_certificates(tls_files(config), certified_names(config), dt.datetime.now(dt.UTC))
 
 
-def _tls_files(config: Config) -> TlsFiles:
+def tls_files(config: Config) -> TlsFiles:
+    """Of an embedded etcd."""
     return TlsFiles(config.state / "etcd" / "tls")
 
 
@@ -104,7 +118,7 @@ def login_to_embedded(config: Config, server: EmbeddedEtcd) -> EtcdLogin:
     nodes = config.etcd.node_endpoints or (server.node_endpoint,)
     if not config.etcd.secure:
         return EtcdLogin((server.endpoint,), nodes)
-    ca = str(_tls_files(config).ca)
+    ca = str(tls_files(config).ca)
     password = load_identity(config.state / "cluster.key").etcd_password(DAEMON_USER)
     login = EtcdLogin((server.endpoint,), nodes, DAEMON_USER, password, ca)
     with (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
-from spotsup_trainer.wire import Keys
+from spotsup_trainer.wire import CaBundle, Keys, encode
 
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
@@ -209,6 +209,20 @@ class Journal:
                 unreadable.add(kv.key.removeprefix(self._job_key("")))
         active = tuple(job for job in jobs if not job.ended or job.name in with_nodes)
         return EtcdUse(active, tuple(job for job in active if job.name in with_nodes), frozenset(unreadable))
+
+    def publish_ca(self, ca: str, leader_guard: Sequence[Compare] = ()) -> list[str]:
+        """Have all nodes that use etcd trust it by these CAs (PEM text). Returns the jobs for which that is news."""
+        message, done = encode(CaBundle(ca)), []
+        for job in self.etcd_use().with_nodes:
+            key = self.keys.ca(job.name)
+            found = self._store.get(key)
+            if found is not None and found.value == message:
+                continue
+            # The job's keys are deleted with it: none is written for one that was replaced meanwhile.
+            guard = Compare(self._job_key(job.name), "mod", self.job_revision(job.name) or -1)
+            if self._txn([*leader_guard, guard], [Put(key, message)]):
+                done.append(job.name)
+        return done
 
     def past_run(self, job: str, run: int) -> PastRun | None:
         """One of them."""

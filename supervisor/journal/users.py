@@ -83,13 +83,14 @@ def open_to_everyone(anonymous: Etcd) -> str:
 class JobUsers:
     """Makes and deletes the users of jobs. For any number of threads, and of daemons.
 
-    `etcd`: a client of a user with the role root. `wanted`: reads which jobs may use etcd, not from a copy.
+    `etcd`: a client of a user with the role root. `ca`: reads by which CAs nodes trust etcd, as PEM text.
+    `wanted`: reads which jobs may use etcd, not from a copy.
     """
 
     etcd: Etcd
     keys: Keys
     identity: Identity
-    ca: str
+    ca: Callable[[], str]
     wanted: Callable[[], EtcdUse]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -119,7 +120,7 @@ class JobUsers:
                     self._make(name, job.name)
         except EtcdError as error:
             raise _unavailable(error) from error
-        return EtcdAccess(name, self.identity.etcd_password(name), self.ca)
+        return EtcdAccess(name, self.identity.etcd_password(name), self.ca())
 
     def sweep(self) -> str:
         """Delete the users of jobs that use etcd no more, and make those that are missing or not complete: an etcd that

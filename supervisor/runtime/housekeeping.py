@@ -20,6 +20,7 @@ from supervisor.config import Config
 from supervisor.cron import cron_trigger
 from supervisor.errors import SpotsupError
 from supervisor.journal.backup import Backups
+from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, defragment
 from supervisor.journal.users import JobUsers
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 COMPACTION_CRON = "*/5 * * * *"
 USERS_CRON = "* * * * *"
 CERTIFICATES_CRON = "41 * * * *"
+ENDS_CRON = "47 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
@@ -193,7 +195,12 @@ def housekeeping_tasks(
     return tasks
 
 
-def etcd_security_tasks(users: JobUsers | None, renew: Callable[[], str] | None) -> list[Task]:
-    """What an etcd with users, and with certificates of ours, needs."""
+def etcd_security_tasks(
+    users: JobUsers | None, renew: Callable[[], str] | None, trust: EtcdTrust | None = None
+) -> list[Task]:
+    """What an etcd with users, with certificates of ours, and with TLS needs."""
     tasks = [Task("etcd_users", USERS_CRON, users.sweep)] if users else []
-    return tasks + ([Task("etcd_certificates", CERTIFICATES_CRON, renew)] if renew else [])
+    tasks += [Task("etcd_certificates", CERTIFICATES_CRON, renew)] if renew else []
+    if trust:
+        tasks += [Task("etcd_ca", USERS_CRON, trust.publish), Task("certificate_ends", ENDS_CRON, trust.warn)]
+    return tasks

@@ -20,6 +20,7 @@ import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 from spotsup_trainer.vitals import Pulse, Vitals
 
+from supervisor.errors import SpotsupError
 from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.store import FULL, describe
 from supervisor.runtime.clock import boottime_s
@@ -69,8 +70,10 @@ class Leadership:
         ttl_s: float,
         on_change: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = boottime_s,
+        presence: tuple[str, Callable[[], bytes]] | None = None,
     ) -> None:
-        """`now_s`: a clock that never goes back, and counts suspends: a lease does not wait for them."""
+        """`now_s`: a clock that never goes back, and counts suspends: a lease does not wait for them. `presence`: a key
+        that this daemon has while it runs, leader or standby, and what is in it."""
         self._etcd = etcd
         self._key = key
         self._name = name
@@ -84,6 +87,8 @@ class Leadership:
         # When the key was last written, or at least found to be this daemon's.
         self._held_at = 0.0
         self._silence = Silence(SILENT_TTLS * ttl_s, ttl_s)
+        self._presence = presence
+        self._present: tuple[int, bytes] = (0, b"")  # the lease and the value that were written
         self._call_problem = self._space_problem = ""
         self._leader_name = ""
         self._stopping = threading.Event()
@@ -158,7 +163,11 @@ class Leadership:
             self._renew()
         if self.leading:
             self._hold()
-            return
+        else:
+            self._seek()
+        self._show_presence()
+
+    def _seek(self) -> None:
         found = self._etcd.get(self._key)
         if found is None or found.lease == self._lease:
             self._leader_name = ""
@@ -193,6 +202,17 @@ class Leadership:
         mine = Put(self._key, self._value(), lease=self._lease)
         if self._etcd.txn([Compare(self._key, "mod", found.mod_revision)], [mine]).succeeded:
             self._lead(found.create_revision, begun)
+
+    def _show_presence(self) -> None:
+        if self._presence is None or not self._lease:
+            return
+        key, value_of = self._presence
+        # etcd is full, the lease has ended, or the CA's file cannot be read: the next step tries again.
+        with contextlib.suppress(EtcdRefusedError, SpotsupError):
+            present = (self._lease, value_of())
+            if present != self._present:
+                self._etcd.put(key, present[1], self._lease)
+                self._present = present
 
     def _renew(self) -> None:
         begun = self._now_s()

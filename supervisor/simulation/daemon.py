@@ -264,7 +264,7 @@ class Daemon:
         self.leader = SimLeader(world, self.client, name)
         self.journal = Journal(self.client, Keys(CLUSTER))
         self.gateway = SimGateway(world.etcd, lambda: self.client.connected)
-        self.users = JobUsers(self.gateway, Keys(CLUSTER), IDENTITY, "", self.journal.etcd_use)
+        self.users = JobUsers(self.gateway, Keys(CLUSTER), IDENTITY, lambda: "", self.journal.etcd_use)
         # When it compares etcd's users with the journal next, and as of which of their versions it has.
         self._sweeps_at = 0.0
         self._swept = (-1, -1)

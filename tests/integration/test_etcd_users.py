@@ -90,7 +90,7 @@ def test_a_crash_between_any_two_steps_of_making_a_user_is_mended_by_the_next_da
     secured.use = replace(NO_USE, jobs=(JOB,), with_nodes=(JOB,))
     with closing(secured.client()) as etcd:
         for calls in range(20):
-            dying = JobUsers(Dying(etcd, calls, sent=sent), KEYS, IDENTITY, secured.ca, lambda: secured.use)
+            dying = JobUsers(Dying(etcd, calls, sent=sent), KEYS, IDENTITY, lambda: secured.ca, lambda: secured.use)
             try:
                 dying.ensure(JOB)
                 break
@@ -114,7 +114,7 @@ def test_a_crash_between_any_two_steps_of_revoking_leaves_nothing_that_the_next_
     with closing(secured.client()) as etcd, secured.users() as users:
         for calls in range(20):
             access = users.ensure(JOB)
-            dying = JobUsers(Dying(etcd, calls, sent=sent), KEYS, IDENTITY, secured.ca, lambda: NO_USE)
+            dying = JobUsers(Dying(etcd, calls, sent=sent), KEYS, IDENTITY, lambda: secured.ca, lambda: NO_USE)
             try:
                 dying.sweep()
                 break
@@ -132,7 +132,7 @@ def test_users_of_jobs_that_may_use_etcd_stay_and_all_others_go(secured: Secured
     with secured.users() as users, closing(secured.client()) as etcd:
         for job in (JOB, OTHER, gone, unreadable):
             users.ensure(job)
-        foreign = JobUsers(etcd, type(KEYS)("elsewhere"), IDENTITY, secured.ca, lambda: NO_USE)
+        foreign = JobUsers(etcd, type(KEYS)("elsewhere"), IDENTITY, lambda: secured.ca, lambda: NO_USE)
         foreign.ensure(JOB)
         secured.use = EtcdUse((JOB, OTHER), (JOB,), frozenset({"a-b"}))
         assert users.sweep() == "users of etcd: revoked spotsup/test/gone-abcde"
@@ -215,7 +215,7 @@ def test_a_crash_between_any_two_steps_of_enabling_users_does_not_lock_the_daemo
 def test_a_daemon_whose_user_may_make_no_users_says_so(secured: SecuredEtcd) -> None:
     access = secured.access(JOB)
     with closing(access.connect([secured.endpoint])) as etcd:
-        users = JobUsers(etcd, KEYS, IDENTITY, secured.ca, lambda: NO_USE)
+        users = JobUsers(etcd, KEYS, IDENTITY, lambda: secured.ca, lambda: NO_USE)
         with pytest.raises(JournalUnavailableError, match=r"give the user of etcd\.user the role root"):
             users.ensure(OTHER)
         with pytest.raises(StartError, match="`spotsupd etcd-users` does"):

@@ -75,7 +75,7 @@ class SecuredEtcd:
     def users(self) -> Iterator[JobUsers]:
         """As a daemon has them."""
         with closing(self.client()) as etcd:
-            yield JobUsers(etcd, KEYS, IDENTITY, self.ca, lambda: self.use)
+            yield JobUsers(etcd, KEYS, IDENTITY, lambda: self.ca, lambda: self.use)
 
     def access(self, job: JobRecord) -> EtcdAccess:
         """Of the job's nodes, which may use etcd from now on."""

@@ -152,6 +152,8 @@ class AgentStatus:
     pid: int
     started_at: UnixTime
     version: str
+    # Fingerprints of the CAs by which this node trusts etcd; none where it uses the system's, or no TLS.
+    cas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,14 @@ class Tombstone:
     node: str
     reason: str
     at: UnixTime
+
+
+@dataclass(frozen=True)
+class CaBundle:
+    """By which CAs nodes trust etcd from now on. While the CA is replaced, these are two."""
+
+    # As PEM text.
+    ca: WholeText
 
 
 @dataclass(frozen=True)
@@ -338,6 +348,10 @@ class Keys:
         """`Hint`, by the daemon."""
         return f"{self.ctl(job)}hint"
 
+    def ca(self, job: str) -> str:
+        """`CaBundle`, by the daemon."""
+        return f"{self.ctl(job)}ca"
+
     def round(self, job: str) -> str:
         """`Round`, by the rendezvous."""
         return f"{self.run(job)}round"
@@ -373,6 +387,10 @@ class Keys:
     def ended(self, job: str, node: str) -> str:
         """`Ended`, by the agent."""
         return f"{self.run(job)}ended/{node}"
+
+    def daemon(self, name: str) -> str:
+        """By which CAs a daemon trusts etcd, under its lease: fingerprints, separated by spaces."""
+        return f"{self.root}daemons/{name}"
 
     def logs(self, job: str, node: str = "") -> str:
         """Log chunks, raw bytes, by the agent: `<prefix><node>/<8 digits>`; the last few of each node are kept."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from spotsup_trainer import __version__
@@ -21,7 +22,8 @@ from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
-from spotsup_trainer.etcd.access import EtcdAccess, read_access
+from spotsup_trainer.etcd.access import EtcdAccess, fingerprints, read_access
+from spotsup_trainer.etcd.gateway import file_version
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
@@ -52,7 +54,8 @@ class Agent:
     def __init__(self, config: AgentConfig, access: EtcdAccess, reader: NoticeReader | None, boot_id: str) -> None:
         self._config = config
         self._keys = Keys(config.cluster)
-        self._boot_id = boot_id
+        self._status = AgentStatus(config.node, boot_id, os.getpid(), time.time(), __version__)
+        self._access_version: tuple[int, ...] | None = None
         self._run_dir = RunDir(Path(config.run_dir))
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
         self._log_file = Path(config.log_dir) / f"{config.node}.log"
@@ -85,9 +88,8 @@ class Agent:
     def run(self) -> Ended:
         """Run the launcher to the end of this node's part in the job. Returns once etcd has the outcome."""
         config = self._config
-        status = AgentStatus(config.node, self._boot_id, os.getpid(), time.time(), __version__)
         self._outbox.start()
-        self._outbox.put(self._keys.agent(config.job, config.node), encode(status), leased=True)
+        self._publish_status()
         self._logs.start()
         start_gpu_metrics(config.addr)
         if self._gpus:
@@ -114,6 +116,19 @@ class Agent:
         return ended
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _publish_status(self) -> None:
+        """Once, and again whenever the file with the access to etcd is another one: its launcher replaces the CA."""
+        version = file_version(self._config.etcd_access)
+        if version == self._access_version:
+            return
+        self._access_version = version
+        try:
+            status = replace(self._status, cas=fingerprints(read_access(self._config.etcd_access).ca))
+        except ValueError as error:
+            log.warning("%s", error)
+            status = self._status
+        self._outbox.put(self._keys.agent(self._config.job, self._config.node), encode(status), leased=True)
 
     def _on_notice(self, deadline: float) -> None:
         config = self._config
@@ -154,6 +169,7 @@ class Agent:
         while (code := child.exit_code()) is None:
             self._forward_stop(child)
             self._publish_progress()
+            self._publish_status()
             self._dead_man_switch.update()
             time.sleep(_TICK_S)
         return code

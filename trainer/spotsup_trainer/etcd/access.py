@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spotsup_trainer.etcd.client import Etcd, Tls
@@ -13,23 +15,33 @@ from spotsup_trainer.etcd.client import Etcd, Tls
 # Names such a file, for launchers and for plain torchrun.
 ACCESS_VARIABLE = "SPOTSUP_ETCD_ACCESS"
 _MAX_BYTES = 1 << 20
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_FINGERPRINT_CHARACTERS = 16
 
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """`user`: empty for an etcd without users. `ca`: certificates as PEM text; empty: the system's."""
+    """`user`: empty for an etcd without users. `ca`: certificates as PEM text; empty: the system's.
+
+    `path`: the file that it is from, "" for none.
+    """
 
     user: str = ""
     password: str = field(default="", repr=False)
     ca: str = field(default="", repr=False)
+    path: str = field(default="", compare=False)
 
     def encode(self) -> bytes:
         """The file's content."""
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
+        content = {"user": self.user, "password": self.password, "ca": self.ca}
+        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
 
     def connect(self, endpoints: Sequence[str], timeout_s: float = 5.0) -> Etcd:
-        """A client. Each endpoint may take `timeout_s` to answer. Raises ValueError if `ca` holds no certificate."""
-        tls = Tls(ca_text=self.ca) if self.ca else None
+        """A client, which trusts another CA once its file does. Each endpoint may take `timeout_s` to answer.
+
+        Raises ValueError if `ca` holds no certificate.
+        """
+        tls = _tls_of(self) if self.ca else None
         try:
             return Etcd(endpoints, user=self.user or None, password=self.password, tls=tls, timeout_s=timeout_s)
         except ssl.SSLError as error:
@@ -47,11 +59,24 @@ def read_access(path: str) -> EtcdAccess:
     try:
         with Path(path).open("rb") as file:
             parsed = json.loads(file.read(_MAX_BYTES))
-        return EtcdAccess(*(_text(parsed, name) for name in ("user", "password", "ca")))
+        found = EtcdAccess(*(_text(parsed, name) for name in ("user", "password", "ca")))
     except OSError as error:
         raise ValueError(f"the access to etcd cannot be read from {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a file with the access to etcd, as bootstrap writes it") from error
+    return replace(found, path=path)
+
+
+def fingerprints(ca: str) -> tuple[str, ...]:
+    """A short name of each certificate in PEM text: the beginning of its SHA-256. Raises ValueError."""
+    found = (ssl.PEM_cert_to_DER_cert(each) for each in _CERTIFICATE.findall(ca))
+    return tuple(hashlib.sha256(each).hexdigest()[:_FINGERPRINT_CHARACTERS] for each in found)
+
+
+def _tls_of(access: EtcdAccess) -> Tls:
+    if not access.path:
+        return Tls(ca_text=access.ca)
+    return Tls(ca=access.path, read_ca=lambda path: read_access(path).ca)
 
 
 def access_from(environ: Mapping[str, str]) -> EtcdAccess:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,6 +33,8 @@ _NOT_ITS_FAULT = frozenset({1, 2, 4, 13, 14, 15})
 
 Json = dict[str, Any]
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class EtcdError(Exception):
@@ -66,14 +70,24 @@ def decoded(text: bytes, read: Callable[[Json], T]) -> T:
         raise _NotEtcdError(f"this is no answer of etcd: {shown}") from error
 
 
+def _text_of(path: str) -> str:
+    # Comments may be in any encoding, and a file that is not PEM is for OpenSSL to refuse.
+    return Path(path).read_bytes().decode("ascii", errors="ignore")
+
+
 @dataclass(frozen=True)
 class Tls:
-    """Paths of PEM files; `ca_text` is what such a file holds. An etcd with `--client-cert-auth` needs cert and key."""
+    """Paths of PEM files; `ca_text` is what such a file holds. An etcd with `--client-cert-auth` needs cert and key.
+
+    When the file `ca` is another one, the next connection trusts what it holds then. `read_ca`: its certificates as PEM
+    text, where it holds more than these.
+    """
 
     ca: str = ""
     cert: str | None = None
     key: str | None = None
     ca_text: str = ""
+    read_ca: Callable[[str], str] = _text_of
 
 
 class Gateway:
@@ -94,7 +108,7 @@ class Gateway:
         self.timeout_s = timeout_s
         self._credentials = (user, password or "") if user else None
         self._token: str | None = None
-        self._ssl = _ssl_context(tls) if tls else None
+        self._trust = _Trust(tls) if tls else None
         self._first = 0  # index of the endpoint to try first: the one that answered last
         self._idle: dict[int, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
@@ -216,7 +230,9 @@ class Gateway:
         url = urlsplit(self.endpoints[index])
         host, port = url.hostname or "127.0.0.1", url.port or 2379
         connection = (
-            http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self._ssl)
+            http.client.HTTPSConnection(
+                host, port, timeout=self.timeout_s, context=self._trust.context() if self._trust else None
+            )
             if url.scheme == "https"
             else http.client.HTTPConnection(host, port, timeout=self.timeout_s)
         )
@@ -305,8 +321,42 @@ def _token_of(answer: Json) -> str:
     return token
 
 
+class _Trust:
+    """Which certificates of etcd are accepted. The CA may be replaced while programs run for weeks."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._seen = file_version(tls.ca)
+        self._context = _ssl_context(tls)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection. A file that cannot be used is as if it had not changed."""
+        with self._lock:
+            seen = file_version(self._tls.ca)
+            if seen != self._seen:
+                self._seen = seen
+                try:
+                    self._context = _ssl_context(self._tls)
+                except (OSError, ValueError) as error:
+                    log.warning("the CA of etcd in %s cannot be used (%s); the one before counts", self._tls.ca, error)
+            return self._context
+
+
+def file_version(path: str) -> tuple[int, ...]:
+    """Another one when a file was written or replaced; () if there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca or None, cadata=tls.ca_text or None)
+    ca = tls.read_ca(tls.ca) if tls.ca else tls.ca_text
+    if tls.ca and not ca.strip():
+        raise ssl.SSLError(f"no certificate in {tls.ca}")  # else the system's would count
+    context = ssl.create_default_context(cadata=ca or None)
     if tls.cert:
         context.load_cert_chain(tls.cert, tls.key)
     return context

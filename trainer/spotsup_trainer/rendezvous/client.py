@@ -13,9 +13,22 @@ from spotsup_trainer.etcd import Compare, EtcdError, KeyValue, Put, mirror
 from spotsup_trainer.etcd.access import NO_ACCESS, EtcdAccess
 from spotsup_trainer.etcd.mirror import Mirror
 from spotsup_trainer.etcd.outbox import Outbox
+from spotsup_trainer.etcd.trust import CaFollower
 from spotsup_trainer.rendezvous.membership import Close, Decision, Finish, Rules, View, is_behind, next_round
 from spotsup_trainer.timing import RETRY_S, LeaseTimes
-from spotsup_trainer.wire import Hint, Keys, Member, Notice, Result, Round, Tombstone, WireError, decode, encode
+from spotsup_trainer.wire import (
+    CaBundle,
+    Hint,
+    Keys,
+    Member,
+    Notice,
+    Result,
+    Round,
+    Tombstone,
+    WireError,
+    decode,
+    encode,
+)
 
 # etcd takes 128 guards in a transaction. A loss among the members beyond that is detected in the round.
 _MAX_GUARDED_MEMBERS = 100
@@ -73,6 +86,7 @@ class RendezvousClient:
         self._etcd = config.access.connect(config.endpoints, self.times.call_s)
         self._mirror = Mirror(self._etcd, self.keys.run(config.job), pulse_s=self.times.pulse_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="membership")
+        self._ca = CaFollower(config.access, config.endpoints)
         self._raw: mirror.MirrorView | None = None
         self._decoded: dict[str, tuple[bytes, object | None]] = {}
         self._snapshot = Snapshot(View(rules, {}), live=False)
@@ -88,6 +102,7 @@ class RendezvousClient:
 
     def close(self, *, linger: bool = False) -> None:
         """Leave: this node's key vanishes at once, or with its lease if etcd is away, or with `linger`."""
+        self._ca.close()
         self._outbox.close(revoke=not linger)
         self._mirror.close()
         self._etcd.close()
@@ -238,6 +253,8 @@ class RendezvousClient:
             grace_until = now + self.times.grace_s
             self._repair_own_key(raw)
         keys, job = self.keys, self.config.job
+        if bundle := self._message(raw, keys.ca(job), CaBundle):
+            self._ca.follow(bundle.ca)
         fresh = View(
             rules=self.rules,
             members=self._below(raw, keys.member(job, ""), Member),
