@@ -15,6 +15,7 @@ from spotsup_trainer.wire import (
     MAX_MESSAGE_BYTES,
     AgentConfig,
     AgentStatus,
+    CaBundle,
     Ended,
     Failure,
     Health,
@@ -49,6 +50,7 @@ MESSAGES: tuple[Any, ...] = (
     Progress(3, 100, 5.0, 4.0, 1, 800, 0.5, 90, "disk full", 0.25, "a quarter"),
     Ended("a", "left", 0, "", 3.0),
     Result("success", "", 3),
+    CaBundle("-----BEGIN CERTIFICATE-----\n"),
     CONFIG,
 )
 NOTICE = {"node": "a", "deadline": 130.0, "seen_at": 10.0, "source": "aws"}
