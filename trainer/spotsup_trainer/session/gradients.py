@@ -28,6 +28,7 @@ class Gradients:
         self._replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # what was never imported is not used
         self._sharded = [part for part in parts if hasattr(fsdp, "FSDPModule") and isinstance(part, fsdp.FSDPModule)]
+        self._synchronises = True
         self._begin()
 
     def _begin(self) -> None:
@@ -43,6 +44,9 @@ class Gradients:
         DDP averages the sum of all micro-batches then, HSDP over the replicas. FSDP reduces those of each micro-batch:
         whole gradients of all parameters would not fit.
         """
+        if last == self._synchronises:
+            return
+        self._synchronises = last
         for part in self._replicated:
             part.require_backward_grad_sync = last
         for part in self._sharded:
