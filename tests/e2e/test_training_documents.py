@@ -36,6 +36,7 @@ RUN_BY = {
     "yield_file.py": "test_a_job_runs_the_script_with_files_in_the_environment",
     "not_elastic.py": "test_examples.py",
     "elastic.py": "test_plain_python_runs_the_scripts_with_a_session",
+    "parking.py": "test_the_loop_that_parks_loses_no_step",
     "accumulating.py": "test_the_script_with_epochs_and_micro_batches",
     "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
     "tensor_parallel.py": "test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks",
@@ -86,6 +87,15 @@ def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str,
         job.start("a")
         assert job.exit_code("a") == 0, job.log("a").read_text()
         assert (job.checkpoint_dir / "mine.pt").is_file()
+
+
+def test_the_loop_that_parks_loses_no_step(tmp_path: Path) -> None:
+    path = script("parking.py", tmp_path)
+    before = steps(until_parked(path, tmp_path, 2)[0])
+    with Ranks(path, tmp_path, 3) as ranks:
+        after = steps(ranks.end())
+    assert before
+    assert [*before, *after] == list(range(1, 101))
 
 
 def training() -> dict[str, Any]:

@@ -5,7 +5,7 @@ Public, for training scripts:
     from spotsup_trainer import Session, SessionError
     from spotsup_trainer.session import Session, SessionError
     from spotsup_trainer.session.audit import analyse, parse
-    from spotsup_trainer.callbacks import SpotsupLightningCallback, SpotsupTrainerCallback
+    from spotsup_trainer.callbacks import Parking, SpotsupLightningCallback, SpotsupTrainerCallback
 
 Public, for command lines: `spotsup-agent`, `python -m spotsup_trainer.launcher`,
 `python -m spotsup_trainer.launcher.data_job`, `python -m spotsup_trainer.bench_network`, and

@@ -1,9 +1,10 @@
-"""For scripts whose framework runs the training loop: a callback that saves by the framework's means, and parks.
+"""For scripts that write their own checkpoints, or whose framework does: save by these means, and park.
 
+    from spotsup_trainer.callbacks import Parking                      # for a loop of your own; needs torch only
     from spotsup_trainer.callbacks import SpotsupLightningCallback     # needs lightning, or pytorch_lightning
     from spotsup_trainer.callbacks import SpotsupTrainerCallback       # needs transformers
 
-Both names are public. Each framework is imported when its callback is first used.
+These names are public. Each framework is imported when its callback is first used.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["SpotsupLightningCallback", "SpotsupTrainerCallback"]
+__all__ = ["Parking", "SpotsupLightningCallback", "SpotsupTrainerCallback"]
 
 _MODULES = {
+    "Parking": "spotsup_trainer.callbacks.parking",
     "SpotsupLightningCallback": "spotsup_trainer.callbacks.lightning",
     "SpotsupTrainerCallback": "spotsup_trainer.callbacks.hugging_face",
 }
