@@ -64,6 +64,8 @@ def ca(step: str, folder: Path | None, wait_s: float, config: Config, embedded_e
             if rotation.phase is ca_rotation.Phase.SIGNED:
                 _check_shown(etcd, rotation)
             done = ca_rotation.finish(files)
+            if done and len(etcd.endpoints) > 1:
+                done += ". Restart etcd on each host, one after another: until then members accept peers of the old CA"
         if done:
             click.echo(done)
         if step != "status":

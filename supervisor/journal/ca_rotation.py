@@ -67,6 +67,8 @@ def rotation_of(files: TlsFiles) -> Rotation:
         if signing is None or len(others) > 1:
             raise ValueError("ca.crt does not hold the CA of ca.key, and at most one more")
         if not files.next_ca_key.exists():
+            if others and others[0].not_valid_before_utc > signing.not_valid_before_utc:
+                raise ValueError("ca.crt holds a newer CA than that of ca.key: copy next-ca.key and next-ca.crt, too")
             return Rotation(Phase.SIGNED if others else Phase.SETTLED, signing, others[0] if others else None)
         if others and key_in(files.next_ca_key).public_key() != others[0].public_key():
             raise ValueError("next-ca.key is not the key of the second CA in ca.crt")

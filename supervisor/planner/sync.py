@@ -170,7 +170,8 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     if health is None or health.healthy:
         return draft.set_node(node, unhealthy="") if node.unhealthy else node
     reason = health.reason.splitlines()[0][:MAX_HEALTH_CHARACTERS] if health.reason else "its agent gives no reason"
-    if (count := draft.unhealthy_at_once) and not _keeps_failing(draft, node):
+    count = draft.unhealthy_at_once
+    if count and not _keeps_failing(draft, node):
         if node.unhealthy:
             return node
         if not any(other.unhealthy and not other.unhealthy_at for other in draft.nodes.values()):
@@ -183,20 +184,24 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     node = draft.set_node(node, unhealthy=reason, unhealthy_at=draft.now, needs_replacement=True)
     text = f"{_called(draft, node)} has unhealthy GPUs and is replaced: {reason}"
     draft.add_event(EventKind.NODE_UNHEALTHY, text, node.id, xid=health.xid)
-    count_unhealthy_in_training(draft, node)
+    if not count:  # what is hardly believed of one machine says nothing about its type
+        count_unhealthy_in_training(draft, node)
     return lose(draft, node, f"a GPU is gone: {reason}") if health.fatal else node
 
 
 def _keeps_failing(draft: Draft, node: NodeRecord) -> bool:
     """Whether round after round ended by failures on nodes with unhealthy GPUs, the last one on this node. Then a node
-    of the job is believed every ten minutes, although many say so: the job might never train again.
+    of the job is believed every ten minutes, at most three an hour, although many say so: the job might never train
+    again.
     """
     current, member = draft.view.round, draft.view.members.get(node.id)
     if current is None or current.doubtful_failures < MIN_DOUBTFUL_FAILURES or member is None:
         return False
     failed = member.failure is not None and member.failure.round >= current.number and member.unhealthy
-    since = draft.now - draft.rules.unhealthy_hold_s
-    return bool(failed) and not any(other.unhealthy_at > since for other in draft.nodes.values())
+    rules, believed = draft.rules, [other.unhealthy_at for other in draft.nodes.values()]
+    lately = sum(at > draft.now - rules.unhealthy_hold_s for at in believed)
+    within_memory = sum(at > draft.now - rules.unhealthy_memory_s for at in believed)
+    return bool(failed) and not lately and within_memory < rules.max_unhealthy_streak
 
 
 def _from_agent(draft: Draft, node: NodeRecord) -> None:

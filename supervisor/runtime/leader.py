@@ -196,11 +196,11 @@ class Leadership:
     def _take(self, found: KeyValue) -> None:
         """Lead instead of one whose lease somebody else keeps."""
         log.warning("the leader is silent, and its lease is renewed: taking over", leader=self._leader_name)
-        self._lease = 0  # a new one: that of a standby has no key, and so others may have revoked it
-        self._ensure_lease()
         begun = self._now_s()
-        mine = Put(self._key, self._value(), lease=self._lease)
+        lease = self._etcd.grant(self._ttl_s)  # that of a standby has no key, and so others may have revoked it
+        mine = Put(self._key, self._value(lease), lease=lease)
         if self._etcd.txn([Compare(self._key, "mod", found.mod_revision)], [mine]).succeeded:
+            self._lease, self._renewed_at = lease, begun
             self._lead(found.create_revision, begun)
 
     def _show_presence(self) -> None:
@@ -263,8 +263,8 @@ class Leadership:
         self._silence.restart()
         self._on_change()
 
-    def _value(self) -> bytes:
-        return json.dumps({"name": self._name, "lease": self._lease}).encode()
+    def _value(self, lease: int | None = None) -> bytes:
+        return json.dumps({"name": self._name, "lease": self._lease if lease is None else lease}).encode()
 
     def _log_once(self, error: EtcdError) -> None:
         """Log each new problem, not each attempt."""

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,14 +134,14 @@ def test_a_member_takes_the_ca_that_the_daemon_names_if_it_verifies_etcd(tmp_pat
             assert file.stat().st_mode & 0o777 == 0o600
             sign(etcd.tls, dt.datetime.now(dt.UTC))
             with pytest.raises(ssl.SSLCertVerificationError):
-                adopt(str(file), before, [etcd.endpoint])
+                adopt(str(file), before, [etcd.endpoint], nullcontext())
             assert read_access(str(file)).ca == etcd.ca
             etcd.server.kill()  # its connections end; it shows a certificate that the old CA did not sign
             assert etcd.server.start()
             node.publish("second")
             eventually("the second hint", lambda: node.sees("second"))
     with pytest.raises(OSError, match="refused"):
-        adopt(str(file), before, ["https://127.0.0.1:1"])
+        adopt(str(file), before, ["https://127.0.0.1:1"], nullcontext())
 
 
 def test_members_of_etcd_that_would_refuse_a_peer_of_the_new_ca_are_found(tmp_path: Path) -> None:

@@ -47,7 +47,14 @@ class BesideABusyRank(Peers):
     """Ranks of which one other is still writing the last checkpoint, long after this one has given it up."""
 
     def highest(self, values: Sequence[int]) -> list[int]:
-        return [*values[:3], 1] if len(values) == 4 else list(values)
+        return [*values[:3], 1, *values[4:]] if len(values) == 6 else list(values)
+
+
+class BesideOtherBatches(Peers):
+    """Ranks of which one other has a batch sampler with a seed of its own."""
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        return [*values[:4], values[4] + 1, values[5]] if len(values) == 6 else list(values)
 
 
 def session(root: Path | None, **options: Any) -> Session:
@@ -427,6 +434,7 @@ def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int
         for batch in epoch:
             batches.append(batch.tolist())
             one.step()
+        assert len(epoch) == 0
         found.append((epoch.number, length, batches))
     return found
 
@@ -466,7 +474,7 @@ def test_what_follows_an_epoch_is_done_again_if_it_was_interrupted(tmp_path: Pat
 def test_an_epoch_that_is_left_early_is_over() -> None:
     one = session(None)
     seen = []
-    for epoch in one.loader(TEN, global_batch=4, epochs=3, shuffle=False).epochs():
+    for epoch in one.loader(TEN, global_batch=4, epochs=3, shuffle=False, num_workers=0).epochs():
         for batch in epoch:
             seen.append((epoch.number, batch.tolist()))
             one.step()
@@ -487,7 +495,17 @@ def test_batches_of_the_programs_own() -> None:
         seen.append(batch.tolist())
         one.step()
     assert seen == own * 2
+    once = session(None)
+    for _ in once.loader(TEN, batch_sampler=(batch for batch in own), epochs=1):  # is not read for a second epoch
+        once.step()
+    assert once.steps_done == 3
     wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
+    other = session(None)
+    other._peers = BesideOtherBatches(0, 1, None)
+    batches_of_other = iter(other.loader(TEN, batch_sampler=own))
+    next(batches_of_other)
+    with pytest.raises(SessionError, match="the batch_sampler of rank 0 gives other batches than that of another rank"):
+        other.step()
     for wrong in wrongs:
         with pytest.raises(ValueError, match="either a global_batch or a batch_sampler"):
             one.loader(TEN, **wrong)
@@ -505,6 +523,34 @@ def test_gradients_are_those_of_the_mean_over_the_batch(micro_batch: int | None,
         one.backward(loss, count=len(batch) if counted else None)
     assert model.weight.grad.item() == pytest.approx(4.5)
     assert float(one.loss) == pytest.approx(4.5 * model.weight.item())
+
+
+def test_what_was_counted_of_a_step_that_is_left_out_is_forgotten() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    one = Session({"model": model, "again": nn.ModuleList([model])}, environ={})  # its parameters count once
+    batches = iter(one.loader(TEN.float(), global_batch=5, shuffle=False))
+    one.backward(model(next(batches).unsqueeze(1)).mean(), count=5)
+    model.zero_grad()  # the gradient was not finite, say
+    one.backward(model(next(batches).unsqueeze(1)).mean(), count=5)
+    assert model.weight.grad.item() == pytest.approx(7.0)
+    with pytest.raises(SessionError, match="called again after the step's last micro-batch"):
+        one.backward(model(torch.ones(1, 1)).mean(), count=5)
+    one.step()
+    assert next(batches, None) is None
+    model.zero_grad()
+    one.backward(model(torch.ones(1, 1)).mean(), count=1)  # of a loader of its own, after ours has ended
+    assert model.weight.grad.item() == pytest.approx(1.0)
+
+
+def test_a_micro_batch_without_an_item_leaves_the_loss_a_number() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    one = Session({"model": model}, environ={})
+    for batch in one.loader(TEN.float(), global_batch=10, micro_batch=5, shuffle=False):
+        real = batch[batch >= 5]
+        total = model(real.unsqueeze(1)).sum()
+        one.backward(total / max(1, len(real)), count=torch.tensor(len(real)))
+    assert model.weight.grad.item() == pytest.approx(7.0)
+    assert float(one.loss) == pytest.approx(7.0 * model.weight.item())
 
 
 def test_each_counted_item_has_the_same_weight() -> None:
@@ -537,14 +583,20 @@ def test_dicts_are_kept_and_random_numbers_if_asked(tmp_path: Path) -> None:
     best.update(accuracy=0.75, name="first")
     one.step()
     assert one.save()
+    best["accuracy"] = 0.8
+    assert one.save()  # the same step, and something else
+    best["name"] = "second"
+    one.finish()
     assert saved_steps(tmp_path) == [1]
     found: dict[str, Any] = {"other": 1}
     torch.manual_seed(3)
-    expected = float(torch.rand(1))
+    random.seed(3)
+    expected = (float(torch.rand(1)), random.random())
     torch.manual_seed(3)
+    random.seed(3)
     Session({"best": found}, checkpoints=tmp_path, environ={}, rng="keep")
-    assert float(torch.rand(1)) == expected
-    assert found == {"accuracy": 0.75, "name": "first"}
+    assert (float(torch.rand(1)), random.random()) == expected
+    assert found == {"accuracy": 0.8, "name": "second"}
     with pytest.raises(ValueError, match="rng is 'mine'"):
         Session({}, environ={}, rng="mine")  # type: ignore[arg-type]  # what a caller may do
     assert not Session({}, environ={}).save()

@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class CaFollower:
         self._endpoints = tuple(endpoints)
         self._wanted = ""
         self._closed = threading.Event()
+        # A thread whose CA is no longer named may still be verifying it: it must not write last.
+        self._writing = threading.Lock()
 
     def follow(self, ca: str) -> None:
         """Trust these certificates from now on."""
@@ -48,7 +50,7 @@ class CaFollower:
         pause_s, logged = 1.0, ""
         while ca == self._wanted and not self._closed.is_set():
             try:
-                if adopt(self._path, ca, self._endpoints):
+                if adopt(self._path, ca, self._endpoints, self._writing, lambda: ca == self._wanted):
                     log.info("etcd's CA is replaced in %s", self._path)
             except (OSError, ValueError) as error:
                 if str(error) != logged:
@@ -60,21 +62,29 @@ class CaFollower:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
-def adopt(path: str, ca: str, endpoints: Sequence[str]) -> bool:
+def adopt(
+    path: str,
+    ca: str,
+    endpoints: Sequence[str],
+    writing: contextlib.AbstractContextManager[object],
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> bool:
     """Write certificates to a file with an access, if they verify every endpoint that answers, and one does. False if
-    they are there already. Raises OSError, ValueError."""
-    access = read_access(path)
-    if access.ca == ca:
+    they are there already, or not wanted any more once they are verified. Raises OSError, ValueError."""
+    if read_access(path).ca == ca:
         return False
     if not fingerprints(ca):
         raise ValueError("it has no certificate")
     _verify(ca, endpoints)
     temporary = Path(f"{path}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(replace(access, ca=ca).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing:
+        if not is_wanted():
+            return False
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(replace(read_access(path), ca=ca).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     return True
 
 

@@ -67,6 +67,8 @@ class Checkpointer:
         self._dir = open_place(root, Owner(round_number, uuid.uuid4().hex[:12]), keep)
         self._resume_from = tuple(resume_from)
         self._restored_step = 0
+        # What was copied last in this round, in short: see `_lacks`.
+        self._copied_of: tuple[Position, bytes] | None = None
         self._staging = staging.Staging()
         self._differing = False
         self._writers: Peers | None = None
@@ -135,15 +137,21 @@ class Checkpointer:
         self._start(position)
 
     def save(
-        self, position: Position, timeout_s: float = _TIMEOUT_S, meanwhile: Callable[[], object] = lambda: None
+        self,
+        position: Position,
+        timeout_s: float = _TIMEOUT_S,
+        meanwhile: Callable[[], object] = lambda: None,
+        *,
+        anew: bool = False,
     ) -> bool:
-        """Complete a checkpoint of this very step before returning. `meanwhile` is called now and then.
+        """Complete a checkpoint of this very step before returning. `meanwhile` is called now and then. `anew`: also if
+        there seems to be one.
 
         Collective. False, on every rank, if that failed or timed out on any of them: `problem` says why. A write that
         timed out may still complete later.
         """
         failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
-        needed, stop = self._peers.highest([self._peers.rank == 0 and self.step != position.step, failed])
+        needed, stop = self._peers.highest([self._peers.rank == 0 and (anew or self._lacks(position)), failed])
         for _ in range(_ATTEMPTS):
             if not needed or stop:
                 break
@@ -153,6 +161,13 @@ class Checkpointer:
             needed, stop = self._peers.highest([self.step != position.step, failed])
         self.check()
         return not needed
+
+    def _lacks(self, position: Position) -> bool:
+        """Whether the newest checkpoint is not of `position`, or something but tensors has changed since: a program's
+        own counters may change between two steps."""
+        if self.step != position.step:
+            return True
+        return self._copied_of is not None and self._copied_of != (position, snapshot.digest(self._state))
 
     def settle(self) -> None:
         """Wait for all background work, then `check`."""
@@ -276,9 +291,10 @@ class Checkpointer:
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def _copied(self) -> dict[str, Any]:
+    def _copied(self, position: Position) -> dict[str, Any]:
         """This rank's part of the state, as it is now. Collective."""
         captured = snapshot.capture(self._state)
+        self._copied_of = (position, snapshot.digest(self._state, captured))
         layout = staging.fingerprint(captured)
         sampled = replicas.sample(self._state, captured) if self._peers.world > 1 else {}
         values = replicas.digest(sampled)
@@ -309,7 +325,7 @@ class Checkpointer:
     def _start(self, position: Position) -> None:
         self._asked_at = self._clock()
         self._dir.begin()
-        copied = self._copied()
+        copied = self._copied(position)
         assert self._writers is not None
         if not _is_alive(self._claiming):
             self._began = self._clock()

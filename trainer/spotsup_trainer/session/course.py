@@ -41,6 +41,11 @@ class Course:
         return 1.0 if self._step is None else self._step.pieces[self.piece][1]
 
     @property
+    def digest(self) -> int:
+        """Of the current step's samples, of all ranks; 0 where there is nothing to compare."""
+        return 0 if self._step is None else self._step.digest
+
+    @property
     def step(self) -> Step:
         """The current one. Raises SessionError without a loader, and before its first batch."""
         if self._step is None:
@@ -79,6 +84,10 @@ class Course:
         """The rest of the epoch before `epoch` is left out."""
         self._taken = replace(self._taken, epoch=epoch, offset=0)
         self.position = replace(self.position, epoch=epoch, offset=0)
+        self._step = None
+
+    def leave(self) -> None:
+        """A loader has ended: what follows has no weight of its last step."""
         self._step = None
 
     def close(self, epochs: int) -> None:

@@ -36,14 +36,17 @@ class Gradients:
         self._weight: Any = 0.0
         self._count: Any = None
         self._pieces = 0
-        self._complete = False
+        self._complete = self._divided = False
 
-    def synchronise(self, last: bool) -> None:  # called back with one value
-        """Before a forward pass: whether its gradients, those of the step's last micro-batch, are averaged over ranks.
+    def before(self, first: bool, last: bool) -> None:  # called back with two values
+        """Before the forward pass of a micro-batch, which is the first or last of its step, or between.
 
-        DDP averages the sum of all micro-batches then, HSDP over the replicas. FSDP reduces those of each micro-batch:
-        whole gradients of all parameters would not fit.
+        What is known of a step that the program left out is forgotten. Gradients are averaged over ranks with the last
+        one: DDP averages the sum of all micro-batches then, HSDP over the replicas. FSDP reduces those of each
+        micro-batch: whole gradients of all parameters would not fit.
         """
+        if first:
+            self._begin()
         if last == self._synchronises:
             return
         self._synchronises = last
@@ -56,6 +59,11 @@ class Gradients:
         """As Session.backward says."""
         if self._complete:
             self._begin()
+        if self._divided:
+            raise SessionError(
+                "backward() with a `count` was called again after the step's last micro-batch: add up the losses of a "
+                "batch first, and let session.loader() make the micro-batches"
+            )
         if self._pieces and (count is None) != (self._count is None):
             raise SessionError("backward() got a `count` for some micro-batches of a step only: give it to all or none")
         self._pieces += 1
@@ -64,8 +72,11 @@ class Gradients:
             self._count = count if self._count is None else self._count + count
             weight = count / _PROVISIONAL
         # a loss of weight 0 is shown where there is no other
-        share = weight if isinstance(weight, torch.Tensor) else max(weight, _TINY)
-        self._loss, self._weight = self._loss + share * loss.detach().float(), self._weight + share
+        share = weight.detach().clamp(min=_TINY) if isinstance(weight, torch.Tensor) else max(weight, _TINY)
+        shown = loss.detach().float()
+        if count is not None:  # a mean over nothing is not a number
+            shown = torch.where(torch.as_tensor(count, device=shown.device) > 0, shown, torch.zeros_like(shown))
+        self._loss, self._weight = self._loss + share * shown, self._weight + share
         scaled = weight * loss
         (scaler.scale(scaled) if scaler is not None else scaled).backward()
         if last and count is not None:
@@ -82,12 +93,12 @@ class Gradients:
 
     def _divide_by_count(self) -> None:
         """Turn what the ranks have averaged, of sums, into the mean over all ranks' items."""
+        self._divided = True
         factor = self._peers.world * _PROVISIONAL / self._total(self._count)
-        for module in self._modules:
-            found = [each.grad for each in module.parameters() if each.grad is not None]
-            own = [each.to_local() if hasattr(each, "to_local") else each for each in found]
-            for gradient in own:
-                gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+        parameters = {id(each): each for module in self._modules for each in module.parameters()}
+        found = [each.grad for each in parameters.values() if each.grad is not None]
+        for gradient in [each.to_local() if hasattr(each, "to_local") else each for each in found]:
+            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
 
     def _total(self, count: Any) -> Any:
         """The sum of all ranks' counts; of at least one item. A tensor on a GPU stays there: nothing waits for it."""

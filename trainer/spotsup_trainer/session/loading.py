@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from spotsup_trainer.session.course import Course, SessionError
-from spotsup_trainer.session.sampler import Cursor, Order, Part, Step, StepSampler, steps
+from spotsup_trainer.session.sampler import Cursor, Order, Part, StepSampler, steps
 
 # Makes a DataLoader of a batch sampler.
 Load = Callable[[StepSampler], Any]
@@ -30,14 +31,13 @@ class Batches:
         order: Order,
         part: Part,
         load: Load,
-        synchronise: Callable[[bool], None],
+        before: Callable[[bool, bool], None],
         epochs: int,
         micro_batch: int | None,
     ) -> None:
         self._course, self._order, self._part = course, order, part
-        self._load, self._synchronise = load, synchronise
+        self._load, self._before = load, before
         self._epochs, self._micro_batch = epochs, micro_batch
-        self._running: Iterator[tuple[Step, Any]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -51,8 +51,7 @@ class Batches:
         return self._left(at) + (self._epochs - at.epoch - 1) * self._left(Cursor())
 
     def __iter__(self) -> Iterator[Any]:
-        for _, data in self._from(self._course.cursor):
-            yield data
+        return self._data(self._epochs)
 
     def epochs(self) -> Iterator[Epoch]:
         """The epochs that are not complete, the first perhaps in part.
@@ -65,38 +64,34 @@ class Batches:
         if at.offset == 0 and 0 <= course.position.epochs_closed < min(at.epoch, self._epochs):
             yield Epoch(at.epoch - 1, iter(()), lambda: 0)
         course.close(at.epoch)
-        running = self._from(at)
         for number in range(at.epoch, self._epochs):
-            epoch = Epoch(number, self._of(number, running), self._left_of_epoch)
-            yield epoch
+            # A DataLoader for each, as in any loop over epochs: its workers see what was set on the data set before.
+            yield Epoch(number, self._data(number + 1), partial(self._left_of, number))
             course.close(number + 1)
             if course.cursor.epoch <= number:  # the program left the epoch early
                 course.skip_to(number + 1)
-                running = self._from(course.cursor)
+                self._before(True, True)
 
-    def _of(self, number: int, running: Iterator[tuple[Step, Any]]) -> Iterator[Any]:
-        for step, data in running:
-            yield data
-            if step.after.epoch > number and self._course.is_last_piece:
-                return
-
-    def _from(self, cursor: Cursor) -> Iterator[tuple[Step, Any]]:
-        """The steps and what the DataLoader makes of their micro-batches; tells the course what is trained on."""
-        sampler = StepSampler(steps(self._order, cursor, self._part, self._epochs, self._micro_batch))
+    def _data(self, epochs: int) -> Iterator[Any]:
+        """What the DataLoader makes of the micro-batches until so many epochs are complete; tells the course what is
+        trained on."""
+        of_rank = steps(self._order, self._course.cursor, self._part, epochs, self._micro_batch)
+        sampler = StepSampler(of_rank)
         loaded = iter(self._load(sampler))
         for data in loaded:
             step = sampler.given.popleft()
             last = len(step.pieces) - 1
             for piece in range(last + 1):
                 self._course.take(self._order, step, piece)
-                self._synchronise(piece == last)
-                yield step, next(loaded) if piece else data
+                self._before(piece == 0, piece == last)
+                yield next(loaded) if piece else data
+        self._course.leave()
+
+    def _left_of(self, number: int) -> int:
+        return self._left(self._course.cursor) if self._course.cursor.epoch <= number else 0
 
     def _left(self, cursor: Cursor) -> int:
         return self._order.pieces_left(cursor, self._part.world, self._micro_batch)
-
-    def _left_of_epoch(self) -> int:
-        return self._left(self._course.cursor)
 
 
 class Epoch:

@@ -9,6 +9,7 @@ completed steps; batches that data loading workers have fetched ahead do not mat
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class Step:
     # Of each micro-batch: its samples, as indices into the data set, and the factor for their mean loss. A rank that
     # has no sample left repeats one with weight 0, because every rank must take part in `backward`.
     pieces: tuple[tuple[list[int], float], ...]
+    # Of the samples of all ranks, where these are the program's own batches: all ranks must have the same.
+    digest: int = 0
 
     @property
     def counted(self) -> list[int]:
@@ -94,6 +97,7 @@ class Batch(NamedTuple):
     size: int
     # Its samples at the places of a range.
     samples: Any
+    digest: int = 0
 
 
 class Order(Protocol):
@@ -115,14 +119,18 @@ class Order(Protocol):
 
 def steps(order: Order, cursor: Cursor, part: Part, epochs: int, micro_batch: int | None) -> Iterator[Step]:
     """A rank's steps from `cursor` until `epochs` epochs are complete, counted from the very first."""
+    if cursor.epoch >= epochs:
+        return
     for batch in order.batches(cursor):
         if batch.epoch >= epochs:
-            return
+            return  # of the epoch before less was left than a whole batch
         pieces = tuple(
             (batch.samples(piece), part.weight(len(piece), batch.size)) if piece else (batch.samples(range(1)), 0.0)
             for piece in part.pieces(batch.size, micro_batch)
         )
-        yield Step(batch.epoch, batch.after, batch.size, pieces)
+        yield Step(batch.epoch, batch.after, batch.size, pieces, batch.digest)
+        if batch.after.epoch >= epochs:
+            return
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,8 @@ class OwnBatches:
 
     def __init__(self, batch_sampler: Any, length: int) -> None:
         self._batch_sampler = batch_sampler
-        self.identity = (length, 0, 2)
+        batches = len(batch_sampler) if hasattr(batch_sampler, "__len__") else 0
+        self.identity = (length, batches, 2)
 
     def batches(self, cursor: Cursor) -> Iterator[Batch]:
         """As Order says."""
@@ -201,7 +210,7 @@ class OwnBatches:
             while batch is not None:
                 offset, upcoming = offset + 1, next(following, None)
                 after = Cursor(cursor.epoch, offset) if upcoming is not None else Cursor(cursor.epoch + 1)
-                yield Batch(cursor.epoch, after, len(batch), partial(_at, batch))
+                yield Batch(cursor.epoch, after, len(batch), partial(_at, batch), zlib.crc32(repr(batch).encode()))
                 batch = upcoming
             cursor = Cursor(cursor.epoch + 1)
 

@@ -103,6 +103,7 @@ class Session:
         if rng not in {"per-rank", "keep"}:
             raise ValueError(f"rng is {rng!r}; it must be 'per-rank' or 'keep'")
         self._every_steps, self._every_s = every_steps, every_s
+        self._rng = rng
         self._park_timeout_s = park_timeout_s
         self._clock = clock
         self._files = WorkerFiles.named_by(environ)
@@ -249,7 +250,7 @@ class Session:
             return DataLoader(dataset, batch_sampler=sampler, **options)
 
         part = Part(self.rank, self.world)
-        return Batches(self._course, order, part, load, self._gradients.synchronise, epochs, micro_batch)
+        return Batches(self._course, order, part, load, self._gradients.before, epochs, micro_batch)
 
     def backward(self, loss: torch.Tensor, *, count: Any = None, scaler: Any = None) -> None:
         """Compute gradients, so that over all ranks and micro-batches they are those of the mean loss of the step.
@@ -304,7 +305,7 @@ class Session:
         if self._checkpoints is None:
             return False
         self._due_from = (self.steps_done, self._clock())
-        return self._checkpoints.save(self._course.position, meanwhile=self._report)
+        return self._checkpoints.save(self._course.position, meanwhile=self._report, anew=True)
 
     def on_park(self, call: Callable[[], object], budget_s: float = 5.0) -> None:
         """Call this before the process is ended for a notice or a new round: to send what a logger still holds back.
@@ -385,12 +386,19 @@ class Session:
         wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _CONTINUE
         here = _CALLS * self.steps_done + call
         busy = self._checkpoints is not None and self._checkpoints.busy
-        level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
+        samples = self._course.digest
+        compared = [wanted, here, -here, busy, samples, -samples]
+        level, furthest, least, any_busy, samples_max, neg_samples_min = self._peers.highest(compared)
         if furthest != -least:
             raise SessionError(
                 f"the ranks made different Session calls (this is rank {self._peers.rank}, after step "
                 f"{self.steps_done}): call step(), checkpoint_point(), save() and finish() on every rank, the same "
                 "number of times"
+            )
+        if samples_max != -neg_samples_min:
+            raise SessionError(
+                f"the batch_sampler of rank {self._peers.rank} gives other batches than that of another rank: it has "
+                "to give the same ones on all ranks, from a seed of its own and the epoch that set_epoch() names"
             )
         # one rank's disk may still hang when the others have given up waiting for theirs
         return _CONTINUE if level == _CHECKPOINT and any_busy else level
@@ -457,7 +465,7 @@ class Session:
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
-            checkpoint_every_s=self._every_s or (self._every_steps or 0) * times.step_s,
+            checkpoint_every_s=self._every_s or (self._every_steps or 0) * self._pace.longest_step_s,
         )
         problem = self._files.write_progress(progress)
         if problem and not self._progress_failed:
@@ -472,5 +480,5 @@ class Session:
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""
-        own = seeds.found()
+        own = seeds.found() if self._rng == "per-rank" else Seeds(torch.initial_seed(), 0, 0)
         return own if self._world == self._peers.world else Seeds(*self._peers.from_rank_0(tuple(own)))

@@ -9,6 +9,7 @@ can run code that its writer put into it (DCP pickles, too): the place must be t
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import io
 import warnings
@@ -83,10 +84,23 @@ def capture(state: State) -> dict[str, Any]:
         elif isinstance(thing, torch.optim.Optimizer):
             captured[name] = get_optimizer_state_dict(owner(name, thing, state), thing)
         else:
-            pickled = io.BytesIO()
-            torch.save(thing if isinstance(thing, dict) else thing.state_dict(), pickled)
-            captured[name] = {_OPAQUE: pickled.getvalue()}
+            captured[name] = {_OPAQUE: _pickled(thing)}
     return captured
+
+
+def digest(state: State, captured: Mapping[str, Any] | None = None) -> bytes:
+    """Of all of `state` that is neither a module nor an optimizer, as it is now or as it was `captured`."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, thing in state.items():
+        if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
+            found.update(_pickled(thing) if captured is None else captured[name][_OPAQUE])
+    return found.digest()
+
+
+def _pickled(thing: Any) -> bytes:
+    pickled = io.BytesIO()
+    torch.save(thing if isinstance(thing, dict) else thing.state_dict(), pickled)
+    return pickled.getvalue()
 
 
 def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
@@ -186,7 +200,9 @@ def read(state: State, path: Data) -> None:
             set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
         else:
             # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
-            own = torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False)
+            # Tensors come from rank 0's device.
+            here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+            own = torch.load(io.BytesIO(loaded[_OPAQUE]), here, weights_only=False)
             if isinstance(thing, dict):
                 thing.clear()
                 thing.update(own)
