@@ -299,6 +299,13 @@ class Commit:
             or self.actions
         )
 
+    @property
+    def shows_in_mirror(self) -> bool:
+        """Whether it certainly writes a key that daemons mirror. Deletions may find nothing; events are elsewhere."""
+        return bool(
+            self.job_record or self.nodes or self.put_keys or self.alerts or self.cluster is not None or self.capacity
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

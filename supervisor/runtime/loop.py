@@ -367,7 +367,8 @@ class Loop:
             return False
         self._count("commits")
         if commit.job:
-            self._own_revision = max(self._own_revision, revision)
+            if commit.shows_in_mirror:  # of a transaction that wrote nothing etcd names a revision of somebody else
+                self._own_revision = max(self._own_revision, revision)
             self._drop_outcomes([node.id for node in commit.nodes])
         for event in commit.events:
             log.info(event.text, job=event.job, kind=str(event.kind))
