@@ -41,7 +41,7 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of a whole epoch, for learning rate schedules. Raises TypeError if nobody knows."""
+        """Optimizer steps of a whole epoch, for schedules. Raises TypeError if the batch sampler has no length."""
         return self._order.pieces_left(Cursor(), self._part.world, None)
 
     def __len__(self) -> int:

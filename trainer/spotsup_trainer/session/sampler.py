@@ -113,7 +113,7 @@ class Order(Protocol):
         ...
 
     def pieces_left(self, cursor: Cursor, world: int, micro_batch: int | None) -> int:
-        """Micro-batches of a rank from `cursor` to the end of its epoch. Raises TypeError if nobody knows."""
+        """Micro-batches of a rank from `cursor` to the end of its epoch. Raises TypeError if it has no length."""
         ...
 
 

@@ -27,11 +27,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from spotsup_trainer.session import parallel, seeds
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.course import Course, SessionError
-from spotsup_trainer.session.farewells import Farewell
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.pace import Pace
+from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.sampler import Order, OwnBatches, Part, Plan, StepSampler
 from spotsup_trainer.session.seeds import Seeds
@@ -115,7 +115,7 @@ class Session:
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._sign_of_life_at = clock()
         self._pace = Pace()
-        self._farewells: list[Farewell] = []
+        self._park_calls: list[ParkCall] = []
         self._trains = False
         self._times_written = SaveTimes()
         self._progress_failed = False
@@ -310,10 +310,10 @@ class Session:
     def on_park(self, call: Callable[[], object], budget_s: float = 5.0) -> None:
         """Call this before the process is ended for a notice or a new round: to send what a logger still holds back.
 
-        On every rank that asks for it, after the last checkpoint, on a thread. After `budget_s` nobody waits for it any
-        more: so much earlier a node begins to leave. An error is printed.
+        On every rank that asks for it, after the last checkpoint, on a thread. After `budget_s` it is not waited for
+        any more: so much earlier a node begins to leave. An error is printed.
         """
-        self._farewells.append(Farewell(call, budget_s))
+        self._park_calls.append(ParkCall(call, budget_s))
 
     def finish(self) -> None:
         """Checkpoint the last step of training. Collective. Raises CheckpointError if that failed."""
@@ -429,8 +429,8 @@ class Session:
                 self._course.position, meanwhile=self._report
             )
             self._report(now=True)
-            for farewell in self._farewells:
-                farewell.say()
+            for park_call in self._park_calls:
+                park_call.make()
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
     def _show_life(self, *, now: bool = False) -> None:
@@ -475,7 +475,7 @@ class Session:
     def _times(self) -> SaveTimes:
         """What leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
-        budget_s = sum(farewell.budget_s for farewell in self._farewells)
+        budget_s = sum(each.budget_s for each in self._park_calls)
         return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:

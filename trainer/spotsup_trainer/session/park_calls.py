@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Farewell:
+class ParkCall:
     """A call that is given so many seconds."""
 
     call: Callable[[], object]
     budget_s: float
 
-    def say(self) -> None:
+    def make(self) -> None:
         """Make the call, and wait for its end for `budget_s` at most. Never raises."""
-        thread = threading.Thread(target=self._say, name="spotsup-on-park", daemon=True)
+        thread = threading.Thread(target=self._call, name="spotsup-on-park", daemon=True)
         thread.start()
         thread.join(self.budget_s)
         if thread.is_alive():
             print(f"spotsup: on_park() has not ended within {self.budget_s:g} s", file=sys.stderr, flush=True)
 
-    def _say(self) -> None:
+    def _call(self) -> None:
         try:
             self.call()
         except BaseException:  # noqa: BLE001  # whatever a logger raises must not keep the round from ending
