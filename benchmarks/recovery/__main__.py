@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from types import MappingProxyType
 
 from benchmarks import results
 from benchmarks.command import FOLDER, add_repeat, count, measured, parser_of, show, stopwatch
@@ -34,6 +35,7 @@ from benchmarks.recovery.grid import (
 )
 from benchmarks.recovery.machines import RES_OPTIONS
 from benchmarks.recovery.spotsup import Fence
+from benchmarks.recovery.table import metric_of
 from benchmarks.recovery.watch import Stop, Turn, Watched, phase_of
 from benchmarks.results import Sample
 
@@ -63,6 +65,7 @@ notice: spotsup hears of it {notice_s} s before the end, and the node trains on 
 floor-session, cold-session: with spotsup's Session, which for its checkpoints imports what a cold start pays for;
   goals that are not about it are judged by the floor without.
 rank 0: for torchrun the node that hosts the c10d store; for spotsup one like any.
+parts of a pause: as status shows them, of one survivor and by its own clock; docs/glossary.md says what each is.
 Names are not looked up (RES_OPTIONS={res_options}): c10d asks for its peers' names, and a lost answer costs seconds.
 paused in all: less than the time to the full world where a smaller round trained meanwhile.
 never: no process was left that could go on. >{limit_s:g} s: it was watched for no longer."""
@@ -115,26 +118,40 @@ class Bench:
 
     def _launchers(self, subject: str, cells: Sequence[Cell], turn: Turn) -> None:
         with closing(launchers.measure(subject, cells, turn)) as outcomes:
-            for cell, watched in outcomes:
-                self._note(subject, cell, watched)
+            for cell, watched, parts in outcomes:
+                self._note(subject, cell, watched, parts=parts)
 
     def _spotsup(self, cells: Sequence[Cell], turn: Turn) -> None:
         with closing(spotsup.measure(cells, turn)) as outcomes:
             for struck in outcomes:
-                self._note(SPOTSUP, struck.cell, struck.watched, struck.fence)
+                self._note(SPOTSUP, struck.cell, struck.watched, struck.fence, struck.parts)
 
     def _torchrun(self, tuning: stock.Tuning, cell: Cell, turn: Turn) -> None:
         self._note(tuning.name, cell, stock.measure_torchrun(tuning, cell, turn))
 
-    def _note(self, subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> None:
-        samples = samples_of(subject, cell, watched, fence)
+    def _note(
+        self,
+        subject: str,
+        cell: Cell,
+        watched: Watched,
+        fence: Fence | None = None,
+        parts: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        samples = samples_of(subject, cell, watched, fence, parts)
         self.samples += samples
         figures = ", ".join(f"{sample.metric} {_formatted(sample)}" for sample in samples)
         self._print(f"{subject}: {cell.case}: {figures}")
 
 
-def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> list[Sample]:
-    """The samples of one fault. A time that never came has no value; what depends on it is left out."""
+def samples_of(
+    subject: str,
+    cell: Cell,
+    watched: Watched,
+    fence: Fence | None = None,
+    parts: Mapping[str, float] = MappingProxyType({}),
+) -> list[Sample]:
+    """The samples of one fault. A time that never came has no value; what depends on it is left out. `parts`: what the
+    pause to the first step consisted of."""
     found = watched.outcome
     times = [(FIRST, found.first_s)]
     if cell.recovery is not Recovery.SHRINKING:
@@ -147,7 +164,7 @@ def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None =
         why = f"its workers still ran {spotsup.FENCE_TIMEOUT_S:g} s later"
         samples.append(Sample(cell.case, subject, FENCED, "s", fence.stopped_s, spotsup.FENCE_TIMEOUT_S, why))
         samples.append(Sample(cell.case, subject, LATE, "steps", float(fence.late_steps)))
-    return samples
+    return samples + [Sample(cell.case, subject, metric_of(name), "s", value) for name, value in parts.items()]
 
 
 def _formatted(sample: Sample) -> str:
@@ -183,7 +200,8 @@ def main() -> int:
     judged = goals.judge(rows, spotsup.LEASE_S)
     more = {"goals": [goal.as_json() for goal in judged], "not_measured": [asdict(each) for each in OMISSIONS]}
     results.write(options.json, rows, about, SUBJECTS, more)
-    tables = [recovery_table.table(rows), *([goals.table(judged)] if judged else [])]
+    tables = [recovery_table.table(rows), recovery_table.parts_table(rows)]
+    tables += [goals.table(judged)] if judged else []
     notes = NOTES.format(
         notice_s=spotsup.NOTICE_S, limit_s=options.limit, lease_s=spotsup.LEASE_S, res_options=RES_OPTIONS
     )

@@ -14,6 +14,8 @@ SPOTSUP = "spotsup"
 LAUNCHERS_WARM = "spotsup-launchers-warm"
 LAUNCHERS_COLD = "spotsup-launchers-cold"
 LAUNCHERS_COLD_SESSION = "spotsup-cold-session"
+LAUNCHERS_IMPORT = "spotsup-slow-import"
+LAUNCHERS_IMPORT_LATE = "spotsup-no-preload"
 TUNED = "torchrun-c10d-tuned"
 DEFAULT = "torchrun-c10d-default"
 FLOOR = "floor"
@@ -125,6 +127,8 @@ CELLS: dict[str, tuple[Cell, ...]] = {
     LAUNCHERS_WARM: _cells([_KILL], [_OTHER, _FIRST], [_SPARE]),
     LAUNCHERS_COLD: _cells([_KILL], [_OTHER, _FIRST], [_SPARE]),
     LAUNCHERS_COLD_SESSION: _cells([_KILL], [_OTHER, _FIRST], [_SPARE], once=True),
+    LAUNCHERS_IMPORT: _cells([_KILL], [_OTHER], [_SPARE]),
+    LAUNCHERS_IMPORT_LATE: _cells([_KILL], [_OTHER], [_SPARE]),
     TUNED: (
         *_cells([_KILL], [_OTHER], Recovery),
         *_cells([_SIGTERM], [_OTHER], [_REPLACEMENT]),
@@ -160,8 +164,12 @@ OMISSIONS: tuple[Omission, ...] = (
     ),
     *(
         Omission(subject, _ALONE, faults, (), recoveries)
-        for subject in (LAUNCHERS_WARM, LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION)
+        for subject in (LAUNCHERS_WARM, LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION, LAUNCHERS_IMPORT, LAUNCHERS_IMPORT_LATE)
         for faults, recoveries in (((_FREEZE, _SIGTERM, _NOTICE), ()), ((_KILL,), (_REPLACEMENT, _SHRINKING)))
+    ),
+    *(
+        Omission(subject, "who is lost makes no difference to what workers import", (_KILL,), (_FIRST,), (_SPARE,))
+        for subject in (LAUNCHERS_IMPORT, LAUNCHERS_IMPORT_LATE)
     ),
     *(Omission(subject, _NO_NOTICE, (_NOTICE,)) for subject in (TUNED, DEFAULT)),
     *(

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, Put
-from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Hint, Keys, Member, Tombstone, decode, encode
+from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Hint, Keys, Member, Pause, Round, Tombstone, decode, encode
 
-from benchmarks.recovery.grid import LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION, LAUNCHERS_WARM, MIN_NODES, NODES, Cell
+from benchmarks.recovery.grid import (
+    LAUNCHERS_COLD,
+    LAUNCHERS_COLD_SESSION,
+    LAUNCHERS_IMPORT,
+    LAUNCHERS_IMPORT_LATE,
+    LAUNCHERS_WARM,
+    MIN_NODES,
+    NODES,
+    Cell,
+)
 from benchmarks.recovery.machines import Machines, address_of, name_of, number_of
 from benchmarks.recovery.stock import WORKER
 from benchmarks.recovery.watch import CHECKPOINT_STEPS, Job, Turn, Watched
@@ -31,7 +41,14 @@ DESCRIPTIONS = {
         "floor run, without a Session"
     ),
     LAUNCHERS_COLD_SESSION: "the same with a Session, whose checkpoints import torch.distributed.checkpoint",
+    LAUNCHERS_IMPORT: "as the warm ones, of a program with an import that sleeps 5 s, before its node is in a round",
+    LAUNCHERS_IMPORT_LATE: "the same without preload: each worker imports for itself",
 }
+_WARM = (LAUNCHERS_WARM, LAUNCHERS_IMPORT, LAUNCHERS_IMPORT_LATE)
+IMPORT_S = 5.0
+# A library whose import takes seconds, and the program of all subjects, by a user who imports it.
+SLOW_LIBRARY = f"import time; time.sleep({IMPORT_S})\n"
+SLOW_WORKER = f"import bench_slow_library\nimport runpy\nrunpy.run_path({str(WORKER)!r}, run_name='__main__')\n"
 START_TIMEOUT_S = 60.0
 LOOK_S = 0.02
 JOB = "bench"
@@ -45,8 +62,10 @@ def end_leftovers(folder: Path) -> None:
         EmbeddedEtcd(folder / subject / "etcd").stop()
 
 
-def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[Cell, Watched]]:
+def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[Cell, Watched, Mapping[str, float]]]:
     """Three nodes train and a fourth waits; one after the other is killed, and gets a new spare. Leaves no process.
+
+    The last of what is yielded: what the pause consisted of, by name and in seconds; only what is known.
 
     Raises BenchError and supervisor.errors.StartError.
     """
@@ -71,12 +90,18 @@ def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[
                 machines.kill(number_of(gone))
                 left = [number_of(node) for node in old.nodes if node != gone]
                 nodes.bury(gone, [*left, spare])
-                yield cell, nodes.job.after_fault(old, gone, cell.nodes_after, turn.limit_s)
+                watched = nodes.job.after_fault(old, gone, cell.nodes_after, turn.limit_s)
+                yield cell, watched, nodes.parts_of_pause(name_of(left[0])) if measures_pauses(subject) else {}
                 nodes.hint([*left, spare], spare + 1)
                 nodes.start(spare + 1)
     finally:
         machines.end()
         etcd_server.stop()
+
+
+def measures_pauses(subject: str) -> bool:
+    """Whether its workers say when they completed their steps: those without a Session do not."""
+    return subject != LAUNCHERS_COLD
 
 
 class _Nodes:
@@ -95,7 +120,14 @@ class _Nodes:
         command += ["--nproc-per-node", "1", "--rdzv-backend", "spotsup", "--rdzv-endpoint", self._endpoint]
         command += ["--rdzv-id", JOB, "--rdzv-conf", f"lease_ttl={DEFAULT_LEASE_TTL_S:g}"]
         command += ["--local-addr", address_of(number)]
-        command += [str(WORKER), "--marks", str(self.job.marks), "--checkpoint-every", str(CHECKPOINT_STEPS)]
+        slow = self._subject in {LAUNCHERS_IMPORT, LAUNCHERS_IMPORT_LATE}
+        command += [
+            str(SLOW_WORKER if slow else WORKER),
+            "--marks",
+            str(self.job.marks),
+            "--checkpoint-every",
+            str(CHECKPOINT_STEPS),
+        ]
         command += ["--checkpoint", str(folder / "checkpoint.pt")]
         command += [] if self._subject == LAUNCHERS_COLD else ["--session"]
         environ = {
@@ -103,9 +135,19 @@ class _Nodes:
             "SPOTSUP_NODE_ID": node,
             "SPOTSUP_RUN_DIR": str(folder / f"run-{node}"),
             "SPOTSUP_CHECKPOINT_DIR": str(folder / "checkpoint"),
-            "SPOTSUP_WARM": "1" if self._subject == LAUNCHERS_WARM else "0",
+            "SPOTSUP_WARM": "1" if self._subject in _WARM else "0",
         }
+        environ |= {"PYTHONPATH": str(folder / "site")} if slow else {}
+        environ |= {"SPOTSUP_PRELOAD": ""} if self._subject == LAUNCHERS_IMPORT_LATE else {}
         self._machines.start(number, command, environ)
+
+    def _slow_program(self) -> Path:
+        """Made in this benchmark's folder."""
+        site, program = self._machines.folder / "site", self._machines.folder / "slow_worker.py"
+        site.mkdir(exist_ok=True)
+        (site / "bench_slow_library.py").write_text(SLOW_LIBRARY)
+        program.write_text(SLOW_WORKER)
+        return program
 
     def wait_for_spare(self, number: int) -> None:
         """Wait until its key says that it waits. Raises BenchError."""
@@ -117,6 +159,19 @@ class _Nodes:
 
         late = f"the spare {spare} does not wait after {START_TIMEOUT_S:g} s"
         self.job.stop.until(waits, START_TIMEOUT_S, lambda: f"{late}: {self._machines.log_tails()}", LOOK_S)
+
+    def parts_of_pause(self, node: str) -> Mapping[str, float]:
+        """Of the newest round, as the launcher of a node that was in the round before has measured them."""
+        raw = self._etcd.get(KEYS.round(JOB))
+        number = decode(Round, raw.value).number if raw else 0
+
+        def found() -> Pause | None:
+            known = RunDir(self._machines.folder / f"run-{node}").pauses()
+            return next((each for each in known.pauses if each.round == number), None) if known else None
+
+        late = f"{node} has not measured the pause before round {number}"
+        pause = self.job.stop.until(found, START_TIMEOUT_S, lambda: f"{late}: {self._machines.log_tails()}", LOOK_S)
+        return {name: value for name, value in pause.parts().items() if value is not None} if pause else {}
 
     def hint(self, members: Sequence[int], spare: int) -> None:
         self._etcd.put(KEYS.hint(JOB), encode(_hint(members, spares=[spare])))

@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ FENCE_TIMEOUT_S = 30.0
 NOTICE_S = 30
 LEASE_S = DEFAULT_LEASE_TTL_S
 CALM_LOOK_S = 0.5
+PAUSE_TIMEOUT_S = 30.0
 LOOK_S = 0.02
 ZONES, ROOM = ("local-a", "local-b"), 16
 DESCRIPTIONS = (
@@ -63,6 +64,8 @@ class Struck:
     cell: Cell
     watched: Watched
     fence: Fence | None = None
+    # What the first pause after it consisted of, by name and in seconds, as `status` has it; only what is known.
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
@@ -117,18 +120,31 @@ class _Patient:
             self._set_room(0 if cell.recovery is Recovery.SHRINKING else ROOM)
             old = self._job.at_phase(self._turn.phase)
             gone = old.nodes[cell.victim.rank]
+            number = int(self._stack.ask("status", self._name)["round"])
             self._strike(cell.fault, gone)
             watched = self._job.after_fault(old, gone, cell.nodes_after, self._turn.limit_s)
+            parts = self._parts_after(number) if watched.outcome.first_s is not None else {}
             # One that waits for its replacement stays frozen: the daemon gives it up in the meantime.
             thawed = cell.fault is Fault.FREEZE and cell.recovery is not Recovery.REPLACEMENT
             if not thawed:
                 self._struck.add(gone)
-            yield Struck(cell, watched, self._thaw(gone, old) if thawed else None)
+            yield Struck(cell, watched, self._thaw(gone, old) if thawed else None, parts)
             self._set_room(ROOM)
 
     def cancel(self) -> None:
         self._stack.ask("cancel", self._name)
         self._stack.wait_for(lambda: not self._stack.machines(), START_TIMEOUT_S, "the cancelled job's machines to go")
+
+    def _parts_after(self, number: int) -> Mapping[str, float]:
+        """What the first pause after a round consisted of: its node says so within seconds of the first step."""
+
+        def found() -> Mapping[str, Any] | None:
+            known = [each for each in self._stack.ask("status", self._name)["pauses"] if each["round"] > number]
+            return known[0]["parts"] if known else None
+
+        late = f"no pause after round {number} of job {self._name} is reported: "
+        parts = self._job.stop.until(found, PAUSE_TIMEOUT_S, lambda: late + self._stack.log_tail(), CALM_LOOK_S)
+        return {name.removesuffix("_s"): value for name, value in (parts or {}).items() if value is not None}
 
     def _wait_until_calm(self) -> None:
         wanted = f"{NODES} members and {self._spares} spares"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from spotsup_trainer.wire import PAUSE_PARTS
 
 from benchmarks import results
 from benchmarks.recovery.goals import FIRST, FULL, LOST, PAUSED, floor_s
 from benchmarks.results import Row
 
 _COLUMNS = ("pause to\n1st step", "min-max", "to full\nworld", "paused\nin all", "steps\nlost", "n", "÷\nfloor")
+_PARTS = tuple(part.replace("_", "\n").replace("checkpoint", "check-\npoint") for part in PAUSE_PARTS)
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -30,6 +32,26 @@ def table(rows: Sequence[Row]) -> Table:
         for subject in dict.fromkeys(row.subject for row in rows if row.case == case):
             found = [known.get((case, subject, metric)) for metric in (FIRST, FULL, PAUSED, LOST)]
             made.add_row(f"  {subject}", *_cells(found, floor))
+    return made
+
+
+def metric_of(part: str) -> str:
+    """The metric of one part of a pause (wire.PAUSE_PARTS)."""
+    return f"pause: {part}"
+
+
+def parts_table(rows: Sequence[Row]) -> Table:
+    """What the pauses of spotsup's subjects consisted of: medians, in seconds."""
+    made = results.table_of("What the pause to the first step consisted of", [""], [*_PARTS, "sum"], (0, 1, 0, 0))
+    known = {(row.case, row.subject, row.metric): row.median for row in rows}
+    cases = dict.fromkeys(row.case for row in rows if row.metric in map(metric_of, PAUSE_PARTS))
+    for case in cases:
+        made.add_row(case, style="italic")
+        for subject in dict.fromkeys(row.subject for row in rows if row.case == case):
+            found = [known.get((case, subject, metric_of(part))) for part in PAUSE_PARTS]
+            if any(each is not None for each in found):
+                total = sum(each for each in found if each is not None)
+                made.add_row(f"  {subject}", *("" if each is None else f"{each:.2f}" for each in [*found, total]))
     return made
 
 

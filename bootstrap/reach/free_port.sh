@@ -11,11 +11,14 @@ for comm in $(grep -l '^sshd' /proc/[0-9]*/comm 2>/dev/null); do
     pid=${pid%/comm}
     open=$(ls -l "/proc/$pid/fd" 2>/dev/null || :)
     for inode in $inodes; do
-        case $open in *"socket:[$inode]"*) kill "$pid" 2>/dev/null && ended=yes || : ;; esac
+        case $open in *"socket:[$inode]"*) kill "$pid" 2>/dev/null && ended="$ended $pid" || : ;; esac
     done
 done
 looks=0
 while [ "$ended" ] && [ "$looks" -lt 30 ] && awk -v at="$hex" '$2 == at && $4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp; do
     sleep 0.1
     looks=$((looks + 1))
+    # One that is stopped, or hangs, takes no SIGTERM.
+    # shellcheck disable=SC2086 # a list of numbers
+    [ "$looks" -ne 10 ] || kill -KILL $ended 2>/dev/null || :
 done

@@ -28,6 +28,8 @@ _NAMES = {
     "efs": "EFS",
     "iam": "IAM",
     "kms": "KMS",
+    "s3": "S3",
+    "resourcegroupstaggingapi": "AWS Resource Groups Tagging",
     "pricing": "AWS Price List",
 }
 

@@ -87,6 +87,9 @@ TABLE: Sequence[Code] = (
     Code("ThrottlingException", Kind.THROTTLED, "API", memory_s=THROTTLED_S),
     Code("EC2ThrottledException", Kind.THROTTLED, "botocore, retries/special", memory_s=THROTTLED_S),
     Code("TooManyRequestsException", Kind.THROTTLED, "Service Quotas API", memory_s=THROTTLED_S),
+    Code("SlowDown", Kind.THROTTLED, "S3 API", memory_s=THROTTLED_S),
+    # What botocore makes of an answer of S3 that was cut short (handlers.py, check_for_200_error).
+    Code("500", Kind.UNKNOWN, "botocore"),
     Code("Unavailable", Kind.TRANSIENT, "API"),
     Code("ServiceUnavailable", Kind.TRANSIENT, "API"),
     Code("ConcurrentTagAccess", Kind.TRANSIENT, "API"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 
-from provisioners.base import DeniedError, Offer, Provisioner, ProvisionerError, UnreachableError
+from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
 from supervisor.errors import CommandRefusedError
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
@@ -63,7 +63,7 @@ class Quotes:
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
-            offers = self._offers(cloud, spec)
+            offers = self.offers(cloud, spec.offer_queries)
         except (UnreachableError, DeniedError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._timeout_s:g} s"
             text = f"{cloud} did not list its offers ({why}): the job waits until it does"
@@ -76,9 +76,9 @@ class Quotes:
         warnings = (_unpriced(spec, offers), _warning(spec, offers))
         return Quote(nodes, offers, known=True, warnings=tuple(filter(None, warnings)))
 
-    def _offers(self, cloud: str, spec: JobSpec) -> tuple[Offer, ...]:
+    def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
+        """A cloud's offers, with the prices of `[prices]`. Raises ProvisionerError, TimeoutError."""
         provisioner = self._provisioners[cloud]
-        queries = spec.offer_queries
         asked = in_background(
             lambda: offers_in_order(provisioner, queries, self._provider_s, self._prices), f"quote-{cloud}"
         )

@@ -15,10 +15,12 @@ from supervisor.api.adoption import Adoption
 from supervisor.api.changes import LimitChanges, Scale
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
+from supervisor.api.report import OnDemand, add_report, report_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.unix_socket import is_admin
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
+from supervisor.curve import Curve
 from supervisor.errors import (
     CommandRefusedError,
     JournalFullError,
@@ -108,8 +110,12 @@ def create_app(
     adoption: Adoption | None = None,
     access: Callable[[NodeRecord], dict[str, Any]] | None = None,
     explainer: Explainer | None = None,
+    prices: Callable[[JobView], OnDemand] = lambda _: OnDemand({}, "this daemon asks no cloud for prices"),
 ) -> FastAPI:
-    """The API over a service. `adoption`, `access` (how to log in to a node) and `explainer` add their routes."""
+    """The API over a service. `adoption`, `access` (how to log in to a node) and `explainer` add their routes.
+
+    `prices`: asks a job's cloud for its on-demand prices.
+    """
     app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
 
     @app.exception_handler(SpotsupError)
@@ -143,10 +149,14 @@ def create_app(
             response.headers[AWAY_HEADER] = str(status().etcd_away_since)
         return response
 
+    def report(view: JobView, curve: Curve | None) -> dict[str, Any]:
+        return report_row(view, _about(status(), view), curve, prices(view), clock.now())
+
     _reading_routes(app, service, status, clock)
     _writing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     add_targets(app, service.jobs)
+    add_report(app, service, report)
     if adoption is not None:
         _adoption_route(app, adoption)
     if access is not None:

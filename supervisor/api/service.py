@@ -16,6 +16,7 @@ from supervisor import checkpoints
 from supervisor.api.changes import LimitChanges, Scale, check_priced, limited_job, numbers_of, scaled_job, unreadable_by
 from supervisor.api.quote import Quote
 from supervisor.api.views import in_order
+from supervisor.curve import Curve
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.output import Output
@@ -62,10 +63,12 @@ class Service:
         quote: Callable[[JobSpec], Quote] | None = None,
         *,
         hosted: Collection[str] = (),
+        curve: Callable[[JobRecord], Curve | None] | None = None,
     ) -> None:
         """`quote`: asks a job's cloud for offers; without it, none is asked before the job is stored.
 
-        `hosted`: the clouds whose machines are processes of this computer, which can mount nothing.
+        `hosted`: the clouds whose machines are processes of this computer, which can mount nothing. `curve`: a job's
+        training curve; by default as etcd has it.
         """
         self._journal = journal
         self._leader = leader
@@ -74,6 +77,7 @@ class Service:
         self._wait_for = wait_for
         self._quote = quote
         self._hosted = frozenset(hosted)
+        self._curve = curve or journal.curve
 
     @property
     def other_leader(self) -> str:
@@ -289,6 +293,11 @@ class Service:
         """A job's events since the one with id `after`."""
         job = self.job(name).record
         return self._journal.events(job.name, after, job.task_id)
+
+    def curve(self, name: str) -> tuple[JobView, Curve | None]:
+        """A job and its training curve, None before its first steps."""
+        view = self.job(name)
+        return view, self._curve(view.record)
 
     def logs(self, name: str, node: str, after: int = 0) -> Output:
         """What a job or one of its nodes has printed after a position. Raises NotFoundError for an unknown one."""

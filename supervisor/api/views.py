@@ -6,12 +6,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spotsup_trainer.wire import Pause
+
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
 from supervisor.planner.limits import spent_usd, trained_s
+from supervisor.planner.pauses import in_words, pauses_of
+from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
 
 SSH_PORT = 22
@@ -91,10 +95,22 @@ def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     return {
         **job_row(view, sentence, now),
         "node_list": node_rows(view, now),
+        "pauses": [pause_row(pause) for pause in pauses_of(view)],
         "command": list(view.record.spec.command),
         "resume_from": list(view.record.resume_from),
         "market": view.record.spec.market,
         "cloud": view.record.spec.placement.cloud,
+    }
+
+
+def pause_row(pause: Pause) -> dict[str, Any]:
+    """One pause of training: seconds, None for what is not known."""
+    return {
+        "round": pause.round,
+        "ended_at": pause.at,
+        "pause_s": pause.pause_s,
+        "parts": {f"{name}_s": value for name, value in pause.parts().items()},
+        "text": in_words(pause),
     }
 
 
@@ -135,8 +151,15 @@ def _node_row(
         "notice_deadline": node.notice.deadline if node.notice else None,
         "usd": round(node.usd(now), 4),
         "error": node.error or None,
-        "reason": node.history[-1].reason if node.history else "asked for",
+        "reason": _reason(view, node),
     }
+
+
+def _reason(view: JobView, node: NodeRecord) -> str:
+    """Why it is in its state; while its launcher prepares, what that does."""
+    if node.state is NodeState.BOOTSTRAPPING and is_preparing(view, node.id):
+        return view.agents[node.id].preparing
+    return node.history[-1].reason if node.history else "asked for"
 
 
 def cost_row(view: JobView, now: float) -> dict[str, Any]:

@@ -170,7 +170,9 @@ def merged(section: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any
 @click.command("destroy")
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The configuration, spotsupd.toml.")
 @click.option(
-    "--with-data", is_flag=True, help="Delete file systems and storage accounts, too, with all that is on them."
+    "--with-data",
+    is_flag=True,
+    help="Delete file systems, storage accounts and buckets, too, with all that is on them.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and do nothing.")
@@ -178,8 +180,8 @@ def destroy(path: Path | None, with_data: bool, yes: bool, dry_run: bool) -> Non
     """Delete what `init --account` made in the cloud account.
 
     Only once all jobs have ended and no machine of this installation is left. Deletes what carries its tags, and
-    nothing else. A file system stays with its data, unless --with-data is given. May be repeated. Leaves this computer
-    as it is.
+    nothing else. File systems and buckets stay with their data, unless --with-data is given. May be repeated. Leaves
+    this computer as it is.
     """
     with exit_on_error("spotsupd"):
         _destroy(path, with_data=with_data, yes=yes, dry_run=dry_run)

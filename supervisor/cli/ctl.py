@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, operate, status, submit
+from supervisor.cli import bench_network, change, operate, report, status, submit
 from supervisor.cli.common import EXIT_CODES
 
 
@@ -47,6 +47,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
 for command in (
     *(submit.submit, submit.plan),
     *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.top),
+    report.report,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh),
     bench_network.bench_network,

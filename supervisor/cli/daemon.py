@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal
+from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal, simulate
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ for command in (
     etcd.certificates,
     etcd.users,
     etcd_ca.ca,
+    simulate.simulate,
 ):
     main.add_command(command)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +11,15 @@ import click
 if TYPE_CHECKING:
     from supervisor.config import Config
     from supervisor.installation.answers import EtcdHere
+    from supervisor.installation.etcd_program import Program
 
 ETCD_UNIT = "spotsup-etcd.service"
 TIMER = "spotsup-certificates.timer"
 _SYSTEMD = Path("/run/systemd/system")
-# Until systemd forgets it, at the next boot: by then etcd's data say whose member it is.
-_REJOIN = _SYSTEMD / f"{ETCD_UNIT}.d" / "rejoin.conf"
 # The others need a moment to elect a leader with a new member.
 JOIN_S = 60.0
-ASK_S = 3.0
+# A host that is the first one waits for others in any case.
+ALONE_S = 5.0
 
 
 def has_systemd() -> bool:
@@ -33,10 +32,16 @@ def program() -> Path:
     import shutil
 
     from supervisor.errors import StartError
+    from supervisor.installation.layout import ETCD_PROGRAM
 
+    if ETCD_PROGRAM.exists():
+        return ETCD_PROGRAM
     found = shutil.which("etcd", path="/usr/bin:/usr/local/bin:/usr/sbin")
     if not found:
-        raise StartError("there is no etcd on this computer: `apt-get install etcd-server`, then repeat")
+        raise StartError(
+            "there is no etcd on this computer: `apt-get install etcd-server`, then repeat; or give --etcd a release "
+            "of etcd's"
+        )
     return Path(found)
 
 
@@ -59,14 +64,16 @@ def check_place(here: EtcdHere) -> None:
         )
 
 
-def commands(config: Config, here: EtcdHere | None, *, start: bool) -> list[str]:
+def commands(config: Config, here: EtcdHere | None, etcd: Program | None, *, start: bool) -> list[str]:
     """What is done besides files, for people."""
-    from supervisor.installation.layout import TLS
+    from supervisor.installation.layout import ETCD_PROGRAM, TLS
 
     certificates = []
     if here:
         names = ", ".join(here.names) or "this computer only"
         certificates = [f"make a CA and etcd's certificate in {TLS}, or renew it ({names})"]
+    if etcd:
+        certificates.append(f"put etcd {etcd.version} at {ETCD_PROGRAM}, and restart etcd with it if it runs")
     if not start or not has_systemd():
         return certificates
     units = []
@@ -91,8 +98,11 @@ def make_certificates(here: EtcdHere) -> None:
         click.echo(done)
 
 
-def start(config: Config, here: EtcdHere | None, *, joins: bool) -> list[str]:
-    """The units, and etcd's users. Returns what a person has to do so that etcd answers. Raises StartError."""
+def start(config: Config, here: EtcdHere | None, *, joins: bool, renewed: bool) -> list[str]:
+    """The units, and etcd's users. `renewed`: etcd has to read its CA anew.
+
+    Returns what a person has to do so that etcd answers. Raises StartError where it does not run on this host.
+    """
     from supervisor.cli.etcd import make_users
     from supervisor.installation.host import Host
 
@@ -101,78 +111,54 @@ def start(config: Config, here: EtcdHere | None, *, joins: bool) -> list[str]:
     if here is None:
         return []
     if here.members:
-        if joins and (said := _take_place(config, here)):
-            click.echo(said)
-        host.run("systemctl", "enable", ETCD_UNIT)
-        host.run("systemctl", "enable", "--now", TIMER)
-        # The unit is started once etcd has a leader, for which one host alone waits.
-        host.run("systemctl", "start", "--no-block", ETCD_UNIT)
-        if not _answers(config, JOIN_S if joins else ASK_S):
-            more = len(here.members) // 2
-            click.echo(f"etcd waits for {more} more of {', '.join(each for each in here.members if each != here.own)}")
-            join = "sudo spotsupd join-file | ssh HOST sudo spotsupd init --join -"
-            return [f"on each other host: install spotsup and etcd, then {join}", "then the following, on each"]
+        if todo := _start_member(config, here, joins=joins, renewed=renewed):
+            return todo
     else:
         host.run("systemctl", "enable", "--now", ETCD_UNIT, TIMER)
     click.echo(make_users(config))
     return []
 
 
-def _answers(config: Config, patience_s: float) -> bool:
-    """Whether etcd has a leader, within some time."""
-    import contextlib
-
-    from spotsup_trainer.etcd import EtcdError, EtcdUnavailableError
-
-    from supervisor.journal.connection import login_of
-
-    anonymous = replace(login_of(config), user="", password="")
-    deadline = time.monotonic() + patience_s
-    with contextlib.closing(anonymous.connect(ASK_S)) as etcd:
-        while True:
-            try:
-                etcd.get("/")
-            except EtcdUnavailableError:
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(0.5)
-                continue
-            except EtcdError:
-                pass  # it answers, to users only
-            return True
-
-
-def _take_place(config: Config, here: EtcdHere) -> str:
-    """Where the others' etcd has had this host before, and this host has no data of it: have them forget that one, and
-    wait for a new one in its place. What was done; "" for a host of an etcd that is not there yet."""
-    import contextlib
-
-    from spotsup_trainer.etcd import EtcdUnavailableError
-
+def _start_member(config: Config, here: EtcdHere, *, joins: bool, renewed: bool) -> list[str]:
+    """Start etcd as a member. Returns what a person has to do where it waits for others. Raises StartError."""
+    from supervisor.errors import StartError
     from supervisor.installation.answers import https
-    from supervisor.installation.layout import ETCD_DATA, peer_url
-    from supervisor.installation.members import Member, rejoining
+    from supervisor.installation.etcd_member import MemberHere, answers
+    from supervisor.installation.etcd_program import version_of_program
+    from supervisor.installation.host import Host
+    from supervisor.installation.joining import CONFIG_FILE
+    from supervisor.installation.layout import BEGUN, ETCD_DATA, TLS, USER
+    from supervisor.journal.certificates import TlsFiles
     from supervisor.journal.connection import login_of
 
-    if (ETCD_DATA / "member").exists():
-        return ""
-    others = tuple(https(host) for host in here.members if host != here.own)
-    login = replace(login_of(config), endpoints=others)
-    with contextlib.closing(login.connect(ASK_S)) as etcd:
-        try:
-            listed = etcd.call("/v3/cluster/member/list", {})["members"]
-            plan = rejoining([Member.of(each) for each in listed], peer_url(here.own))
-            if plan.remove:
-                etcd.call("/v3/cluster/member/remove", {"ID": plan.remove})
-            if plan.add:
-                etcd.call("/v3/cluster/member/add", {"peerURLs": [peer_url(here.own)]})
-        except EtcdUnavailableError:
-            return ""  # the first hosts of a new etcd: none answers yet
-    if not plan.existing:
-        return ""
-    _REJOIN.parent.mkdir(parents=True, exist_ok=True)
-    _REJOIN.write_text("[Service]\nEnvironment=ETCD_INITIAL_CLUSTER_STATE=existing\n")
-    from supervisor.installation.host import Host
-
-    Host().run("systemctl", "daemon-reload")
-    return f"etcd had a member at {here.own}, whose data are not here: a new one takes its place"
+    host, login = Host(), login_of(config)
+    others = tuple(each for each in here.members if each != here.own)
+    member = MemberHere(here.own, others, login, TlsFiles(TLS), ETCD_DATA, BEGUN, version_of_program(program()))
+    try:
+        done = member.take_place(first=not joins, stop=lambda: host.run("systemctl", "stop", ETCD_UNIT))
+    except OSError as error:
+        raise StartError(f"etcd cannot begin in {ETCD_DATA}: {error.strerror}; fix that, and repeat") from error
+    if done:
+        click.echo(done)
+    host.run("systemctl", "enable", ETCD_UNIT)
+    host.run("systemctl", "enable", "--now", TIMER)
+    # The unit has started once etcd has a leader, for which one host alone waits.
+    host.run("systemctl", "restart" if renewed else "start", "--no-block", ETCD_UNIT)
+    if answers(replace(login, endpoints=(https(here.own),)), JOIN_S if joins else ALONE_S):
+        return []
+    problem = member.runs()
+    if not problem and answers(replace(login, endpoints=tuple(map(https, others))), ALONE_S):
+        problem = "it is not in step with the other hosts'"
+    if problem:
+        raise StartError(
+            f"etcd does not serve at {here.own}, this host ({problem}): `journalctl -u {ETCD_UNIT} -n 50` says why. "
+            "Fix that, and repeat"
+        )
+    click.echo(f"etcd waits for {len(here.members) // 2} more of {', '.join(others)}")
+    join = "sudo spotsupd join-file | ssh HOST sudo spotsupd init --join -"
+    return [
+        f"on each other host: install spotsup and etcd, then {join}",
+        # Who brings the majority makes the users; this one is for a host that brought it, and saw it too late.
+        f"once etcd answers, on one host: sudo -u {USER} spotsupd etcd-users --config {CONFIG_FILE}",
+        "then the following, on each",
+    ]

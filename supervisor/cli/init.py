@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from provisioners.account import CloudAccount
     from supervisor.config import Config
     from supervisor.installation.answers import Answers, EtcdHere, Kind
+    from supervisor.installation.etcd_program import Program
     from supervisor.installation.layout import Programs
     from supervisor.installation.plan import Item, Step
-
-# The units hide these from what they start: ProtectHome, PrivateTmp.
-HIDDEN = tuple(Path(each) for each in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))  # noqa: S108 - compared only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,8 @@ class Options:
     state_dir: str
     # Of another host of the installation: what it printed; None where this is the first one.
     join: bytes | None
+    # A release of etcd's that a person has fetched; None for the one that is there.
+    etcd: Path | None
     replace: bool
     dry_run: bool
     start: bool
@@ -88,6 +88,13 @@ class Options:
     metavar="FILE",
     help="Make this computer a further host: what `spotsupd join-file` prints on one. `-`: from a pipe.",
 )
+@click.option(
+    "--etcd",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="An etcd in place of the distribution's, now or later: a release's archive from etcd's page, or the program "
+    "in it. Refused where its users can be passed by, or where etcd's data cannot go to it.",
+)
 @click.option("--cluster", default="", help="The cluster's name.  [default: default]")
 @click.option("--state-dir", default="", metavar="FOLDER", help="Where a personal installation keeps its state.")
 @click.option("--replace", is_flag=True, help="Write files anew that differ. The old one is kept as NAME.old.")
@@ -129,7 +136,11 @@ def init(**given: Any) -> None:
         if not options.account and (options.ssh_from or options.shared_storage or options.checkpoints or options.yes):
             raise UsageError("--ssh-from, --shared-storage, --checkpoints and --yes are for --account")
         if options.join is not None and (options.kind != "host" or options.answers_given or options.account):
-            raise UsageError("--join brings the configuration: of the options only --replace and --dry-run go with it")
+            raise UsageError(
+                "--join brings the configuration: of the options only --etcd, --replace and --dry-run go with it"
+            )
+        if options.kind != "host" and options.etcd:
+            raise UsageError("--etcd is for a host: an embedded etcd is the first one on the daemon's PATH")
         if options.kind != "host":
             _init_personal(options)
         elif options.state_dir:
@@ -143,11 +154,14 @@ def init(**given: Any) -> None:
 
 def _init_host(options: Options) -> None:
     from supervisor.cli import etcd_here as etcd_unit
+    from supervisor.cli.etcd_change import change_program
+    from supervisor.cli.host_here import check_host, units
     from supervisor.errors import StartError, UsageError
-    from supervisor.installation.answers import etcd_here
+    from supervisor.installation.answers import CA_FILE, etcd_here
     from supervisor.installation.host import Host, has_address
     from supervisor.installation.joining import CONFIG_FILE, unpack
-    from supervisor.installation.layout import KEY_FILE, Programs, Secrets, host_items
+    from supervisor.installation.layout import KEY_FILE, Secrets, host_items
+    from supervisor.installation.plan import File, Make
 
     if os.geteuid() != 0:
         raise StartError("a host's installation is made by root: run it with sudo, or give --kind personal")
@@ -159,19 +173,19 @@ def _init_host(options: Options) -> None:
         raise UsageError(
             f"none of {', '.join(options.etcd_hosts)} is an address of this computer: run this on one of them"
         )
-    programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", etcd_unit.program() if here else Path())
-    _check_host(programs)
-    Host().check_given(given)
+    programs, etcd = _programs(options, config, here)
+    check_host(programs)
+    outdated = Host().outdated(given) if given else frozenset()
     if here:
         etcd_unit.check_place(here)
-    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode(), given)
-    items = partial(host_items, config, units=_units(), programs=programs, secrets=made, here=here)
+    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode(), given, outdated)
+    items = partial(host_items, config, units=units(), programs=programs, secrets=made, here=here)
     account = None
     if options.account:
         if not here:
             raise UsageError("--account is for the host that has etcd: the others use what it made")
         account = _prepared(configured, options, KEY_FILE, made.cluster_key, here.members or here.names[:1])
-    commands = etcd_unit.commands(config, here, start=options.start)
+    commands = etcd_unit.commands(config, here, etcd, start=options.start)
     if account:
         # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
         if not options.dry_run:
@@ -183,32 +197,35 @@ def _init_host(options: Options) -> None:
     todo = list(configured.todo)
     if here:
         etcd_unit.make_certificates(here)
+        change_program(config, here, etcd)
     if options.start and etcd_unit.has_systemd():
-        todo += etcd_unit.start(config, here, joins=options.join is not None)
+        made_files = [step.item.path for step in steps if isinstance(step, Make) and isinstance(step.item, File)]
+        renewed = Path(CA_FILE) in made_files
+        todo += etcd_unit.start(config, here, joins=options.join is not None, renewed=renewed)
     _say_next_of_host(config, options, steps, here, todo)
 
 
-def _check_host(programs: Programs) -> None:
-    """What cannot work is said before anything is made. Raises StartError."""
-    import shutil
+def _programs(options: Options, config: Config, here: EtcdHere | None) -> tuple[Programs, Program | None]:
+    """Where the programs of this host are, and an etcd that is yet to be put there. Raises UsageError, StartError."""
+    from supervisor.cli.etcd_change import fetched
+    from supervisor.cli.etcd_here import program
+    from supervisor.errors import UsageError
+    from supervisor.installation.layout import ETCD_PROGRAM, Programs
 
-    from supervisor.errors import StartError
-
-    if not programs.spotsupd.exists():
-        raise StartError(f"there is no {programs.spotsupd}: install spotsup there, as docs/install.md says")
-    for path in (programs.spotsupd, Path(sys.executable).resolve()):
-        if any(path.is_relative_to(hidden) for hidden in HIDDEN):
-            raise StartError(
-                f"the unit cannot start {path}: it sees nothing below {', '.join(map(str, HIDDEN))}. Install spotsup "
-                "elsewhere, with the system's Python; docs/install.md has the commands"
-            )
-    if not shutil.which("useradd", path="/usr/sbin:/usr/bin:/sbin:/bin"):
-        raise StartError("there is no useradd on this computer: `apt-get install passwd`, then repeat")
+    spotsupd = Path(sys.prefix) / "bin" / "spotsupd"
+    if here is None:
+        if options.etcd:
+            raise UsageError("--etcd is for a host that has etcd, and etcd.endpoints name others: do it there")
+        return Programs(spotsupd, Path()), None
+    if options.etcd is None:
+        return Programs(spotsupd, program()), None
+    return Programs(spotsupd, ETCD_PROGRAM), fetched(options.etcd, config, here)
 
 
 def _say_next_of_host(
     config: Config, options: Options, steps: Sequence[Step], here: EtcdHere | None, first: Sequence[str]
 ) -> None:
+    from supervisor.cli.etcd_change import open_problem
     from supervisor.cli.etcd_here import ETCD_UNIT, TIMER, has_systemd
     from supervisor.installation.answers import ETCD_PORT
     from supervisor.installation.joining import CONFIG_FILE, joining_files
@@ -231,6 +248,8 @@ def _say_next_of_host(
         todo.append(f"let nodes reach TCP port {ETCD_PORT} of this computer")
     todo += [f"sudo -u {USER} spotsupd check --config {CONFIG_FILE}", "systemctl enable --now spotsupd"]
     _say_next(todo)
+    if here and options.start and has_systemd() and (problem := open_problem(config, here)):
+        click.echo(f"not safe yet: {problem}")
 
 
 # -- for one user ------------------------------------------------------------------------------------------
@@ -422,17 +441,6 @@ def _carry_out(items: Sequence[Item], options: Options, commands: Sequence[str],
     if not steps:
         click.echo("all files are there")
     return steps
-
-
-def _units() -> dict[str, str]:
-    """The units' texts: of a clone, or of the installed wheel."""
-    from supervisor.errors import StartError
-
-    places = (Path(__file__).parents[2] / "systemd", Path(sys.prefix) / "share" / "spotsup" / "systemd")
-    for folder in places:
-        if (folder / "spotsupd.service").is_file():
-            return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    raise StartError(f"the units are neither in {places[0]} nor in {places[1]}: install spotsup again")
 
 
 def _say_next(todo: Sequence[str]) -> None:

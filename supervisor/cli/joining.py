@@ -20,7 +20,7 @@ def join_file() -> None:
     from supervisor.errors import StartError, UsageError
     from supervisor.installation.answers import etcd_here
     from supervisor.installation.host import has_address
-    from supervisor.installation.joining import CONFIG_FILE, joining_files, pack
+    from supervisor.installation.joining import CONFIG_FILE, NEXT_CA, joining_files, pack
 
     with exit_on_error("spotsupd"):
         if sys.stdout.isatty():
@@ -31,7 +31,8 @@ def join_file() -> None:
         config = load_config(CONFIG_FILE)
         files, _ = joining_files(config, etcd_here=etcd_here(config, has_address) is not None)
         try:
-            click.echo(pack({path: path.read_bytes() for path in files}), nl=False)
+            found = [path for path in files if path not in NEXT_CA or path.exists()]
+            click.echo(pack({path: path.read_bytes() for path in found}), nl=False)
         except OSError as error:
             raise StartError(
                 f"{error.filename} cannot be read ({error.strerror}): run this as root, on a host on which "

@@ -69,11 +69,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
-def _usd(value: float) -> str:
+def dollars(value: float) -> str:
+    """$12.34, $0.0123."""
     return f"${value:.2f}" if value >= 1 else f"${value:.4f}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """1 node, 2 nodes."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -91,7 +93,7 @@ def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None
     hidden = set() if show_all else ended - set(newest)
     _print_jobs([job for job in jobs if job["name"] not in hidden])
     if hidden:
-        console.print(f"{_count(len(hidden), 'older job')} ended; --all lists all")
+        console.print(f"{counted(len(hidden), 'older job')} ended; --all lists all")
 
 
 def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
@@ -102,7 +104,7 @@ def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
         row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
         step = str(job["step"] or "") if job["progress_fraction"] is None else f"{job['progress_fraction']:.0%}"
-        table.add_row(*row, step, loss, duration(elapsed_s), _usd(job["usd"]))
+        table.add_row(*row, step, loss, duration(elapsed_s), dollars(job["usd"]))
     _console().print(table)
 
 
@@ -126,9 +128,11 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
     if job["checkpoint_problem"]:
         console.print(f"[red]checkpoints are not being written:[/red] {escape(job['checkpoint_problem'])}")
     console.print(
-        f"submitted {_ago(job['submitted_at'])} ago   trained {duration(job['trained_s'])}   cost {_usd(job['usd'])}   "
-        f"task id {job['task_id']}"
+        f"submitted {_ago(job['submitted_at'])} ago   trained {duration(job['trained_s'])}   "
+        f"cost {dollars(job['usd'])}   task id {job['task_id']}"
     )
+    if pauses := job["pauses"]:
+        console.print(f"last pause: {escape(pauses[-1]['text'])}")
     if job["node_list"]:
         console.print()
         show_nodes(job["node_list"], show_all=show_all)
@@ -144,7 +148,7 @@ def show_nodes(nodes: Sequence[dict[str, Any]], *, show_all: bool = False) -> No
     if shown:
         _print_nodes([[node] for node in shown] if show_all else _groups(shown))
     if gone := len(nodes) - len(shown):
-        console.print(f"{_count(gone, 'node')} {'is' if gone == 1 else 'are'} gone; --all lists every node")
+        console.print(f"{counted(gone, 'node')} {'is' if gone == 1 else 'are'} gone; --all lists every node")
     elif not nodes:
         console.print("no nodes")
 
@@ -171,7 +175,7 @@ def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
         reasons = {node["error"].splitlines()[0] if node["error"] else node["reason"] for node in group}
         why = reasons.pop() if len(reasons) == 1 else ""
         since, usd = max(node["since"] for node in group), sum(node["usd"] for node in group)
-        table.add_row(name, _state(_node_state(first)), rank, _ago(since), where, _usd(usd), escape(why))
+        table.add_row(name, _state(_node_state(first)), rank, _ago(since), where, dollars(usd), escape(why))
     _console().print(table)
 
 
@@ -191,11 +195,11 @@ def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     for cost in costs:
         limits = [_money(cost["limit_usd"]), _money(cost["limit_usd_per_hour"])]
         machines = f"{cost['nodes_billed']}{_unpriced(cost)}"
-        cells = (_usd(cost["usd"]), limits[0], _usd(cost["usd_per_hour"]), limits[1], machines)
+        cells = (dollars(cost["usd"]), limits[0], dollars(cost["usd_per_hour"]), limits[1], machines)
         table.add_row(cost["name"], _state(cost["state"]), *cells)
     _console().print(table)
     total, per_hour = (sum(cost[key] for cost in costs) for key in ("usd", "usd_per_hour"))
-    _console().print(f"{_usd(total)} in all, {_usd(per_hour)} per hour now")
+    _console().print(f"{dollars(total)} in all, {dollars(per_hour)} per hour now")
 
 
 def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
@@ -203,14 +207,19 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
     cost = costs[0]
     table = _table("NODE", "STATE", "MARKET", "HOURS", "PER HOUR", "COST")
     for node in cost["node_list"]:
-        cells = (node["market"], f"{node['hours']:.2f}", _money(node["usd_per_hour"]) or "unknown", _usd(node["usd"]))
+        cells = (
+            node["market"],
+            f"{node['hours']:.2f}",
+            _money(node["usd_per_hour"]) or "unknown",
+            dollars(node["usd"]),
+        )
         table.add_row(node["id"], _state(node["state"]), *cells)
     console = _console()
     console.print(table)
     if cost["dropped_nodes_usd"]:
-        console.print(f"and {_usd(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
-    now = f"{_usd(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
-    console.print(f"{cost['name']}: {_usd(cost['usd'])} in all, {now}")
+        console.print(f"and {dollars(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
+    now = f"{dollars(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
+    console.print(f"{cost['name']}: {dollars(cost['usd'])} in all, {now}")
 
 
 def show_limits(job: dict[str, Any]) -> None:
@@ -223,7 +232,7 @@ def show_limits(job: dict[str, Any]) -> None:
 
 
 def _money(value: float | None) -> str:
-    return "" if value is None else _usd(value)
+    return "" if value is None else dollars(value)
 
 
 def _unpriced(cost: dict[str, Any]) -> str:
@@ -237,7 +246,7 @@ def show_top(found: dict[str, Any]) -> None:
     """`spotsupctl top`: the daemon, running jobs and their nodes, as far as the screen has room."""
     console = _console()
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/bold]  {escape(found['daemon']['headline'])}")
-    console.print(f"{_usd(found['usd_per_hour'])} per hour, {_usd(found['usd'])} in all\n")
+    console.print(f"{dollars(found['usd_per_hour'])} per hour, {dollars(found['usd'])} in all\n")
     jobs = [job for job in found["jobs"] if not job["ended_at"]] or found["jobs"][:MIN_ROWS]
     show_jobs(jobs, show_all=True)
     if groups := _groups([node for node in found["nodes"] if node["state"] != "gone"]):
@@ -261,7 +270,7 @@ def show_plan(plan: dict[str, Any], limit: int) -> None:
     console.print(table)
     if (more := plan["offers_total"] - min(limit, len(plan["offers"]))) > 0:
         console.print(f"and {more} more")
-    nodes = _count(plan["nodes"], "node")
+    nodes = counted(plan["nodes"], "node")
     if plan["usd_per_hour"] is None:
         console.print(f"{nodes}; the price of the first offer is not known")
     else:
@@ -328,7 +337,7 @@ def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> 
     console = _console()
     shown = events if show_all else events[-MAX_EVENTS:]
     if len(shown) < len(events):
-        console.print(f"{_count(len(events) - len(shown), 'earlier event')}; --all lists all")
+        console.print(f"{counted(len(events) - len(shown), 'earlier event')}; --all lists all")
     table = _table("TIME", "EVENT", "")
     for event in shown:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))

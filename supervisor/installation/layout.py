@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.config import Config
 from supervisor.installation.answers import CA_FILE, HOST_STATE, EtcdHere, https, is_address
-from supervisor.installation.plan import Account, File, Folder, Item
+from supervisor.installation.plan import Absent, Account, File, Folder, Item
 
 USER = "spotsup"
 ETC = Path("/etc/spotsup")
@@ -16,16 +16,40 @@ STATE = Path(HOST_STATE)
 KEY_FILE, TLS = STATE / "cluster.key", STATE / "tls"
 ENVIRONMENT_FILE = ETC / "environment"
 ETCD_DATA = STATE / "etcd"  # as the unit says
+# How etcd begins, where it has several hosts (etcd_member.py); in ETCD_DATA.
+BEGIN = "begin.env"
+BEGUN = STATE / "etcd.begun"
 PEER_PORT = 2380
 UNIT_FOLDER = Path("/etc/systemd/system")
 ETCD_UNITS = ("spotsup-etcd.service", "spotsup-certificates.service", "spotsup-certificates.timer")
 UNITS = ("spotsupd.service", *ETCD_UNITS)
+DROP_INS = UNIT_FOLDER / "spotsup-etcd.service.d"
 # The paths in the units as they are delivered.
+# A person's own etcd, in place of the distribution's: of root, and executable by everyone.
+ETCD_PROGRAM = Path("/usr/local/lib/spotsup/etcd")
 UNIT_PROGRAM, UNIT_ETCD = "/opt/spotsup/.venv/bin/spotsupd", "/usr/bin/etcd"
 
 _ENVIRONMENT = """\
 # Secrets for spotsupd, one NAME=value a line: the cloud's credentials, where this host has no role of its own, and
 # SPOTSUP_SLACK_WEBHOOK. Names: docs/reference/environment.md
+"""
+
+_HOSTS = f"""\
+# Of an etcd of several hosts. A member that lost its data must not start again as itself: it would vote anew on what it
+# has voted on. Without data it starts once `spotsupd init` has asked the other hosts.
+[Unit]
+ConditionPathExistsGlob=|{ETCD_DATA}/member/wal/*.wal
+ConditionPathExists=|{ETCD_DATA / BEGIN}
+
+[Service]
+EnvironmentFile=-{ETCD_DATA / BEGIN}
+ExecStartPost=-/bin/rm -f {ETCD_DATA / BEGIN}
+"""
+_PROGRAM = f"""\
+# Put there by `spotsupd init --etcd`, in place of the distribution's.
+[Service]
+ExecStart=
+ExecStart={ETCD_PROGRAM}
 """
 
 
@@ -37,11 +61,13 @@ class Secrets:
     etcd_password: bytes = field(repr=False)
     # What another host of the installation has given: files by their path here. They win over what is made.
     given: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
+    # What is here, and the other host has no more (joining.py).
+    outdated: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where they are on this host."""
+    """Where they are on this host. `etcd`: the distribution's, or `ETCD_PROGRAM`."""
 
     spotsupd: Path
     etcd: Path
@@ -77,12 +103,22 @@ def host_items(
         items.append(File(ETC / "etcd.env", etcd_environment(config, here).encode(), 0o640, group=USER))
         kept = {STATE / "etcd.password": secrets.etcd_password, KEY_FILE: secrets.cluster_key} | kept
     items += [
-        File(path, data, 0o600, USER, USER, seed=True, secret=True)
+        # The CA of the others counts: theirs may have been replaced meanwhile.
+        File(path, data, 0o600, USER, USER, seed=True, secret=True, renew=path.parent == TLS)
         for path, data in kept.items()
         if path.parent in (STATE, TLS)
     ]
+    items += [Absent(path) for path in sorted(secrets.outdated)]
+    own_etcd = programs.etcd == ETCD_PROGRAM
+    if here and (here.members or own_etcd):
+        items.append(Folder(DROP_INS, 0o755))
+    if here and here.members:
+        items += [Folder(ETCD_DATA, 0o700, USER, USER), File(DROP_INS / "hosts.conf", _HOSTS.encode(), 0o644)]
+    if here and own_etcd:
+        items.append(File(DROP_INS / "program.conf", _PROGRAM.encode(), 0o644))
+    etcd = UNIT_ETCD if own_etcd else str(programs.etcd)
     for name in UNITS if here else UNITS[:1]:
-        unit = units[name].replace(UNIT_PROGRAM, str(programs.spotsupd)).replace(UNIT_ETCD, str(programs.etcd))
+        unit = units[name].replace(UNIT_PROGRAM, str(programs.spotsupd)).replace(UNIT_ETCD, etcd)
         items.append(File(UNIT_FOLDER / name, unit.encode(), 0o644))
     return items
 

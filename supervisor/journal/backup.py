@@ -122,8 +122,8 @@ def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
     Events are read first: no exported event then has a number beyond its job record's counter.
     """
     events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
-    past = etcd.range(f"{keys.root}past/").kvs
-    return [kv for kv in (*world, *past, *events) if not kv.lease and not _is_hint(keys, kv.key)]
+    past, curves = etcd.range(f"{keys.root}past/").kvs, etcd.range(f"{keys.root}curves/").kvs
+    return [kv for kv in (*world, *past, *curves, *events) if not kv.lease and not _is_hint(keys, kv.key)]
 
 
 def _is_hint(keys: Keys, key: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from spotsup_trainer.etcd.access import fingerprints
 
 from supervisor.errors import CommandRefusedError, StartError
@@ -51,6 +51,23 @@ class Rotation:
     def new(self) -> x509.Certificate:
         """The CA that stays."""
         return self.other if self.phase is Phase.BEGUN and self.other else self.signing
+
+
+@dataclass(frozen=True, slots=True)
+class CaState:
+    """A CA on one of several hosts. `age`: a later state of a rotation is greater."""
+
+    cas: frozenset[bytes]
+    age: tuple[dt.datetime, int]
+
+    @staticmethod
+    def of(ca: bytes, key: bytes | None) -> CaState:
+        """From `ca.crt` and `ca.key`, which a host that signs nothing has not. Raises ValueError."""
+        found = x509.load_pem_x509_certificates(ca)
+        newest = max(found, key=lambda each: each.not_valid_before_utc)
+        signs = key is not None and load_pem_private_key(key, None).public_key() == newest.public_key()
+        phase = 2 if len(found) == 1 else int(signs)
+        return CaState(frozenset(map(_pem, found)), (newest.not_valid_before_utc, phase))
 
 
 def rotation_of(files: TlsFiles) -> Rotation:

@@ -1,8 +1,8 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the messages
-between daemon and nodes); `past/`, `events/`, `logs/` and `blobs/` are read on demand. Every write of the daemon is one
-transaction, guarded by leadership (P10) and by the revision of each record that it changes.
+between daemon and nodes); `past/`, `events/`, `curves/`, `logs/` and `blobs/` are read on demand. Every write of the
+daemon is one transaction, guarded by leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
 
+from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, part_of
@@ -96,10 +97,10 @@ class Journal:
 
     def _txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> int:
         size = sum(len(op.key) + len(op.value) for op in operations if isinstance(op, Put))
-        if len(operations) > MAX_OPERATIONS or size > MAX_COMMIT_BYTES:
+        if max(len(operations), len(guards)) > MAX_OPERATIONS or size > MAX_COMMIT_BYTES:
             raise JournalRefusedError(
-                f"{len(operations)} operations with {size} bytes are too many for one transaction: "
-                f"at most {MAX_OPERATIONS} with {MAX_COMMIT_BYTES} bytes are sent to etcd"
+                f"{len(operations)} operations and {len(guards)} guards with {size} bytes are too many for one "
+                f"transaction: at most {MAX_OPERATIONS} with {MAX_COMMIT_BYTES} bytes are sent to etcd"
             )
         result = self._store.txn(guards, operations)
         return result.revision if result.succeeded else 0
@@ -132,6 +133,7 @@ class Journal:
         for old in earlier[: max(0, len(earlier) + 1 - KEPT_RUNS)]:
             operations.append(Delete(self._past_key(name, old.job.run)))
             operations.append(Delete(self._event_key(name, f"{old.job.task_id}-"), prefix=True))
+            operations.append(Delete(self._curve_key(old.job)))
         return operations
 
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
@@ -171,6 +173,11 @@ class Journal:
             if not self._txn(leader_guard, [Delete(key) for key in batch]):
                 return begin
         return len(old)
+
+    def put_curve(self, job: JobRecord, curve: Curve, leader_guard: Sequence[Compare]) -> bool:
+        """Replace a job's training curve. False if another daemon leads, or a user paused them."""
+        guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
+        return self._txn(guards, [Put(self._curve_key(job), dump(curve))]) > 0
 
     def job_revision(self, name: str) -> int:
         """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
@@ -238,6 +245,12 @@ class Journal:
         prefix = self._event_key(job, "")
         found = self._store.range(prefix + (f"{task_id}-" if task_id else ""))
         return _readable(Event, [kv for kv in found if kv.key.removeprefix(prefix) > after])
+
+    def curve(self, job: JobRecord) -> Curve | None:
+        """A job's training curve, None before its first steps. Raises SchemaError if it cannot be read."""
+        key = self._curve_key(job)
+        found = self._store.get(key)
+        return load(Curve, found.value, key) if found else None
 
     def alert(self, event_id: str) -> Event | None:
         """An alert that waits to be sent, None if there is none of that id."""
@@ -309,6 +322,9 @@ class Journal:
 
     def _event_key(self, job: str, event: str) -> str:
         return f"{self.keys.root}events/{job or '-'}/{event}"
+
+    def _curve_key(self, job: JobRecord) -> str:
+        return f"{self.keys.root}curves/{job.name}/{job.task_id}"
 
     def _past_key(self, job: str, run: int) -> str:
         return f"{self.keys.root}past/{job}/{run:06d}"

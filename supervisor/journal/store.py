@@ -9,7 +9,7 @@ from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedEr
 from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 from spotsup_trainer.vitals import Vitals
 
-from supervisor.errors import JournalFullError, JournalRefusedError, JournalUnavailableError
+from supervisor.errors import JournalFullError, JournalRefusedError, JournalUnavailableError, SpotsupError
 
 # gRPC's code when the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
@@ -79,9 +79,7 @@ class EtcdStore:
         try:
             return self._etcd.txn(guards, operations)
         except EtcdError as error:
-            if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
-                raise JournalRefusedError(f"etcd refuses the write: {error}") from error
-            raise (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error)) from error
+            raise journal_error(error) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """As Store."""
@@ -103,6 +101,13 @@ class EtcdStore:
             return self._etcd.get(key)
         except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
+
+
+def journal_error(error: EtcdError) -> SpotsupError:
+    """What a write that failed means for the journal."""
+    if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
+        return JournalRefusedError(f"etcd refuses the write: {error}")
+    return (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error))
 
 
 def describe(error: EtcdError) -> str:

@@ -50,6 +50,21 @@ def enable_users(anonymous: Etcd, login: Etcd, user: str, password: str) -> bool
             ) from error
     else:
         return False
+    try:
+        _enable(anonymous, user, password)
+    except EtcdRefusedError:
+        # Another host may have done it meanwhile: then etcd answers to users only, and has this one.
+        try:
+            login.call("/v3/auth/user/list", {})
+        except EtcdRefusedError:
+            pass
+        else:
+            return False
+        raise
+    return True
+
+
+def _enable(anonymous: Etcd, user: str, password: str) -> None:
     _ask(anonymous, "role/add", {"name": ROOT}, _EXISTS)
     _ask(anonymous, "user/add", {"name": ROOT, "options": {"no_password": True}}, _EXISTS)
     _ask(anonymous, "user/grant", {"user": ROOT, "role": ROOT})
@@ -57,7 +72,6 @@ def enable_users(anonymous: Etcd, login: Etcd, user: str, password: str) -> bool
     _ask(anonymous, "user/changepw", {"name": user, "password": password})
     _ask(anonymous, "user/grant", {"user": user, "role": ROOT})
     anonymous.call("/v3/auth/enable", {})
-    return True
 
 
 def open_to_everyone(anonymous: Etcd) -> str:
@@ -75,7 +89,8 @@ def open_to_everyone(anonymous: Etcd) -> str:
     version = anonymous.status().get("version", "of this version")
     return (
         f"etcd {version} lets everyone who reaches its port read and change everything, without a login "
-        f"(CVE-2026-33343): install etcd {SAFE_VERSIONS} or newer; until then let only machines that you trust reach it"
+        f"(CVE-2026-33343): install etcd {SAFE_VERSIONS} or newer (docs/install.md#an-etcd-that-is-closed); until then "
+        "let only machines that you trust reach it"
     )
 
 

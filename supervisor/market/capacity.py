@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
 
@@ -18,10 +18,14 @@ LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
 MAX_LATE_POOLS = 1000
+# For so long after a refusal is not believed any more, its pool is asked for one machine, and for more once it grants.
+WARY_S = 3600.0
 
 # (cloud, zone, instance type, market)
 Pool: TypeAlias = tuple[str, str, str, Market]
 # What offers have in common that one refusal covers, after its number in `_reaches`.
+JobsPool: TypeAlias = tuple[str, str, str, str, Market]  # of this job
+Key = TypeVar("Key")
 Reach: TypeAlias = tuple[int | str, ...]
 _SCOPES = tuple(Scope)
 
@@ -65,6 +69,8 @@ class CapacityMemory:
 
     # Pool -> its last late refusal; oldest first, at most MAX_LATE_POOLS
     late: Mapping[Pool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
+    # The same of a job and the pools that had too few machines for it to train.
+    too_few: Mapping[JobsPool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
 
     def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
         """The refusal that speaks against requesting an offer now for this job, for a spare or a node that trains."""
@@ -73,36 +79,40 @@ class CapacityMemory:
                 found = self._by_subject.get(subject)
                 if found is not None and found.until > now:
                     return found
-        return self._late_refusal(offer, now, spare=spare)
+        return self._late_refusal(offer, now, spare=spare, job=job)
 
     @cached_property
     def _by_subject(self) -> Mapping[_Subject, CapacityRefusal]:
         """Cached: a tick may look up each offer of each job that lacks nodes."""
         return {_subject(refusal): refusal for refusal in self.refusals}
 
-    def _late_refusal(self, offer: Offer, now: float, *, spare: bool) -> CapacityRefusal | None:
-        late = self.late.get(_pool(offer))
-        if late is None or late.until <= now or (late.spare and not spare):
-            return None
-        return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, late.until, late.message, late.spare)
+    def _late_refusal(self, offer: Offer, now: float, *, spare: bool, job: str) -> CapacityRefusal | None:
+        for late in (self.late.get(pool_of(offer)), self.too_few.get((job, *pool_of(offer)))):
+            if late is not None and late.until > now and (spare or not late.spare):
+                return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, late.until, late.message, late.spare)
+        return None
 
     def with_late_refusal(self, offer: Offer, requested_at: float, now: float, *, spare: bool) -> CapacityMemory:
         """After a machine that was requested then has ended, or proved to be of no use, before it was bootstrapped."""
-        before = self.late.get(_pool(offer))
+        before = self.late.get(pool_of(offer))
         if before is not None and requested_at <= before.at:
             return self  # requested together with the last one
-        decayed = before.count - int((now - before.at) // LATE_DECAY_S) if before is not None else 0
-        count = 1 + max(0, decayed)
-        wait_s = min(MAX_LATE_S, LATE_S * 2.0 ** min(count - 1, 30))
-        message = f"{offer.instance_type} in {offer.zone} ended before it was ready, {count} times in a row"
-        others = {pool: late for pool, late in self.late.items() if pool != _pool(offer)}
-        newest = [*others.items(), (_pool(offer), LateRefusal(count, now, now + wait_s, message, spare))]
-        return replace(self, late=MappingProxyType(dict(newest[-MAX_LATE_POOLS:])))
+        said = f"{offer.instance_type} in {offer.zone} ended before it was ready"
+        return replace(self, late=_with_one_more(self.late, pool_of(offer), now, said, spare=spare))
+
+    def with_too_few(self, job: str, offer: Offer, now: float) -> CapacityMemory:
+        """After a pool has granted a job too few machines to train, and no more for long."""
+        said = f"{offer.zone} had too few {offer.instance_type}"
+        return replace(self, too_few=_with_one_more(self.too_few, (job, *pool_of(offer)), now, said, spare=False))
+
+    def with_enough(self, job: str, offer: Offer) -> CapacityMemory:
+        """The pool has what the job needs to train."""
+        key = (job, *pool_of(offer))
+        return replace(self, too_few=_without(self.too_few, key)) if key in self.too_few else self
 
     def with_a_machine_that_works(self, offer: Offer) -> CapacityMemory:
         """One of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it grants."""
-        late = {pool: each for pool, each in self.late.items() if pool != _pool(offer)}
-        return replace(self.with_unhealthy_streak(offer, 0), late=MappingProxyType(late))
+        return replace(self.with_unhealthy_streak(offer, 0), late=_without(self.late, pool_of(offer)))
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
         """Whether the job's requests for all of these offers were refused for good."""
@@ -117,8 +127,22 @@ class CapacityMemory:
         before = self._by_subject.get(_subject(refusal))
         if before is not None:
             refusal = replace(refusal, until=max(refusal.until, before.until))
-        kept = tuple(r for r in self.refusals if r.until > now and r is not before)[-MAX_REFUSALS + 1 :]
+        kept = tuple(r for r in self.refusals if r.until + WARY_S > now and r is not before)[-MAX_REFUSALS + 1 :]
         return replace(self, refusals=(*kept, refusal))
+
+    def is_wary(self, offer: Offer, now: float) -> bool:
+        """Whether the offer's pool last refused: it is asked for one machine first."""
+        found = (self._by_subject.get((reach, False, "")) for reach in _reaches(offer)[:2])
+        return any(refusal is not None and refusal.until + WARY_S > now for refusal in found)
+
+    def with_a_grant(self, offer: Offer, now: float) -> CapacityMemory:
+        """The offer's pool granted a machine: what was refused there says nothing once it is not believed any more.
+        What is still believed may be of another kind, such as a block of unhealthy machines, or newer."""
+        subjects = {(reach, False, "") for reach in _reaches(offer)[:2]}
+        if subjects.isdisjoint(self._by_subject):
+            return self
+        kept = tuple(r for r in self.refusals if r.until > now or _subject(r) not in subjects)
+        return replace(self, refusals=kept)
 
     def unhealthy_streak(self, offer: Offer) -> int:
         """How many machines in a row of the offer's cloud and type were unhealthy."""
@@ -147,7 +171,24 @@ def _reaches(offer: Offer) -> tuple[Reach, ...]:
     return tuple((number, cloud, market, *place) for number, place in enumerate(places))
 
 
-def _pool(offer: Offer) -> Pool:
+def _with_one_more(
+    late: Mapping[Key, LateRefusal], key: Key, now: float, said: str, *, spare: bool
+) -> Mapping[Key, LateRefusal]:
+    before = late.get(key)
+    decayed = before.count - int((now - before.at) // LATE_DECAY_S) if before is not None else 0
+    count = 1 + max(0, decayed)
+    wait_s = min(MAX_LATE_S, LATE_S * 2.0 ** min(count - 1, 30))
+    message = f"{said}, {count} times in a row"
+    newest = [*_without(late, key).items(), (key, LateRefusal(count, now, now + wait_s, message, spare))]
+    return MappingProxyType(dict(newest[-MAX_LATE_POOLS:]))
+
+
+def _without(late: Mapping[Key, LateRefusal], key: Key) -> Mapping[Key, LateRefusal]:
+    return MappingProxyType({pool: each for pool, each in late.items() if pool != key})
+
+
+def pool_of(offer: Offer) -> Pool:
+    """The pool that an offer is of."""
     return offer.cloud, offer.zone, offer.instance_type, offer.market
 
 

@@ -35,9 +35,11 @@ class Constraints:
 
     def in_place(self, offer: Offer) -> bool:
         """Whether it is where the job's nodes are."""
-        if self.spread == "zone":
-            return all(each.zone == offer.zone for each in self.placed)
-        return all(each.region == offer.region for each in self.placed)
+        return all(self.place(each) == self.place(offer) for each in self.placed)
+
+    def place(self, offer: Offer) -> str:
+        """Where it is, as far apart as the job's nodes may be."""
+        return place_of(offer, self.spread)
 
     def affordable(self, offer: Offer) -> bool:
         """Whether one more machine at this price stays within the limit. A price that is not known does not."""
@@ -45,6 +47,11 @@ class Constraints:
             return offer.usd_per_hour is not None or not self.needs_price
         billed = sum(each.usd_per_hour or 0.0 for each in self.billed)
         return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= self.usd_per_hour + _CENTS
+
+
+def place_of(offer: Offer, spread: str) -> str:
+    """Its zone, or its region for a job whose nodes share no more than that."""
+    return offer.zone if spread == "zone" else offer.region
 
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
@@ -61,8 +68,7 @@ def obstacle(
         return ""
     near = [offer for offer in offers if constraints.in_place(offer)]
     if not near:
-        here = constraints.placed[0]
-        return f"no offer in {here.zone if constraints.spread == 'zone' else here.region}, where the job's nodes are"
+        return f"no offer in {constraints.place(constraints.placed[0])}, where the job's nodes are"
     refusals = [(offer, memory.refusal(offer, now, spare=spare, job=constraints.job)) for offer in near]
     open_offers = [offer for offer, refusal in refusals if refusal is None]
     if not open_offers:

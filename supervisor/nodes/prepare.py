@@ -24,13 +24,15 @@ from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from bootstrap import Archive, Setup, Target
+    from bootstrap import Archive, BootstrapError, Setup, Target
     from bootstrap.environment.lock import Lock
     from bootstrap.log_agent.model import LogAgent
     from bootstrap.model import Uv
 
 # Steps before anything of the job's runs: their failure is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
+# The step `reach` takes at most so long (spotsup_trainer.etcd.reach).
+REACH_S = 10.0
 TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -45,15 +47,17 @@ class SshPreparer:
         endpoints_for: Callable[[NodeRecord], tuple[str, ...]],
         access_for: Callable[[JobRecord], bytes],
         clock: Clock,
+        tunnel_problem: Callable[[NodeRecord, float], str] = lambda _node, _carried_s: "",
     ) -> None:
         """`endpoints_for`: etcd as a node reaches it. `access_for`: what a job's nodes log in there with, b"" for
-        nothing; its user is made, or JournalUnavailableError is raised."""
+        nothing; its user is made, or JournalUnavailableError is raised. `tunnel_problem`: nodes.tunnels.Keeper's."""
         self._config = config
         self._identity = identity
         self._journal = journal
         self._endpoints_for = endpoints_for
         self._clock = clock
         self._access_for = access_for
+        self._tunnel_problem = tunnel_problem
         self._trainer: Archive | None = None
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
@@ -69,9 +73,9 @@ class SshPreparer:
             setup = replace(setup, etcd_access=self._access_for(job))
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
-            if isinstance(error, BootstrapError) and error.step == "reach" and not self._journal.read().live:
-                # etcd is away, also for this daemon: that says nothing about the node (P5).
-                return replace(outcome_of(node.id, error), unreachable=True)
+            if isinstance(error, BootstrapError) and error.step == "reach":
+                tunnel = self._tunnel_problem(node, REACH_S)
+                return without_etcd(node.id, error, tunnel, live=self._journal.read().live)
             return outcome_of(node.id, error)
         return BootstrapDone(node.id)
 
@@ -84,6 +88,17 @@ class SshPreparer:
         if self._trainer is None:
             self._trainer = pack_trainer()
         return self._trainer
+
+
+def without_etcd(node: str, error: BootstrapError, tunnel: str, *, live: bool) -> BootstrapDone:
+    """The outcome where a node did not reach etcd. `tunnel`: why its tunnel carried nothing meanwhile. `live`: whether
+    this daemon reaches etcd. If it is the daemon's connection that is missing, that says nothing about the node (P5).
+    """
+    if tunnel:
+        return BootstrapDone(
+            node, f"etcd is not carried to the node, whose bootstrap waits: {tunnel}", unreachable=True
+        )
+    return replace(outcome_of(node, error), unreachable=True) if not live else outcome_of(node, error)
 
 
 def outcome_of(node: str, error: Exception) -> BootstrapDone:
@@ -199,6 +214,8 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
         "SPOTSUP_FINISH_S": f"{60 * limits.finish_minutes:g}",
         "SPOTSUP_HANG": limits.hang,
     }
+    if job.spec.preload is not None:
+        ours["SPOTSUP_PRELOAD"] = ",".join(job.spec.preload)
     return {**of_cloud, **ours, **package_variables(config.node), **config.node.env, **job.spec.env}
 
 

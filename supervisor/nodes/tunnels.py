@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -34,7 +34,77 @@ STUCK_S = 600.0
 log = structlog.get_logger("spotsupd")
 
 
-class Tunnels:
+class Carrier(Protocol):
+    """A tunnel to one node."""
+
+    def start(self) -> None:
+        """Begin to connect, and again whenever the connection breaks."""
+        ...
+
+    def close(self) -> None:
+        """Break it."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether it still tries."""
+        ...
+
+    def problem(self, carried_s: float = 0.0) -> str:
+        """Why it has not carried without a break for so long; "" where it has."""
+        ...
+
+
+class Keeper:
+    """Which tunnels there are: of the leader, to all nodes that need one. For one thread; `problem` for any."""
+
+    def __init__(
+        self,
+        read: Callable[[], Reading],
+        leads: Callable[[], bool],
+        uses: Callable[[str], bool],
+        tunnel_to: Callable[[NodeRecord], Carrier],
+    ) -> None:
+        """`uses`: whether the nodes of a cloud need tunnels."""
+        self._read = read
+        self._leads = leads
+        self._uses = uses
+        self._tunnel_to = tunnel_to
+        self._open: dict[str, Carrier] = {}
+
+    def look(self) -> None:
+        """Open and close what has to be."""
+        if not self._leads():
+            self.close()  # the next leader needs the ports
+            return
+        reading = self._read()
+        if reading.live:  # else: those that are open may still carry
+            self._keep(tunnelled(reading, self._uses))
+
+    def close(self) -> None:
+        """Close all."""
+        self._keep({})
+
+    def problem(self, node: NodeRecord, carried_s: float = 0.0) -> str:
+        """Why etcd was not carried to a node for so long; "" where it was, or needs no tunnel."""
+        if not self._uses(node.offer.cloud):
+            return ""
+        tunnel = self._open.get(node.id)
+        return tunnel.problem(carried_s) if tunnel else "no tunnel is open to it"
+
+    def _keep(self, nodes: dict[str, NodeRecord]) -> None:
+        gone = [node for node, tunnel in self._open.items() if node not in nodes or not tunnel.alive()]
+        closing = [threading.Thread(target=self._open.pop(node).close, name=f"close {node}") for node in gone]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        for node in nodes.values():
+            if node.id not in self._open:
+                self._open[node.id] = self._tunnel_to(node)
+                self._open[node.id].start()
+
+
+class Tunnels(Keeper):
     """One thread that looks which nodes need a tunnel, and one for each of these."""
 
     def __init__(
@@ -47,13 +117,11 @@ class Tunnels:
         leads: Callable[[], bool],
     ) -> None:
         """`endpoints`: etcd, as this daemon reaches it."""
+        super().__init__(journal.read, leads, partial(uses_tunnel, config), self._tunnel)
         self._config = config
         self._identity = identity
-        self._journal = journal
         self._endpoints = tuple(endpoints)
         self._clock = clock
-        self._leads = leads
-        self._open: dict[str, Tunnel] = {}
         self._pulse = Pulse()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tunnels", daemon=True)
@@ -75,46 +143,26 @@ class Tunnels:
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_S):
             try:
-                self._look()
+                self.look()
             except Exception as error:  # noqa: BLE001 - whatever it is: the next look sees the same nodes
                 self._pulse.fault(error)
             self._pulse.beat()
-        self._keep({})
+        self.close()
 
-    def _look(self) -> None:
-        if not self._leads():
-            self._keep({})  # the next leader needs the ports
-            return
-        reading = self._journal.read()
-        if reading.live:  # else: those that are open may still carry
-            self._keep(tunnelled(self._config, reading))
-
-    def _keep(self, nodes: dict[str, NodeRecord]) -> None:
-        gone = [node for node, tunnel in self._open.items() if node not in nodes or not tunnel.alive()]
-        closing = [threading.Thread(target=self._open.pop(node).close, name=f"close {node}") for node in gone]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
-        for node in nodes.values():
-            if node.id not in self._open:
-                self._open[node.id] = self._tunnel_to(node)
-                self._open[node.id].start()
-
-    def _tunnel_to(self, node: NodeRecord) -> Tunnel:
+    def _tunnel(self, node: NodeRecord) -> Tunnel:
         from bootstrap.tunnel import Tunnel
 
         target = target_of(self._config, self._identity, node)
         return Tunnel(target, node.id, forwards(node.id, self._endpoints), self._clock.now, partial(_report, node.id))
 
 
-def tunnelled(config: Config, reading: Reading) -> dict[str, NodeRecord]:
-    """The nodes that need a tunnel, by id."""
+def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRecord]:
+    """The nodes that need a tunnel, by id. `uses`: as Keeper's."""
     return {
         node.id: node
         for view in reading.jobs.values()
         for node in view.nodes.values()
-        if node.state in USES_ETCD and node.ssh_host and uses_tunnel(config, node.offer.cloud)
+        if node.state in USES_ETCD and node.ssh_host and uses(node.offer.cloud)
     }
 
 

@@ -14,7 +14,7 @@ from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQue
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
-# A commit is one transaction; etcd takes so many operations in one (its default --max-txn-ops).
+# A commit is one transaction; etcd takes so many operations in one, and as many guards (its default --max-txn-ops).
 MAX_OPERATIONS = 128
 # Of keys and values of one commit; etcd refuses requests of 1.5 MiB (its default --max-request-bytes).
 MAX_COMMIT_BYTES = 1024 * 1024

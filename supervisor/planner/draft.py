@@ -86,9 +86,12 @@ class JobChanges(TypedDict, total=False):
     bootstrap_failures: int
     bootstrap_retry_at: float
     spare_retry_at: float
+    few_machines: int
+    few_since: float
     dropped_nodes_usd: float
     gathering_since: float
     last_reported_round: int
+    last_reported_pause: int
     silence_since: float
     silence_reported_at: float
     checkpoint_problem: str
@@ -199,6 +202,10 @@ class Draft:
     def instance(self, node: NodeRecord) -> Instance | None:
         """The node's machine as last listed."""
         return self.cloud.of_node(node)
+
+    def open_nodes(self) -> list[NodeRecord]:
+        """All nodes but those that are gone, about which there is nothing to decide unless an outcome came late."""
+        return [node for node in self.nodes.values() if node.state is not NodeState.GONE or node.id in self.outcomes]
 
     def in_states(self, *states: NodeState) -> list[NodeRecord]:
         """Nodes in these states, oldest first."""

@@ -6,13 +6,16 @@ first nodes that are ready train: whatever a cloud does not grant is missing amo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioners.base import Offer
+from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, not_gone, unreplaced, wanted
-from supervisor.planner.release import LEAVING_NODE_STATES, drive_leaving, release_all, release_surplus
+from supervisor.planner.predicates import counted, not_gone, placed, unreplaced, wanted
+from supervisor.planner.release import LEAVING_NODE_STATES, drive_leaving, release, release_all, release_surplus
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.
@@ -21,7 +24,7 @@ MIN_FAILURES_TO_PROBE = 2
 
 def drive_fleet(draft: Draft) -> None:
     """Every node one step on, then more or fewer of them."""
-    for node in list(draft.nodes.values()):
+    for node in draft.open_nodes():
         if draft.full:
             return
         if node.state in LEAVING_NODE_STATES:
@@ -31,10 +34,12 @@ def drive_fleet(draft: Draft) -> None:
     surplus = len(counted(draft)) - wanted(draft)
     if draft.job.ended or draft.job.pause_requested_at:
         release_all(draft)
-    elif surplus > 0:
+        return
+    if surplus > 0:
         release_surplus(draft, surplus)
     elif surplus < 0:
         _request_nodes(draft, -surplus)
+    _give_up_too_few(draft)
 
 
 # -- one node ----------------------------------------------------------------------------------------------
@@ -80,7 +85,45 @@ def _request_nodes(draft: Draft, missing: int) -> None:
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
         if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
             return
+        if draft.capacity.is_wary(offer, draft.now) and _is_asked(draft, offer):
+            return
         _request(draft, offer, lost.pop(0) if lost else None, spare=spare)
+
+
+def _is_asked(draft: Draft, offer: Offer) -> bool:
+    """Whether the job waits for an answer of the offer's pool."""
+    return any(node.offer.zone == offer.zone for node in draft.in_states(N.REQUESTED))
+
+
+def _give_up_too_few(draft: Draft) -> None:
+    """Release machines that were too few to train for too long, while none can be added to them: elsewhere there may
+    be enough. Sooner, where another place can be asked at once. Their place is asked again later, and ever more rarely
+    while that repeats."""
+    limits, rules = constraints(draft), draft.rules
+    held = [node for node in counted(draft) if node.instance_id]
+    few = len(held) if len(held) < draft.job.min_nodes else 0
+    if few != draft.job.few_machines:
+        draft.set_job(few_machines=few, few_since=draft.now)
+    trains = draft.job.state in {JobState.RUNNING, JobState.DEGRADED}
+    if not few or trains or draft.in_states(N.REQUESTED):
+        return
+    offers = _offers(draft)
+    anywhere = replace(limits, placed=(), billed=())
+    if not offers or any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers):
+        return
+    here = limits.place(held[0].offer)
+    others = [offer for offer in offers if limits.place(offer) != here]
+    elsewhere = any(is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False) for offer in others)
+    limit_s = rules.gang_timeout_s if elsewhere else rules.gang_hold_s
+    if draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
+        return
+    text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes for {limit_s:g} s: they are released"
+    draft.add_event(EventKind.TOO_FEW_NODES, text)
+    for offer in {pool_of(node.offer): node.offer for node in held}.values():
+        draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, draft.now)
+    for node in held:
+        if not draft.full:
+            release(draft, node, "too few nodes to train")
 
 
 def _max_requests(draft: Draft) -> int:
@@ -136,7 +179,7 @@ def constraints(draft: Draft) -> Constraints:
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
         needs_price=draft.job.spec.limits.of_money,
-        placed=tuple(node.offer for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES),
+        placed=tuple(node.offer for node in placed(draft)),
         billed=tuple(node.offer for node in not_gone(draft)),
         job=draft.job.name,
     )

@@ -45,6 +45,7 @@ def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 
 def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
     """The cloud has the node's machine."""
+    draft.capacity = draft.capacity.with_a_grant(node.offer, draft.now)
     return draft.move(
         node,
         N.PENDING,

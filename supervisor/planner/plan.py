@@ -27,6 +27,7 @@ from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
 from supervisor.planner.limits import drive_limits
+from supervisor.planner.pauses import report_pauses
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.prices import drive_prices
 from supervisor.planner.quiescence import is_steady
@@ -137,7 +138,7 @@ def _decide(
 
 def _plan_job(draft: Draft) -> None:
     clamp_future_times(draft)
-    for node in list(draft.nodes.values()):
+    for node in draft.open_nodes():
         if draft.full:
             break
         sync_node(draft, node)
@@ -145,6 +146,7 @@ def _plan_job(draft: Draft) -> None:
     drive_end(draft)
     drive_limits(draft)
     drive_rounds(draft)
+    report_pauses(draft)
     drive_fleet(draft)
     drive_state(draft)
     drive_silence(draft)

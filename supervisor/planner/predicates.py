@@ -5,6 +5,7 @@ from __future__ import annotations
 from spotsup_trainer.timing import SaveTimes
 
 from provisioners.base import InstanceState
+from supervisor.market.offers import place_of
 from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
@@ -24,6 +25,18 @@ ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.
 def counted(draft: Draft) -> list[NodeRecord]:
     """Nodes that the job has or will have: not doomed, not leaving."""
     return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+
+
+def placed(draft: Draft) -> list[NodeRecord]:
+    """Nodes that new ones have to be near: all but those with a notice. Where each has one, the job may begin again
+    elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are."""
+    return [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES and node.notice is None]
+
+
+def place(draft: Draft, node_id: str) -> str:
+    """Where a node is, as far apart as its job's nodes may be; "" where that is not known."""
+    node = draft.nodes.get(node_id)
+    return place_of(node.offer, draft.job.spec.placement.spread) if node else ""
 
 
 def wanted(draft: Draft) -> int:
@@ -124,6 +137,11 @@ def is_heard(draft: Draft, node: NodeRecord) -> bool:
 def is_talking(job: JobView, node: str) -> bool:
     """Whether its agent or its launcher holds a lease."""
     return node in job.agents or node in job.members
+
+
+def is_preparing(job: JobView, node: str) -> bool:
+    """Whether its launcher imports what its program needs, before it waits at the rendezvous."""
+    return node in job.agents and bool(job.agents[node].preparing) and node not in job.members
 
 
 def may_be_in_round(draft: Draft, node: NodeRecord) -> bool:

@@ -15,8 +15,9 @@ def clamp_future_times(draft: Draft) -> None:
     now, job = draft.now, draft.job
     latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
     ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps)
-    if max(ahead_s, job.pause_requested_at - now, job.training_since - now) > AHEAD_S:
+    if max(ahead_s, job.pause_requested_at - now, job.training_since - now, job.few_since - now) > AHEAD_S:
         draft.set_job(
+            few_since=min(job.few_since, now),
             pause_requested_at=min(job.pause_requested_at, now),
             training_since=min(job.training_since, now),
             spare_retry_at=min(job.spare_retry_at, latest),
@@ -26,18 +27,16 @@ def clamp_future_times(draft: Draft) -> None:
         draft.set_job(silence_since=min(job.silence_since, now), silence_reported_at=min(job.silence_reported_at, now))
     latest = now + draft.rules.ready_timeout_s  # nothing of a node waits longer
     for node in list(draft.nodes.values()):
-        if draft.full:
-            return
-        if (
-            max(
-                node.state_since - now,
-                node.launched_at - now,
-                node.priced_at - now,
-                node.retry_at - latest,
-                node.ready_by - latest,
-            )
-            > AHEAD_S
-        ):
+        ahead_s = max(
+            node.state_since - now,
+            node.launched_at - now,
+            node.priced_at - now,
+            node.retry_at - latest,
+            node.ready_by - latest,
+        )
+        if ahead_s > AHEAD_S:
+            if draft.full:
+                return
             draft.set_node(
                 node,
                 state_since=min(node.state_since, now),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from spotsup_trainer.wire import Hint, Tombstone, encode
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import in_round, may_be_in_round, must_leave
+from supervisor.planner.predicates import in_round, may_be_in_round, must_leave, place
 from supervisor.planner.release import retire_doomed
 from supervisor.planner.sentences import named
 
@@ -100,9 +101,21 @@ def _choose(draft: Draft) -> tuple[str, ...]:
     doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
     with_launcher = set(healthy)
     without_launcher = [node.id for node in ready if not node.doomed and node.id not in with_launcher]
-    found = healthy + doomed + without_launcher
+    found = _in_one_place(draft, healthy + doomed + without_launcher, healthy)
     count = min(len(found), draft.job.desired_nodes)
     return tuple(found[: count - count % draft.job.spec.nodes.multiple_of])
+
+
+def _in_one_place(draft: Draft, nodes: list[str], healthy: list[str]) -> list[str]:
+    """Those of the place that has most of them; of two, the one that has more that stay. The others are elsewhere
+    because all nodes of one place are doomed: the job moves once they have to leave, or as many are ready (P8)."""
+    places = Counter(place(draft, node) for node in nodes)
+    if len(places) <= 1:
+        return nodes
+    staying = Counter(place(draft, node) for node in healthy)
+    desired = draft.job.desired_nodes
+    chosen = max(places, key=lambda each: (min(places[each], desired), staying[each]))
+    return [node for node in nodes if place(draft, node) == chosen]
 
 
 def _healthy(draft: Draft) -> list[str]:
@@ -126,7 +139,8 @@ def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes that wait outside a round of these members; one that has stepped in by itself comes first. Nodes that do
     not make up the next multiple wait as spares do."""
     inside = set(members)
-    outside = [node for node in _healthy(draft) if node not in inside]
+    here = place(draft, members[0]) if members else ""
+    outside = [node for node in _healthy(draft) if node not in inside and place(draft, node) == here]
     left_over = min(draft.job.spec.nodes.multiple_of - 1, max(0, draft.job.desired_nodes - len(members)))
     return tuple(outside[: draft.job.spare_nodes + left_over]) if members else ()
 

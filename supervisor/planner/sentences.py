@@ -9,7 +9,7 @@ from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
-from supervisor.planner.predicates import counted, is_complete, is_scaling_up, members, not_gone, wanted
+from supervisor.planner.predicates import counted, is_complete, is_preparing, is_scaling_up, members, not_gone, wanted
 from supervisor.planner.silence import may_train, silence_text
 
 J, N = JobState, NodeState
@@ -119,12 +119,17 @@ def _arriving(draft: Draft) -> list[str]:
     """Nodes that are on their way, by purpose; while there is no round, also those that are ready."""
     ready = len(draft.in_states(N.READY)) if draft.view.round is None else 0
     clauses = [f"{node_count(ready)} {'is' if ready == 1 else 'are'} ready"] if ready else []
+    arriving = draft.in_states(*IN_FLIGHT_NODE_STATES)
+    preparing = sum(is_preparing(draft.view, node.id) for node in arriving)
     groups: dict[str, list[NodeRecord]] = {}
     complete = is_complete(draft)
-    for node in draft.in_states(*IN_FLIGHT_NODE_STATES):
+    for node in arriving:
         purpose = "spare" if complete else "replacement" if node.replaces else "node"
         groups.setdefault(purpose, []).append(node)
-    return clauses + [_on_their_way(purpose, group) for purpose, group in groups.items()]
+    clauses += [_on_their_way(purpose, group) for purpose, group in groups.items()]
+    if preparing:
+        clauses.append(f"{node_count(preparing)} {'imports' if preparing == 1 else 'import'} what the program needs")
+    return clauses
 
 
 def _on_their_way(purpose: str, group: Sequence[NodeRecord]) -> str:

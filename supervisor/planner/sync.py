@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spotsup_trainer.timing import MAX_PREPARE_S
+
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
@@ -14,7 +16,7 @@ from supervisor.planner.outcomes import (
     is_unlisted,
     refuse_late,
 )
-from supervisor.planner.predicates import ENDED_BY_ITSELF, in_round, is_heard, vacancies
+from supervisor.planner.predicates import ENDED_BY_ITSELF, in_round, is_heard, is_preparing, vacancies
 from supervisor.planner.silence import ask, in_hold, why_lost
 from supervisor.planner.world import Rules
 
@@ -231,13 +233,20 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
-    elif node.bootstrapped and draft.now > max(node.ready_by, draft.timers_paused_until + draft.rules.ready_timeout_s):
+    elif node.bootstrapped and draft.now > _ready_by(draft, node):
         limit_s = draft.rules.ready_timeout_s
         if node.offer.cloud in draft.hold.clouds:  # it may not reach etcd, either
             draft.set_node(node, ready_by=draft.now + limit_s)
             return
         text = f"its launcher did not reach the rendezvous within {limit_s:g} s"
         fail_bootstrap(draft, node, text, blamed=not is_unlisted(draft))
+
+
+def _ready_by(draft: Draft, node: NodeRecord) -> float:
+    """When its launcher must have reached the rendezvous: later where its agent says that it prepares."""
+    prepares = is_preparing(draft.view, node.id)
+    limit = max(node.ready_by, draft.timers_paused_until + draft.rules.ready_timeout_s)
+    return limit + (MAX_PREPARE_S if prepares else 0.0)
 
 
 def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:
@@ -268,6 +277,7 @@ def _join(draft: Draft, node: NodeRecord) -> None:
     assert draft.view.round is not None
     number = draft.view.round.number
     place_of = node.took_over_from if node.has_joined else _place_of(draft, node)
+    draft.capacity = draft.capacity.with_enough(draft.job.name, node.offer)
     draft.move(node, N.MEMBER, f"in round {number}", has_joined=True, took_over_from=place_of)
     if place_of and not node.has_joined:
         text = f"{node.id} joined round {number} in place of {place_of}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Progress, Result, Round
+from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
 from provisioners.base import Instance, Leftover
 from supervisor.market.capacity import CapacityMemory
@@ -47,6 +47,9 @@ class Rules:
     drain_timeout_s: float = 150.0  # to leave the round, or to stop for a pause
     terminate_retry_s: float = 10.0  # between two terminate calls
     last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
+    # Places.
+    gang_timeout_s: float = 120.0  # machines that are too few to train are kept, while another place can be asked
+    gang_hold_s: float = 900.0  # the same, while no other place can
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
@@ -185,6 +188,7 @@ class JobView:
     round: Round | None = None
     result: Result | None = None
     progress: Progress | None = None
+    pauses: Pauses | None = None  # the last ones, as the node with rank 0 measured them
     members: Mapping[str, Member] = field(default_factory=dict)  # what launchers publish, by node id
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
     notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id

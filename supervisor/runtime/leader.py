@@ -59,8 +59,8 @@ class Silence:
         self._revision = 0
 
 
-class Leadership:
-    """Campaigns for leadership and keeps it. Every commit must carry `guard`."""
+class Election:
+    """Campaigns for leadership and keeps it, one `step` after another. Every commit must carry `guard`."""
 
     def __init__(
         self,
@@ -80,38 +80,32 @@ class Leadership:
         self._ttl_s = ttl_s
         self._on_change = on_change
         self._now_s = now_s
-        self._pulse = Pulse()
         self._lease = 0  # a standby holds one, too: taking over is then one write
         self._revision = 0
         self._renewed_at = 0.0
         # When the key was last written, or at least found to be this daemon's.
         self._held_at = 0.0
         self._silence = Silence(SILENT_TTLS * ttl_s, ttl_s)
+        # Until when a daemon that took the key must not lead: the one before may count as leading until then.
+        self._taken_until = 0.0
         self._presence = presence
         self._present: tuple[int, bytes] = (0, b"")  # the lease and the value that were written
         self._call_problem = self._space_problem = ""
         self._leader_name = ""
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
 
     @property
     def leading(self) -> bool:
         """Whether this daemon believes that it leads; only the guard is proof."""
-        return self._revision > 0 and self._thread.is_alive()
+        return self._revision > 0
 
     def lease_valid(self) -> bool:
-        """Whether it leads for certain: the lease was renewed, and the key written, recently enough that the one cannot
-        have ended, and no standby can have taken the other (P10).
+        """Whether it leads for certain: the lease was renewed, and the key found to be this daemon's, recently enough
+        that the one cannot have ended, and no standby that has taken the other can lead yet (P10).
 
         No transaction guards a call to a cloud, so none starts without this: the process may have been suspended since
         the call was decided.
         """
         return self.leading and self._now_s() - min(self._renewed_at, self._held_at) < self._ttl_s
-
-    def vitals(self) -> Vitals:
-        """How its thread is."""
-        call_s = self._etcd.timeout_s * len(self._etcd.endpoints)
-        return self._pulse.vitals(STUCK_S + _CALLS_PER_STEP * call_s, self._thread)
 
     def etcd_problem(self) -> str:
         """What is wrong with etcd, or "". For a leader: that it is full. For others: why they can neither lead nor
@@ -127,36 +121,27 @@ class Leadership:
         """Guards that hold only while the key that this daemon created exists."""
         return (Compare(self._key, "create", self._revision or -1), Compare(self._key, "value", self._value()))
 
-    def start(self) -> None:
-        """Start the campaign."""
-        self._thread.start()
+    @property
+    def pause_s(self) -> float:
+        """How long to wait until the next step."""
+        return self._ttl_s / 4 if self.leading and not self._call_problem else POLL_S
 
-    def stop(self) -> None:
-        """Step down, so that a standby need not wait for the lease to end."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=self._ttl_s)
+    def step(self) -> None:
+        """Renew, and hold or seek leadership. Raises whatever etcd's client does that is no EtcdError."""
+        try:
+            self._step()
+            self._call_problem = ""
+        except EtcdError as error:
+            # The lease may still be valid; the guard decides.
+            self._silence.restart()
+            self._log_once(error)
+
+    def step_down(self) -> None:
+        """So that a standby need not wait for the lease to end."""
         lease, self._lease, self._revision = self._lease, 0, 0
         if lease:
-            try:
+            with contextlib.suppress(EtcdError):  # the lease ends by itself
                 self._etcd.revoke(lease)
-            except EtcdError:
-                return  # the lease ends by itself
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._step()
-                self._call_problem = ""
-            except EtcdError as error:
-                # The lease may still be valid; the guard decides.
-                self._silence.restart()
-                self._log_once(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is: the next step asks etcd how things are
-                self._pulse.fault(error)
-                self._call_problem = "the leader election fails, see the log"
-            self._pulse.beat()
-            self._stopping.wait(self._ttl_s / 4 if self.leading and not self._call_problem else POLL_S)
 
     def _step(self) -> None:
         if self._lease:
@@ -171,7 +156,8 @@ class Leadership:
         found = self._etcd.get(self._key)
         if found is None or found.lease == self._lease:
             self._leader_name = ""
-            self._campaign()
+            if self._now_s() >= self._taken_until:
+                self._campaign()
         else:
             self._follow(found)
             self._ensure_lease()
@@ -179,12 +165,16 @@ class Leadership:
                 self._take(found)
 
     def _hold(self) -> None:
-        """Write the key as it is, if it is still this daemon's."""
+        """Write the key as it is, if it is still this daemon's.
+
+        A full etcd refuses that. Its leader goes on: no standby can write either, and machines that are to end still
+        cost money. Once etcd takes writes again, a standby may have found the key silent for long: see `_take`.
+        """
         begun = self._now_s()
         mine = Put(self._key, self._value(), lease=self._lease)
         try:
             holds = self._etcd.txn(self.guard(), [mine]).succeeded
-        except EtcdRefusedError:  # a full etcd refuses writes: a standby's, too
+        except EtcdRefusedError:
             found = self._etcd.get(self._key)
             holds = found is not None and (found.create_revision, found.value) == (self._revision, self._value())
         if holds:
@@ -194,14 +184,17 @@ class Leadership:
             self._lose()
 
     def _take(self, found: KeyValue) -> None:
-        """Lead instead of one whose lease somebody else keeps."""
+        """Take the key of one whose lease somebody else keeps, or who cannot write, and lead once that one must know.
+
+        It may have read just before that the key is its own, and counts as leading for one TTL from then on.
+        """
         log.warning("the leader is silent, and its lease is renewed: taking over", leader=self._leader_name)
         begun = self._now_s()
         lease = self._etcd.grant(self._ttl_s)  # that of a standby has no key, and so others may have revoked it
         mine = Put(self._key, self._value(lease), lease=lease)
         if self._etcd.txn([Compare(self._key, "mod", found.mod_revision)], [mine]).succeeded:
             self._lease, self._renewed_at = lease, begun
-            self._lead(found.create_revision, begun)
+            self._taken_until = self._now_s() + self._ttl_s
 
     def _show_presence(self) -> None:
         if self._presence is None or not self._lease:
@@ -275,6 +268,57 @@ class Leadership:
     def _lose(self) -> None:
         self._lease = self._revision = 0
         self._on_change()
+
+
+class Leadership(Election):
+    """An election with a thread of its own."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key: str,
+        name: str,
+        ttl_s: float,
+        on_change: Callable[[], None] = lambda: None,
+        now_s: Callable[[], float] = boottime_s,
+        presence: tuple[str, Callable[[], bytes]] | None = None,
+    ) -> None:
+        """As Election."""
+        super().__init__(etcd, key, name, ttl_s, on_change, now_s, presence)
+        self._pulse = Pulse()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
+
+    @property
+    def leading(self) -> bool:
+        """As Election. One whose thread has ended does not lead."""
+        return super().leading and self._thread.is_alive()
+
+    def vitals(self) -> Vitals:
+        """How its thread is."""
+        call_s = self._etcd.timeout_s * len(self._etcd.endpoints)
+        return self._pulse.vitals(STUCK_S + _CALLS_PER_STEP * call_s, self._thread)
+
+    def start(self) -> None:
+        """Start the campaign."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Step down."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=self._ttl_s)
+        self.step_down()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.step()
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next step asks etcd how things are
+                self._pulse.fault(error)
+                self._call_problem = "the leader election fails, see the log"
+            self._pulse.beat()
+            self._stopping.wait(self.pause_s)
 
 
 def leader_name(value: bytes) -> str:

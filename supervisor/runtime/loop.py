@@ -1,9 +1,9 @@
 """observe -> plan -> journal -> act: one tick is one decision.
 
 This loop alone commits what the daemon decides about jobs, and its actor alone changes clouds. Beside them
-`api.service` and `api.adoption` store what users ask for, `runtime.housekeeping` deletes old events, and
-`journal.etcd_trust` and `cli.etcd_ca` name etcd's CA to nodes; `api.quote`, `api.adoption` and `cli.check` only read
-from clouds.
+`api.service` and `api.adoption` store what users ask for, `runtime.curves` how jobs train, `runtime.housekeeping`
+deletes old events, and `journal.etcd_trust` and `cli.etcd_ca` name etcd's CA to nodes; `api.quote`, `api.adoption` and
+`cli.check` only read from clouds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotsup_trainer.vitals import Vitals
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
-from supervisor.errors import JournalUnavailableError
+from supervisor.errors import JournalFullError, JournalUnavailableError
 from supervisor.journal.journal import Reading
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.journaled import CapacityRecord, memory_of
@@ -356,6 +356,8 @@ class Loop:
         try:
             revision = self._journal.commit(commit, self._leader.guard())
         except JournalUnavailableError as error:
+            if isinstance(error, JournalFullError):  # nodes get no new lease meanwhile: their silence means nothing
+                self._timers_paused_until = self._clock.now()
             self._count("commits_unanswered")
             log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
             return False

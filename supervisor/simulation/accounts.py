@@ -1,23 +1,18 @@
-"""etcd's users, roles and tokens, as its JSON gateway answers about them, and the real client in front of it."""
+"""etcd's users, roles and tokens, as its JSON gateway answers about them."""
 
 from __future__ import annotations
 
 import base64
-import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.etcd import EtcdRefusedError
 from spotsup_trainer.wire import Keys
-
-if TYPE_CHECKING:
-    from supervisor.simulation.etcd import SimEtcd
 
 # grpc's codes, as etcd sends them.
 _INVALID, _FAILED, _UNAUTHENTICATED = 3, 9, 16
-DAEMON_USER = "daemon"
 MAX_UNDONE = 300
 
 
@@ -27,14 +22,6 @@ class State:
 
     users: Mapping[str, tuple[str, frozenset[str]]] = field(default_factory=dict)
     roles: Mapping[str, frozenset[tuple[str, str, str]]] = field(default_factory=dict)
-
-
-class RefusedError(Exception):
-    """etcd refuses; with its code."""
-
-    def __init__(self, message: str, code: int = _FAILED) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class SimAccounts:
@@ -77,26 +64,23 @@ class SimAccounts:
             return False
         return grants <= frozenset().union(*(self.state.roles.get(role, frozenset()) for role in found[1]))
 
-    def answer(self, token: str | None, path: str, body: dict[str, Any], revision: int) -> tuple[int, bytes]:
-        """HTTP status and text."""
-        try:
-            return 200, json.dumps({"header": {"revision": "1"}} | self._answer(token, path, body, revision)).encode()
-        except RefusedError as error:
-            status = 401 if error.code == _UNAUTHENTICATED else 400
-            return status, json.dumps({"error": str(error), "message": str(error), "code": error.code}).encode()
+    def log_in(self, name: str) -> str:
+        """A token."""
+        self._issued += 1
+        made = f"token.{self._issued}"
+        self._tokens[made] = name
+        return made
 
-    def _answer(self, token: str | None, path: str, body: dict[str, Any], revision: int) -> dict[str, Any]:
-        what = path.removeprefix("/v3/auth/")
-        if what == "authenticate":
-            self._issued += 1
-            made = f"token.{self._issued}"
-            self._tokens[made] = body["name"]
-            return {"token": made}
+    def check(self, token: str | None) -> None:
+        """Raises EtcdRefusedError for a token that is none, or has ended."""
         if token not in self._tokens:
-            raise RefusedError("etcdserver: invalid auth token", _UNAUTHENTICATED)
+            raise EtcdRefusedError("etcdserver: invalid auth token", _UNAUTHENTICATED)
+
+    def manage(self, what: str, body: dict[str, Any], revision: int) -> dict[str, Any]:
+        """A call about users and roles. `revision`: of the keys. Raises EtcdRefusedError."""
         if self.stale_requests:
             self.stale_requests -= 1
-            raise RefusedError("etcdserver: revision of auth store is old", _INVALID)
+            raise EtcdRefusedError("etcdserver: revision of auth store is old", _INVALID)
         return self._do(what, body, revision)
 
     def _do(self, what: str, body: dict[str, Any], revision: int) -> dict[str, Any]:
@@ -110,11 +94,11 @@ class SimAccounts:
                 return {"roles": sorted(_known(users, body["name"], "user")[1])}
             case "user/add":
                 if body["name"] in users:
-                    raise RefusedError("etcdserver: user name already exists")
+                    raise EtcdRefusedError("etcdserver: user name already exists", _FAILED)
                 users[body["name"]] = body["password"], frozenset()
             case "role/add":
                 if body["name"] in roles:
-                    raise RefusedError("etcdserver: role name already exists")
+                    raise EtcdRefusedError("etcdserver: role name already exists", _FAILED)
                 roles[body["name"]] = frozenset()
             case "role/grant":
                 perm = body["perm"]
@@ -139,7 +123,7 @@ class SimAccounts:
 
 def _known(names: Mapping[str, Any], name: str, what: str) -> Any:
     if name not in names:
-        raise RefusedError(f"etcdserver: {what} name not found")
+        raise EtcdRefusedError(f"etcdserver: {what} name not found", _FAILED)
     return names[name]
 
 
@@ -150,28 +134,3 @@ def _text(encoded: str) -> str:
 def grants_of(keys: Keys, job: str) -> frozenset[tuple[str, str, str]]:
     """What the nodes of a job have to be allowed."""
     return frozenset((grant.kind, grant.begin, grant.end) for grant in keys.grants(job))
-
-
-class SimGateway(Etcd):
-    """The real client: it logs in, again where its token has ended, and repeats what etcd refuses for others' changes.
-    Only the wire is simulated."""
-
-    def __init__(self, etcd: SimEtcd, connected: Callable[[], bool]) -> None:
-        super().__init__(["http://etcd"], user=DAEMON_USER, password=DAEMON_USER)
-        self._sim = etcd
-        self._connected = connected
-        # Runs before a request has its effect, and after it; what it raises is the request's end.
-        self.before: Callable[[], None] = _nothing
-        self.after: Callable[[], None] = _nothing
-
-    def _exchange(self, index: int, path: str, payload: bytes) -> tuple[int, bytes]:
-        if not self._connected():
-            raise ConnectionRefusedError("etcd is down")
-        self.before()
-        answer = self._sim.accounts.answer(self._token, path, json.loads(payload), self._sim.revision)
-        self.after()
-        return answer
-
-
-def _nothing() -> None:
-    pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from provisioners.base import (
     Denied,
@@ -47,6 +48,14 @@ OTHERS = (Identity(b"t" * 32).owner(CLUSTER), Identity(b"u" * 32).owner(CLUSTER)
 DENIED = "the credentials have expired: renew them"
 
 
+class Carries(Protocol):
+    """A tunnel, of whichever daemon."""
+
+    def carries(self) -> bool:
+        """Whether what is sent arrives."""
+        ...
+
+
 @dataclass
 class Machine:
     """A simulated VM."""
@@ -62,6 +71,11 @@ class Machine:
     cut: bool = False
     # The user of its job is missing in etcd, or may not do enough: the same for it, until that is made good.
     barred: bool = False
+    # It reaches etcd by a tunnel alone: the one whose session has the port at its sshd, if that carries. Until when
+    # that sshd lets nobody else have it.
+    by_ssh: bool = False
+    port_holder: Carries | None = None
+    port_stuck_until: float = 0.0
     # How it answers over SSH while it is cut: "well", not at all ("refuses", "hangs"), or with what it did long ago
     # ("stale").
     ssh: str = "well"
@@ -83,7 +97,12 @@ class Machine:
     @property
     def apart(self) -> bool:
         """Whether it runs, and etcd is out of its reach, for whatever reason."""
-        return self.cut or self.barred
+        return self.cut or self.barred or not self.carried
+
+    @property
+    def carried(self) -> bool:
+        """Whether it has a way to etcd, as far as that is a tunnel."""
+        return not self.by_ssh or (self.port_holder is not None and self.port_holder.carries())
 
     @property
     def billed(self) -> bool:
@@ -111,6 +130,8 @@ class SimCloud:
         # How its prices are now, compared to those at first; the types of which it says no price.
         self.price_factor = 1.0
         self.unpriced: frozenset[str] = frozenset()
+        # Its machines have no route to etcd.
+        self.by_ssh = False
         # Zones that grant machines, and take them before they are of use.
         self.early_deaths: set[str] = set()
         # Jobs whose requests it will never grant; types of which it will never grant one.
@@ -211,7 +232,8 @@ class SimCloud:
         )
         self.launched += 1
         slow = self._rng.inject("slow boot", self.fault_rates.slow_boot)
-        machine = Machine(instance, now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0))))
+        runs_at = now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0)))
+        machine = Machine(instance, runs_at, by_ssh=self.by_ssh)
         if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
             machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
         machine.history.append((now, instance))

@@ -13,20 +13,27 @@ from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.users import JobUsers
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.planner.actions import Action, Bootstrap, BootstrapDone, Commit, ListDone, Outcome
+from supervisor.nodes.prepare import REACH_S, without_etcd
+from supervisor.nodes.tunnels import Keeper
+from supervisor.planner.actions import Action, BootstrapDone, Commit, ListDone, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.leader import Election
 from supervisor.runtime.loop import Loop
-from supervisor.simulation.accounts import SimGateway
 from supervisor.simulation.clock import NEVER
 from supervisor.simulation.cloud import IDENTITY, OWNER
-from supervisor.simulation.etcd import CLUSTER, LEADER_KEY, EtcdClient, SimEtcd
+from supervisor.simulation.etcd import CLUSTER, LEADER_KEY
+from supervisor.simulation.etcd_clients import EtcdClient
+from supervisor.simulation.gateway import SimGateway
+from supervisor.simulation.tunnels import SimTunnel
 
 if TYPE_CHECKING:
     from supervisor.simulation.world import World
 
 LEADER_TTL_S = 6.0
 MIN_TICK_S = 0.02
+# Standbys look at the leader's key four times a second; so much less often here.
+MIN_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
 # As runtime.housekeeping.USERS_CRON.
 SWEEP_S = 60.0
@@ -38,89 +45,94 @@ class DiedError(BaseException):
     """The process was killed here. Not an Exception: no handler of the daemon's may catch it."""
 
 
-class SimLeader:
-    """One daemon's leadership: a key in etcd under a lease, as runtime.leader keeps it."""
+class SimLeader(Election):
+    """One daemon's election: the real one, step by step.
 
-    def __init__(self, world: World, client: EtcdClient, name: str) -> None:
-        self._etcd: SimEtcd = world.etcd
+    While all goes well, its steps differ in nothing: then they are taken when something else happens, too, and its
+    lease is renewed without them.
+    """
+
+    def __init__(self, world: World, daemon: Daemon) -> None:
         self._world = world
-        self._client = client
-        self._name = name
-        self._revision = 0
-        self._checks_at = 0.0
-        self._lease_ends = NEVER
-
-    @property
-    def leading(self) -> bool:
-        return self._revision > 0
-
-    @property
-    def leader(self) -> str:
-        found = self._etcd.keys.get(LEADER_KEY)
-        return found.value.decode() if found else ""
-
-    def guard(self) -> Sequence[Compare]:
-        return (Compare(LEADER_KEY, "create", self._revision or -1), Compare(LEADER_KEY, "value", self._name.encode()))
+        self._daemon = daemon
+        self._due_at = 0.0
+        # Its thread has ended.
+        self.deaf = False
+        gateway = SimGateway(world.etcd, lambda: daemon.client.connected)
+        super().__init__(gateway, LEADER_KEY, daemon.name, LEADER_TTL_S, now_s=world.clock.now)
 
     def seize(self) -> None:
         """Lead at once: the previous leader's lease has ended, and this daemon won the election."""
-        self._etcd.delete(LEADER_KEY)
-        self._etcd.put(LEADER_KEY, self._name.encode())
-        self._revision = self._etcd.keys[LEADER_KEY].create_revision
+        found = self._world.etcd.keys.get(LEADER_KEY)
+        if found is not None:
+            self._world.etcd.revoke(found.lease)
+        self._take_step()
+        if not self.leading:  # it has noticed just now that it did not lead
+            self._take_step()
+        assert self.leading
 
     def step_down(self) -> None:
-        """Give leadership up in order. If etcd does not answer, the lease ends by itself."""
-        if self._holds() and self._client.connected:
-            self._etcd.delete(LEADER_KEY)
-            self._revision = 0
+        self.lose_contact()
+        super().step_down()
+        self._due_at = self._world.clock.now() + LEADER_TTL_S  # it is about to end
 
     def lose_contact(self) -> None:
-        """The lease is no longer renewed."""
-        if self._lease_ends == NEVER:
-            self._lease_ends = self._world.clock.now() + self._world.rng.uniform(0.7, 1.0) * LEADER_TTL_S
+        """It does nothing any more, or etcd does not hear it."""
+        lease = self._world.etcd.leases.get(self._lease)
+        if lease is not None and lease.kept:
+            lease.kept = False
+            ends_at = self._world.clock.now() + self._world.rng.uniform(0.7, 1.0) * LEADER_TTL_S
+            lease.ends_at = ends_at + self._world.etcd.lateness_s()
+            self._renewed_at = self._held_at = ends_at - LEADER_TTL_S
+
+    def lease_valid(self) -> bool:
+        lease = self._world.etcd.leases.get(self._lease)
+        return self.leading if lease is not None and lease.kept else super().lease_valid()
+
+    def lose_lease(self) -> None:
+        """Somebody ends its lease."""
+        if self.lease_held:
+            self._world.etcd.revoke(self._lease)
 
     def regain_contact(self) -> None:
-        """The lease is renewed again; the daemon learns a little later whether it still leads."""
-        self._lease_ends = NEVER
-        self._checks_at = self._world.clock.now() + self._world.rng.uniform(0.1, 1.0)
+        """It goes on: its next step shows how things are."""
+        self._due_at = self._world.clock.now() + self._world.rng.uniform(0.1, 1.0)
 
-    def step_lease(self, now: float) -> None:
-        """What etcd does with the lease, whatever the daemon does."""
-        if self._etcd.down and self._lease_ends < NEVER:
-            self._lease_ends = max(self._lease_ends, now + LEADER_TTL_S)
-        elif now >= self._lease_ends:
-            self._lease_ends = NEVER
-            if self._holds():
-                self._etcd.delete(LEADER_KEY)
+    def step_if_due(self) -> None:
+        """Renew, and hold or seek leadership."""
+        if self._world.clock.now() >= self._due_at and not self.deaf:
+            self._take_step()
 
-    def step(self, now: float) -> None:
-        """Notice a lost key; campaign if there is no leader."""
-        if not self._client.connected or now < self._checks_at:
-            return
-        if self.leading and not self._holds():
-            self._revision = 0
-            self._world.note(f"{self._name} notices that it does not lead")
-        if not self.leading and LEADER_KEY not in self._etcd.keys:
-            self._etcd.put(LEADER_KEY, self._name.encode())
-            self._revision = self._etcd.keys[LEADER_KEY].create_revision
-            self._world.note(f"{self._name} leads")
-
-    def lease_at(self) -> float:
-        """When the lease ends."""
-        return NEVER if self._etcd.down else self._lease_ends
-
-    def next_at(self, now: float) -> float:
-        """When `step` has something to do."""
-        if not self._client.connected:
+    def next_at(self) -> float:
+        """When the next step may show something."""
+        if not self._daemon.client.connected or self.deaf or self._is_calm():
             return NEVER
-        free = LEADER_KEY not in self._etcd.keys
-        if self._checks_at > now and (free or self.leading):
-            return self._checks_at
-        return now + 0.5 if free or (self.leading and not self._holds()) else NEVER
+        return self._due_at
 
-    def _holds(self) -> bool:
-        found = self._etcd.keys.get(LEADER_KEY)
-        return found is not None and (found.create_revision, found.value) == (self._revision, self._name.encode())
+    @property
+    def lease_held(self) -> bool:
+        """Whether etcd has its lease."""
+        return self._lease in self._world.etcd.leases
+
+    def _take_step(self) -> None:
+        led, etcd = self.leading, self._world.etcd
+        self.lose_contact()  # of a lease that it gives up
+        self.step()
+        self._due_at = self._world.clock.now() + max(self.pause_s, MIN_POLL_S)
+        if (lease := etcd.leases.get(self._lease)) is not None:
+            lease.kept = True
+        if led != self.leading:
+            self._world.note(f"{self._daemon.name} {'leads' if self.leading else 'notices that it does not lead'}")
+
+    def _is_calm(self) -> bool:
+        """Whether the leader is there, and each step of it would find the same."""
+        etcd = self._world.etcd
+        found, mine = etcd.keys.get(LEADER_KEY), etcd.leases.get(self._lease)
+        if found is None or mine is None or not mine.kept:
+            return False
+        if self.leading:
+            return found.create_revision == self._revision and found.lease == self._lease
+        return found.lease in etcd.leases and etcd.leases[found.lease].kept
 
 
 @dataclass
@@ -155,11 +167,8 @@ class SimActor:
             effect_at = now + 1.0 if world.rng.random.random() < 0.5 else NEVER
             self._calls.append(Call(action, effect_at, now + CALL_TIMEOUT_S, hung=True))
             return
-        longest = 20.0 if world.rng.inject("slow call", rates.slow_call) else 0.8
-        if isinstance(action, Bootstrap):
-            longest += world.bootstrap_s
-        effect_at = now + world.rng.uniform(0.0, longest)
-        self._calls.append(Call(action, effect_at, effect_at + (0.0 if longest < 1 else 0.5)))
+        effect_s, reply_s = world.call_s(action)
+        self._calls.append(Call(action, now + effect_s, now + effect_s + reply_s))
 
     def collect(self) -> list[tuple[Action, Outcome]]:
         done, self.done = self.done, []
@@ -242,11 +251,15 @@ class Preparer:
         self._daemon = daemon
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        daemon = self._daemon
         try:
-            self._daemon.users.ensure(job)
+            daemon.users.ensure(job)
         except JournalUnavailableError as error:
             return BootstrapDone(node.id, str(error), unreachable=True)
-        return self._daemon.world.nodes.prepare(node, job)
+        if (unreached := daemon.world.nodes.cannot_reach(node)) is not None:
+            problem = daemon.tunnels.problem(node, REACH_S)
+            return without_etcd(node.id, unreached, problem, live=daemon.client.connected)
+        return daemon.world.nodes.prepare(node, job)
 
 
 class Daemon:
@@ -261,16 +274,23 @@ class Daemon:
         self.clock = SystemClock(lambda: world.clock.now() + self.clock_error_s, world.clock.now)
         self.client = EtcdClient(world.etcd, world.rng, name)
         self.client.fault_rates = world.fault_rates
-        self.leader = SimLeader(world, self.client, name)
+        self.leader = SimLeader(world, self)
         self.journal = Journal(self.client, Keys(CLUSTER))
         self.gateway = SimGateway(world.etcd, lambda: self.client.connected)
         self.users = JobUsers(self.gateway, Keys(CLUSTER), IDENTITY, lambda: "", self.journal.etcd_use)
+        self.carriers: list[SimTunnel] = []
+        self.tunnels = Keeper(
+            self.journal.read,
+            self.leader.lease_valid,
+            lambda _: world.cloud.by_ssh,
+            lambda node: SimTunnel(world, self, node),
+        )
         # When it compares etcd's users with the journal next, and as of which of their versions it has.
         self._sweeps_at = 0.0
         self._swept = (-1, -1)
         effects = Effects(
             owner=OWNER,
-            provisioners={"local": world.cloud},
+            provisioners={world.cloud.name: world.cloud},
             identity=IDENTITY,
             preparer=Preparer(self),
             evidence=world.nodes,
@@ -281,7 +301,7 @@ class Daemon:
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)
-        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, ("local",))
+        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, (world.cloud.name,))
         self._ticked_at = world.clock.now() - 1.0
         self._ticked_revision = 0
         self._idle_ticks = 0
@@ -306,16 +326,17 @@ class Daemon:
         self._idle_ticks = 0
 
     def step(self, now: float) -> None:
-        """Do what is due now. A process that is stopped does nothing; etcd ends its lease nevertheless."""
-        self.leader.step_lease(now)
+        """Do what is due now. A process that is stopped does nothing."""
         if not self.runs:
             return
         try:
             led = self.leader.leading
-            self.leader.step(now)
+            self.leader.step_if_due()
             if led != self.leader.leading:  # the real leader wakes the loop, too
                 self._idle_ticks, self._ticked_at = 0, now - MIN_TICK_S - self.world.busy_tick_s
             self.actor.step(now)
+            for carrier in list(self.carriers):
+                carrier.step(now)
             if self.runs and self._tick_at(self.world.clock.now()) <= self.world.clock.now():
                 self._tick()
         except DiedError:
@@ -324,8 +345,9 @@ class Daemon:
     def next_at(self, now: float) -> float:
         """When `step` has something to do."""
         if not self.runs:
-            return self.leader.lease_at()
-        return min(self.actor.next_at(), self._tick_at(now), self.leader.lease_at(), self.leader.next_at(now))
+            return NEVER
+        carriers = min((carrier.next_at() for carrier in self.carriers), default=NEVER)
+        return max(now, min(self.actor.next_at(), self._tick_at(now), self.leader.next_at(), carriers))
 
     def _tick_at(self, now: float) -> float:
         earliest = self._ticked_at + MIN_TICK_S
@@ -341,6 +363,7 @@ class Daemon:
         before = self._work_done()
         self.world.ticks += 1
         self.loop.tick()
+        self.tunnels.look()
         self._sweep(self._ticked_at)
         self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
 

@@ -1,20 +1,23 @@
-"""etcd as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag."""
+"""etcd as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag.
+
+What it has in common with the real one, where that matters, is listed in docs/track-record.md.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, Range, TxnResult
+from spotsup_trainer.etcd import Compare, Delete, EtcdRefusedError, KeyValue, Put, TxnResult
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
-from supervisor.errors import JournalRefusedError, JournalUnavailableError
 from supervisor.simulation.accounts import SimAccounts
 from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.faults import FaultRates, FaultRng
 
 CLUSTER = "sim"
 LEADER_KEY = f"{Keys(CLUSTER).root}leader"
@@ -23,13 +26,51 @@ MAX_UNDONE = 300
 _MAX_OPERATIONS = 128
 _MAX_REQUEST_BYTES = 1536 * 1024
 # Messages that launchers do not read: a change of one is no reason for a job's launchers to decide again.
-_IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "ended")
+_IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "pauses", "ended")
+# grpc's codes, as etcd sends them: its api/v3rpc/rpctypes/error.go.
+_INVALID, _NOT_FOUND, _EXHAUSTED, _OUT_OF_RANGE = 3, 5, 8, 11
+# Longer requests end in grpc, below etcd.
+_MAX_MESSAGE_BYTES = _MAX_REQUEST_BYTES + 512 * 1024
+_OVERHEAD_BYTES = 30
+# Shorter leases it does not grant: 1.5 election timeouts, of 1 s each by default (its server/etcdserver/server.go).
+MIN_TTL_S = 2
+# A new leader lets all leases begin anew, and an election timeout more (its lessor's Promote).
+ELECTION_S = 1.0
+# It looks for leases that have ended twice a second, and may be busy.
+_LATE_S, _VERY_LATE_S = 0.7, 6.0
+NO_SPACE = "etcdserver: mvcc: database space exceeded"
+NO_LEASE = "etcdserver: requested lease not found"
+
+
+@dataclass
+class Lease:
+    """A lease, and the keys under it."""
+
+    ttl_s: int
+    # It ends then, unless it is renewed before. While its holder lives and reaches etcd, renewing is not simulated.
+    ends_at: float
+    # The store's revision when it was granted.
+    revision: int
+    kept: bool = False
+    # Somebody else renews it until then.
+    stolen_until: float = 0.0
+    keys: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Late:
+    """A transaction that is carried out after its sender has given it up."""
+
+    at: float
+    guards: Sequence[Compare]
+    operations: Sequence[Put | Delete]
 
 
 class SimEtcd:
     """The keys, and what they were a while ago."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, seed: int = 0) -> None:
+        """`seed`: of how late leases end."""
         self.keys: dict[str, KeyValue] = {}
         self.revision = 1
         # The keys below run/, by job, and how often those that launchers read have changed.
@@ -42,14 +83,21 @@ class SimEtcd:
         self.accounts = SimAccounts()
         self.record_versions = 0
         self.refused: list[str] = []
+        # By their ids.
+        self.leases: dict[int, Lease] = {}
+        self._full = False
+        self.compacted = 0
+        self._rng = random.Random(f"etcd {seed}")
+        self._granted = 0
         self._down = False
         self._clock = clock
         self._mirrored: Mapping[str, KeyValue] = {}
         self._world_prefix = Keys(CLUSTER).world
         self._run_prefix = f"{Keys(CLUSTER).world}run/"
         self._past: deque[tuple[float, MirrorView]] = deque(maxlen=400)
-        self._changes: dict[str, KeyValue | None] = {}
-        self._undo: deque[dict[str, KeyValue | None]] = deque(maxlen=MAX_UNDONE)
+        # What each transaction changed, and the revision before it.
+        self._undo: deque[tuple[int, dict[str, KeyValue | None]]] = deque(maxlen=MAX_UNDONE)
+        self._late: list[_Late] = []
         self._remember()
 
     @property
@@ -62,7 +110,26 @@ class SimEtcd:
         if self._down and not down:
             self.up_since = self._clock.now()
             self.accounts.forget_tokens()
+            self._extend_leases()
+        if down:
+            self._late.clear()
         self._down = down
+
+    @property
+    def full(self) -> bool:
+        """Its space quota is used up, the alarm NOSPACE: it refuses what needs space, and does all else."""
+        return self._full
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        if self._full and not full:
+            self.up_since = self._clock.now()
+        self._full = full
+
+    @property
+    def mirrored_revision(self) -> int:
+        """Of the newest change that mirrors show. The store's may be ahead: leaders write their key again and again."""
+        return self._past[-1][1].revision
 
     def now(self) -> float:
         return self._clock.now()
@@ -74,7 +141,7 @@ class SimEtcd:
 
     def visible_at(self, revision: int, lag_s: float) -> float:
         """When a mirror at `revision` sees the next change; NEVER if there is none."""
-        if self.revision == revision:
+        if self.mirrored_revision <= revision:
             return NEVER
         first = self._past[-1][0]
         for at, view in reversed(self._past):
@@ -84,15 +151,92 @@ class SimEtcd:
         return first + lag_s
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All operations if every guard holds, else none."""
-        _check_operations(operations)
+        """All operations if every guard holds, else none. What writes nothing has the revision of the last write, of
+        whomever. Raises EtcdRefusedError."""
+        _check_operations(guards, operations)
+        if self.full and any(isinstance(each, Put) for each in operations):
+            raise EtcdRefusedError(NO_SPACE, _EXHAUSTED)
         if not all(self._holds(guard) for guard in guards):
             return TxnResult(False, self.revision)
         self._apply(operations)
         return TxnResult(True, self.revision)
 
+    def txn_later(self, guards: Sequence[Compare], operations: Sequence[Put | Delete], seconds: float) -> None:
+        """Carry a transaction out when nobody waits for its answer any more."""
+        self._late.append(_Late(self._clock.now() + seconds, guards, operations))
+
+    def step(self) -> None:
+        """Handle what is due now."""
+        if self._down:
+            return
+        now = self._clock.now()
+        due = [each for each in self._late if each.at <= now]
+        self._late = [each for each in self._late if each.at > now]
+        for each in due:
+            with contextlib.suppress(EtcdRefusedError):
+                self.txn(each.guards, each.operations)
+        for number in [number for number, lease in self.leases.items() if self._ends_at(lease) <= now]:
+            self.revoke(number)
+
+    def next_at(self) -> float:
+        """When `step` has something to do."""
+        if self._down:
+            return NEVER
+        ends = (self._ends_at(lease) for lease in self.leases.values())
+        return min(min(ends, default=NEVER), min((each.at for each in self._late), default=NEVER))
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    def grant(self, ttl_s: int) -> int:
+        """A new lease, of the same length or longer; returns its id. Raises EtcdRefusedError."""
+        if self.full:
+            raise EtcdRefusedError(NO_SPACE, _EXHAUSTED)
+        self._granted += 1
+        number, length_s = 7_000_000 + self._granted, max(MIN_TTL_S, ttl_s)
+        self.leases[number] = Lease(length_s, self._clock.now() + length_s + self.lateness_s(), self.revision)
+        return number
+
+    def keep_alive(self, number: int) -> int:
+        """Renew a lease; returns the seconds that it has, 0 if there is none."""
+        lease = self.leases.get(number)
+        if lease is None:
+            return 0
+        lease.ends_at = self._clock.now() + lease.ttl_s + self.lateness_s()
+        return lease.ttl_s
+
+    def revoke(self, number: int) -> None:
+        """End a lease, and delete its keys, all in one revision. Raises EtcdRefusedError."""
+        lease = self.leases.pop(number, None)
+        if lease is None:
+            raise EtcdRefusedError(NO_LEASE, _NOT_FOUND)
+        self._apply([Delete(key) for key in sorted(lease.keys)])
+
+    def lateness_s(self) -> float:
+        """How much later than it should a lease ends."""
+        return self._rng.uniform(0.0, _LATE_S if self._rng.random() < 0.9 else _VERY_LATE_S)
+
+    def elect(self) -> None:
+        """Another of etcd's members leads: all leases begin anew, and may end together."""
+        self._extend_leases()
+
+    def _extend_leases(self) -> None:
+        ends_at = self._clock.now() + ELECTION_S
+        for lease in self.leases.values():
+            lease.ends_at = max(lease.ends_at, ends_at + lease.ttl_s)
+
+    def _ends_at(self, lease: Lease) -> float:
+        return NEVER if lease.kept else max(lease.ends_at, lease.stolen_until)
+
+    def compact(self, revision: int) -> None:
+        """Delete the history before a revision. Raises EtcdRefusedError."""
+        if revision > self.revision:
+            raise EtcdRefusedError("etcdserver: mvcc: required revision is a future revision", _OUT_OF_RANGE)
+        if revision <= self.compacted:
+            raise EtcdRefusedError("etcdserver: mvcc: required revision has been compacted", _OUT_OF_RANGE)
+        self.compacted = revision
+
     def put(self, key: str, value: bytes) -> None:
-        """A node's own write."""
+        """A node's own write, or a thief's."""
         if key not in self.keys or self.keys[key].value != value:
             self._apply([Put(key, value)])
 
@@ -102,17 +246,19 @@ class SimEtcd:
             self._apply([Delete(key)])
 
     def roll_back(self, transactions: int) -> frozenset[str]:
-        """Undo the last transactions, as restoring a backup does: revisions count on from there, and no daemon leads.
-        Returns the keys that have changed."""
+        """Undo the last transactions, as restoring a backup does: revisions count on from there. A leader that writes
+        its key again counts for none. Returns the keys that have changed."""
         changed: set[str] = set()
         for _ in range(min(transactions, len(self._undo))):
-            for key, before in self._undo.pop().items():
+            self.revision, undone = self._undo.pop()
+            for key, before in undone.items():
                 changed.add(key)
                 if before is None:
                     self.keys.pop(key, None)
                 else:
                     self.keys[key] = before
-            self.revision -= 1
+        self.compacted = min(self.compacted, self.revision)
+        self._restore_leases()
         self._mirrored = {key: kv for key, kv in sorted(self.keys.items()) if key.startswith(self._world_prefix)}
         self.run_keys.clear()
         for key, kv in self._mirrored.items():
@@ -122,10 +268,21 @@ class SimEtcd:
         self.rollbacks += 1
         self.record_versions += 1
         self.accounts.roll_back(self.revision)
+        self._late.clear()
         self._past.clear()
         self._remember()
-        self.delete(LEADER_KEY)
         return frozenset(changed)
+
+    def _restore_leases(self) -> None:
+        """Those that were granted since are gone; those whose keys are back are, too, and nobody renews them."""
+        self.leases = {number: lease for number, lease in self.leases.items() if lease.revision <= self.revision}
+        for lease in self.leases.values():
+            lease.keys.clear()
+        for key, kv in self.keys.items():
+            if kv.lease:
+                lease = self.leases.setdefault(kv.lease, Lease(MIN_TTL_S, self._clock.now(), self.revision))
+                lease.keys.add(key)
+        self._extend_leases()
 
     def _holds(self, guard: Compare) -> bool:
         found = self.keys.get(guard.key)
@@ -135,24 +292,44 @@ class SimEtcd:
         return revision == guard.value
 
     def _apply(self, operations: Iterable[Put | Delete]) -> None:
-        self.revision += 1
-        mirrored = dict(self._mirrored)
-        self._changes = {}
+        """A revision for all of them together; none for deletions that find nothing."""
+        changes: dict[str, KeyValue | None] = {}
         for operation in operations:
             if isinstance(operation, Put):
                 before = self.keys.get(operation.key)
-                created = before.create_revision if before else self.revision
-                self._set(mirrored, operation.key, KeyValue(operation.key, operation.value, created, self.revision))
-            else:
-                whole = [k for k in self.keys if k.startswith(operation.key)] if operation.prefix else [operation.key]
-                for key in whole:
-                    self._set(mirrored, key, None)
-        self._mirrored = mirrored
-        self._undo.append(self._changes)
-        self._remember()
+                if operation.lease and operation.lease not in self.leases:
+                    raise EtcdRefusedError(NO_LEASE, _NOT_FOUND)
+                created, revision = before.create_revision if before else self.revision + 1, self.revision + 1
+                changes[operation.key] = KeyValue(operation.key, operation.value, created, revision, operation.lease)
+            elif operation.prefix:
+                changes |= dict.fromkeys(key for key in self.keys if key.startswith(operation.key))
+            elif operation.key in self.keys:
+                changes[operation.key] = None
+        if not changes:
+            return
+        undo = {key: self.keys.get(key) for key in changes}
+        if self._undo and undo.keys() == {LEADER_KEY}:
+            self._undo[-1][1].setdefault(LEADER_KEY, undo[LEADER_KEY])
+        else:
+            self._undo.append((self.revision, undo))
+        self.revision += 1
+        mirrored = dict(self._mirrored) if any(key.startswith(self._world_prefix) for key in changes) else None
+        for key, value in changes.items():
+            self._attach(key, value)
+            self._set(mirrored if mirrored is not None else {}, key, value)
+        if mirrored is not None:
+            self._mirrored = mirrored
+            self._remember()
+
+    def _attach(self, key: str, value: KeyValue | None) -> None:
+        """A key is under the lease of its last write, or none."""
+        before = self.keys.get(key)
+        if before is not None and before.lease in self.leases:
+            self.leases[before.lease].keys.discard(key)
+        if value is not None and value.lease:
+            self.leases[value.lease].keys.add(key)
 
     def _set(self, mirrored: dict[str, KeyValue], key: str, value: KeyValue | None) -> None:
-        self._changes.setdefault(key, self.keys.get(key))
         for keys in (self.keys, mirrored) if key.startswith(self._world_prefix) else (self.keys,):
             if value is None:
                 keys.pop(key, None)
@@ -178,133 +355,19 @@ class SimEtcd:
         self._past.append((self._clock.now(), MirrorView(MappingProxyType(self._mirrored), self.revision, live=True)))
 
 
-class NodeClient:
-    """etcd for the nodes of one job: what its user may write. What it may not is refused, and counted."""
-
-    def __init__(self, etcd: SimEtcd, job: str) -> None:
-        self._etcd = etcd
-        self._job = job
-        granted = Keys(CLUSTER).grants(job)
-        self._spans = tuple((grant.begin, grant.end) for grant in granted if grant.kind == "READWRITE")
-
-    def put(self, key: str, value: bytes) -> None:
-        """Write a key."""
-        if self._may(key):
-            self._etcd.put(key, value)
-
-    def delete(self, key: str) -> None:
-        """Delete a key."""
-        if self._may(key):
-            self._etcd.delete(key)
-
-    def _may(self, key: str) -> bool:
-        if any(begin <= key < end for begin, end in self._spans):
-            return True
-        self._etcd.refused.append(f"a node of {self._job} wrote {key}")
-        return False
-
-
-def no_delay() -> None:
-    """The default of `EtcdClient.before_txn`."""
-
-
-class EtcdClient:
-    """One daemon's connection to etcd, with the interface of journal.store.Store.
-
-    Without a `name` it belongs to an observer: it sees every write at once, and outages do not concern it.
-    """
-
-    def __init__(self, etcd: SimEtcd, rng: FaultRng, name: str = "") -> None:
-        self.partitioned = False
-        self.fault_rates = FaultRates()
-        # Runs once, before the next transaction is sent.
-        self.before_txn: Callable[[], None] = no_delay
-        self._etcd = etcd
-        self._rng = rng
-        self._name = name
-        self._dead: MirrorView | None = None
-        self._live: MirrorView | None = None
-        self._outages = 0
-        self._rollbacks = etcd.rollbacks
-        self._watch_lost_until = 0.0
-
-    @property
-    def connected(self) -> bool:
-        """Whether etcd answers this daemon."""
-        return not (self.partitioned or self._etcd.down)
-
-    def view(self) -> MirrorView:
-        seen = self._etcd.view_before(self.fault_rates.mirror_lag_s)
-        if not self._name:
-            return seen
-        if self._rollbacks != self._etcd.rollbacks:
-            self._rollbacks, self._outages = self._etcd.rollbacks, self._outages + 1
-        if self.connected and self._etcd.now() >= self._watch_lost_until:
-            self._dead = None
-            live = self._live
-            if (
-                live is None
-                or live.keys is not seen.keys
-                or (live.revision, live.outages) != (seen.revision, self._outages)
-            ):
-                live = self._live = replace(seen, outages=self._outages)
-            return live
-        if self._dead is None:
-            self._outages += 1
-            self._dead = MirrorView(seen.keys, seen.revision, live=False, outages=self._outages)
-        return self._dead
-
-    def next_at(self, revision: int) -> float:
-        """When a reader at `revision` sees the next change."""
-        if not self.connected:
-            return NEVER
-        return max(self._watch_lost_until, self._etcd.visible_at(revision, self.fault_rates.mirror_lag_s))
-
-    def lose_watch(self, seconds: float) -> None:
-        """The watch ends, as when its revision was compacted: reading every key again takes so long."""
-        self._watch_lost_until = self._etcd.now() + seconds
-        self.view()
-
-    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        before, self.before_txn = self.before_txn, no_delay
-        before()
-        if not self.connected:
-            raise JournalUnavailableError("etcd is down")
-        if sum(len(each.key) + len(each.value) for each in operations if isinstance(each, Put)) > _MAX_REQUEST_BYTES:
-            raise JournalRefusedError("etcdserver: request is too large")
-        unanswered = self._rng.inject("unanswered commit", self.fault_rates.unanswered_commit)
-        if unanswered and self._rng.random.random() < 0.5:
-            raise JournalUnavailableError("no answer; the transaction was not applied")
-        result = self._etcd.txn(guards, operations)
-        if unanswered:
-            raise JournalUnavailableError("no answer; the transaction was applied")
-        return result
-
-    def range(self, prefix: str) -> Sequence[KeyValue]:
-        self._require_connection()
-        return [self._etcd.keys[key] for key in sorted(self._etcd.keys) if key.startswith(prefix)]
-
-    def changes(self, prefix: str, after: int) -> Range:
-        return Range(tuple(kv for kv in self.range(prefix) if kv.mod_revision > after), self._etcd.revision)
-
-    def get(self, key: str) -> KeyValue | None:
-        self._require_connection()
-        return self._etcd.keys.get(key)
-
-    def leads(self) -> bool:
-        """Whether the leader's key in etcd is this daemon's, whatever the daemon believes."""
-        found = self._etcd.keys.get(LEADER_KEY)
-        return found is not None and found.value.decode() == self._name
-
-    def _require_connection(self) -> None:
-        if self._name and not self.connected:
-            raise JournalUnavailableError("etcd is down")
-
-
-def _check_operations(operations: Sequence[Put | Delete]) -> None:
-    """etcd's own limits: at most 128 operations in one transaction, and no key twice."""
-    assert len(operations) <= _MAX_OPERATIONS
-    puts = [operation.key for operation in operations if isinstance(operation, Put)]
-    assert len(puts) == len(set(puts)), puts
-    for gone in (operation for operation in operations if isinstance(operation, Delete)):
-        assert not any(key.startswith(gone.key) if gone.prefix else key == gone.key for key in puts), gone
+def _check_operations(guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> None:
+    """etcd's own limits: 128 guards, 128 operations, 1.5 MiB, and no key twice. Raises EtcdRefusedError."""
+    puts = [operation for operation in operations if isinstance(operation, Put)]
+    keys = [put.key for put in puts]
+    gone = [operation for operation in operations if isinstance(operation, Delete)]
+    size = _OVERHEAD_BYTES + sum(len(put.key) + len(put.value) for put in puts)
+    if size > _MAX_MESSAGE_BYTES:
+        raise EtcdRefusedError(f"grpc: received message larger than max ({size} vs. {_MAX_MESSAGE_BYTES})", _EXHAUSTED)
+    if max(len(guards), len(operations)) > _MAX_OPERATIONS:
+        raise EtcdRefusedError("etcdserver: too many operations in txn request", _INVALID)
+    if len(keys) != len(set(keys)) or any(
+        key.startswith(each.key) if each.prefix else key == each.key for each in gone for key in keys
+    ):
+        raise EtcdRefusedError("etcdserver: duplicate key given in txn request", _INVALID)
+    if size > _MAX_REQUEST_BYTES:
+        raise EtcdRefusedError("etcdserver: request is too large", _INVALID)

@@ -8,12 +8,14 @@ from typing import Literal, TypeAlias
 from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
+from bootstrap.errors import BootstrapError
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone
 from supervisor.simulation.accounts import grants_of
 from supervisor.simulation.clock import NEVER, VirtualClock
 from supervisor.simulation.cloud import IDENTITY, Machine, SimCloud
-from supervisor.simulation.etcd import CLUSTER, NodeClient, SimEtcd
+from supervisor.simulation.etcd import CLUSTER, ELECTION_S, SimEtcd
+from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.training import REACTION_S, Training
 
@@ -36,8 +38,15 @@ class Agent:
     job: str
     machine: Machine
     starts_at: float
-    # Since when its machine has been dead or silent; NEVER once its lease has ended.
+    # Since when its machine has been dead or silent; NEVER once its lease has ended, which it does at `lease_ends_at`.
     lost_at: float | None = None
+    lease_ends_at: float = NEVER
+    # Somebody else renews it until then.
+    stolen_until: float = 0.0
+    # Whether etcd was out of its reach when it was looked at last.
+    was_apart: bool = False
+    # Somebody has revoked its leases, and its launcher's: they find that out then.
+    finds_out_at: float = 0.0
     # When it reads its machine's preemption notice, and whether it has published it.
     notice_at: float | None = None
     noticed: bool = False
@@ -69,11 +78,14 @@ class SimNodes:
         # How long before its machine ends an agent leaves the round by itself.
         self.leave_margin_s = 3.0
         self.reaction_s = REACTION_S
+        # How long a checkpoint takes, and how long the workers of a round need to start.
+        self.saving_s = self.start_s = 0.0
         # By job: how its nodes write to etcd.
         self._clients: dict[str, NodeClient] = {}
         # The users of etcd as of this version were looked at.
         self._accounts_seen = -1
         self._expiring: dict[str, float] = {}
+        self._was_down = False
         self._clock = clock
         self._rng = rng
         self._etcd = etcd
@@ -97,8 +109,16 @@ class SimNodes:
         self._accounts_seen = -1
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
             training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
+            training.saving_s, training.start_s = self.saving_s, self.start_s
             self.trainings[job.name] = training
         return BootstrapDone(node.id)
+
+    def cannot_reach(self, node: NodeRecord) -> BootstrapError | None:
+        """What its step `reach` says, where its machine answers, and has no way to etcd."""
+        machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
+        if machine is None or machine.instance.node != node.id or machine.carried:
+            return None
+        return BootstrapError("etcd refuses connections", node=node.id, step="reach")
 
     def ask(self, node: NodeRecord) -> AskDone:
         """What its machine answers over SSH about its agent, and when something was last written there."""
@@ -115,7 +135,8 @@ class SimNodes:
     def exit(self, node: str, outcome: Literal["left", "failure"]) -> None:
         """The agent is stopped, or its launcher fails."""
         agent = self.agents.get(node)
-        if agent is None or agent.machine.silent or self._etcd.down or self._clock.now() < agent.starts_at:
+        away = self._etcd.down or self._etcd.full
+        if agent is None or agent.machine.silent or away or self._clock.now() < agent.starts_at:
             return
         if agent.machine.apart:
             return
@@ -144,6 +165,27 @@ class SimNodes:
         if agent is not None:
             agent.health = Health(node, healthy, self._clock.now(), reason, 79 if fatal else 0, fatal)
 
+    def revoke_leases(self, node: str) -> None:
+        """Somebody ends them, as every program of the job may: agent and launcher are granted others once they find
+        out, which they do when they renew them."""
+        agent = self.agents.get(node)
+        if agent is not None and not (self._etcd.down or agent.exited) and self._clock.now() >= agent.starts_at:
+            agent.finds_out_at = self._clock.now() + self._rng.uniform(0.0, LEASE_S / 3)
+            self._etcd.delete(self.keys.agent(agent.job, node))
+            self._etcd.delete(self.keys.member(agent.job, node))
+
+    def renew_leases(self, node: str, seconds: float) -> None:
+        """Somebody renews them for so long, whatever becomes of their holders."""
+        agent = self.agents.get(node)
+        if agent is not None:
+            agent.stolen_until = self._clock.now() + seconds
+
+    def extend_leases(self) -> None:
+        """Another of etcd's members leads, or etcd was away: all leases begin anew."""
+        for agent in self.agents.values():
+            if agent.lost_at is not None and agent.lost_at != NEVER:
+                agent.lease_ends_at = self._clock.now() + ELECTION_S + LEASE_S + self._etcd.lateness_s()
+
     def etcd_rolled_back(self) -> None:
         """Keys of members that are gone exist again until their leases end; programs that had ended go on."""
         for job in self._etcd.run_keys:
@@ -164,10 +206,11 @@ class SimNodes:
         """Handle what is due now. While etcd is down no message arrives and no lease ends."""
         now = self._clock.now()
         if self._etcd.down:
-            for agent in self.agents.values():
-                if agent.lost_at is not None:
-                    agent.lost_at = now
+            self._was_down = True
             return
+        if self._was_down:
+            self._was_down = False
+            self.extend_leases()
         if self._accounts_seen != self._etcd.accounts.version:
             self._accounts_seen = self._etcd.accounts.version
             self._log_in()
@@ -175,8 +218,9 @@ class SimNodes:
         for agent in list(self.agents.values()):
             if now >= agent.starts_at:
                 self._step(agent, now)
-        for training in self.trainings.values():
-            training.step(now)
+        if not self._etcd.full:
+            for training in self.trainings.values():
+                training.step(now)
 
     def next_at(self) -> float:
         """When `step` has something to do."""
@@ -186,17 +230,25 @@ class SimNodes:
             return self._clock.now()
         now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
         for agent in self.agents.values():
+            if now >= agent.starts_at and agent.was_apart != agent.machine.apart and agent.machine.alive:
+                return now
             if now < agent.starts_at:
                 due = min(due, agent.starts_at)
             elif agent.lost_at is not None:
                 acts = agent.machine.apart and agent.machine.alive and not agent.machine.silent
                 leaves = self._notice_times(agent)[1] if acts else NEVER
-                due = min(due, agent.lost_at + LEASE_S, leaves)
+                ends = max(agent.lease_ends_at, agent.stolen_until) if agent.lost_at < NEVER else NEVER
+                due = min(due, ends, leaves)
+            elif now < agent.finds_out_at:
+                due = min(due, agent.finds_out_at)
+            elif self._etcd.full:
+                continue
             elif agent.ends_at is not None and not agent.exited:
                 due = min(due, agent.ends_at)
             elif _announced(agent) is not None and not agent.exited:
                 due = min(due, *self._notice_times(agent))
-        return max(now, min([due, *(training.next_at() for training in self.trainings.values())]))
+        trainings = () if self._etcd.full else self.trainings.values()
+        return max(now, min([due, *(training.next_at() for training in trainings)]))
 
     def _log_in(self) -> None:
         """Each agent's login is accepted, or refused, from now on."""
@@ -230,6 +282,7 @@ class SimNodes:
 
     def _step(self, agent: Agent, now: float) -> None:
         machine, training = agent.machine, self.trainings[agent.job]
+        agent.was_apart = machine.apart
         if not machine.alive or machine.silent:
             training.stop(agent.node)
             self._lose(agent, now)
@@ -241,12 +294,15 @@ class SimNodes:
                 self._leave_in_time(agent, deadline, now)
             return
         agent.lost_at = None
+        if self._etcd.full:
+            return  # what it has to write waits; its leases are renewed, and its workers train
         key = self.keys.agent(agent.job, agent.node)
         if agent.exited:
             self._etcd.delete(key)
             training.stop(agent.node)
             return
-        if key not in self._etcd.keys:
+        finds_out = now >= agent.finds_out_at
+        if finds_out and key not in self._etcd.keys:
             self._clients[agent.job].put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
         self._watch_gpus(agent, training, now)
         if (deadline := _announced(agent)) is not None:
@@ -254,7 +310,8 @@ class SimNodes:
         if training.result is not None:
             self._end_with_program(agent, training.result, now)
         elif not agent.leaving:
-            training.run(agent.node)
+            if finds_out:
+                training.run(agent.node)
         elif training.has_left(agent.node):
             self._publish_end(agent, Ended(agent.node, "left", 0, "its machine will be taken", now))
 
@@ -304,7 +361,9 @@ class SimNodes:
     def _lose(self, agent: Agent, now: float) -> None:
         if agent.lost_at is None:
             agent.lost_at = now
-        if now - agent.lost_at < LEASE_S:
+            # It was renewed within the last third of its length.
+            agent.lease_ends_at = now + LEASE_S * self._rng.uniform(2 / 3, 1.0) + self._etcd.lateness_s()
+        if now < max(agent.lease_ends_at, agent.stolen_until):
             return
         self._etcd.delete(self.keys.agent(agent.job, agent.node))
         self._etcd.delete(self.keys.member(agent.job, agent.node))

@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 
 from spotsup_trainer import wire
 from spotsup_trainer.rendezvous import membership
+from spotsup_trainer.rendezvous.history import may_restart
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Failure, Hint, Keys, Member, Progress, Result, Round, encode
 
 from supervisor.model import JobRecord
 from supervisor.simulation.clock import NEVER
-from supervisor.simulation.etcd import NodeClient, SimEtcd
+from supervisor.simulation.etcd import SimEtcd
+from supervisor.simulation.etcd_clients import NodeClient
 
 STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
@@ -38,6 +41,15 @@ def decode(kind: type[Message], raw: bytes) -> Message | None:
         return wire.decode(kind, raw)
     except wire.WireError:
         return None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time without a pause in which a round's nodes trained."""
+
+    start: float
+    end: float
+    nodes: int
 
 
 @dataclass(frozen=True)
@@ -65,9 +77,12 @@ class Training:
         `reaction_s`: how long a message takes to have its effect."""
         self.task_id = job.task_id
         self.losses: list[Loss] = []
+        self.spans: list[Span] = []
         self.problem = ""
         # How long a checkpoint takes. Meanwhile training stands still, as it does while ranks park.
         self.saving_s = 0.0
+        # How long a round's workers need to start.
+        self.start_s = 0.0
         # The longest since the round formed.
         self._slowest_s = 0.0
         self._saving_since: float | None = None
@@ -81,7 +96,7 @@ class Training:
         self._client = NodeClient(etcd, job.name)
         self._keys = keys
         self._job = job.name
-        self._rules = membership.Rules(1, 64, job.spec.limits.app_failures)
+        self._rules = Rules(1, 64, job.spec.limits.app_failures)
         self._progress_every_s = progress_every_s
         self._checkpoint_s = checkpoint_s
         self._reaction_s = reaction_s
@@ -111,6 +126,17 @@ class Training:
         # The node whose rank does not end by itself, and when the others have ended.
         self._endless = ""
         self._done_at: float | None = None
+
+    @property
+    def formed(self) -> Round | None:
+        """The round that formed last."""
+        return self._formed
+
+    def spans_until(self, now: float) -> list[Span]:
+        """All spans, with the one that lasts."""
+        if self._since is None or self._formed is None or now <= self._since:
+            return self.spans
+        return [*self.spans, Span(self._since, now, len(self._formed.nodes()))]
 
     @property
     def lost_steps(self) -> int:
@@ -343,10 +369,10 @@ class Training:
         for member in leaving:
             self._set(replace(member, parked=True))
 
-    def _must_restart(self, view: membership.View, current: Round, now: float) -> bool:
+    def _must_restart(self, view: View, current: Round, now: float) -> bool:
         """Whether launchers form the round anew because its steps hang."""
         assert self._hung_at is not None
-        wanted = self._restart_hung and membership.may_restart(current, now) and membership.hangs(view, current)
+        wanted = self._restart_hung and may_restart(current, now) and membership.hangs(view, current)
         return wanted and now >= self._hung_at + HANG_S + HUNG_YIELD_S
 
     def _has_saved(self, now: float, wanted: bool) -> bool:
@@ -374,6 +400,8 @@ class Training:
         """Stop stepping, and account for the last periodic checkpoint."""
         if self._since is None:
             return
+        if now > self._since and self._formed is not None:
+            self.spans.append(Span(self._since, now, len(self._formed.nodes())))
         first = max(self._since, self._checkpoint_at + self._checkpoint_s)
         if now >= first:
             self._note_saved(1 + int((now - first) // self._checkpoint_s))
@@ -417,7 +445,7 @@ class Training:
             self._show_hang(current, members, now)
             return
         if self._since is None:
-            self._since = now
+            self._since = now + self.start_s
             self.step_s = STEP_TIME_S * (SLOWED_BY if self._slow.intersection(current.nodes()) else 1.0)
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
@@ -477,10 +505,10 @@ class Training:
     def _version(self) -> int:
         return self._etcd.run_versions.get(self._job, 0)
 
-    def _view(self, now: float) -> membership.View:
+    def _view(self, now: float) -> View:
         prefix, keys = self._keys.tombstone(self._job, ""), self._etcd.run_keys.get(self._job, {})
         hint = keys.get(self._keys.hint(self._job))
-        return membership.View(
+        return View(
             rules=self._rules,
             members=self._members(),
             round=self._round(),
@@ -488,7 +516,7 @@ class Training:
             tombstones=frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix)),
             result=self.result,
             changed_at=now - 5.0,
-            heard=frozenset(node for node in self._cut if self._is_heard(self._last[node])),
+            heard=frozenset(node for node in self._keyless() if self._is_heard(self._last[node])),
         )
 
     @staticmethod
@@ -516,7 +544,12 @@ class Training:
 
     def _states(self) -> dict[str, Member]:
         """What launchers do, whether or not etcd knows it."""
-        return self._members() | {node: self._last[node] for node in self._cut}
+        return self._members() | {node: self._last[node] for node in (*self._cut, *self._keyless())}
+
+    def _keyless(self) -> list[str]:
+        """Launchers that run without a key: etcd is out of their reach, or somebody has ended their leases."""
+        keys = self._etcd.run_keys.get(self._job, {})
+        return [node for node in self._last if node in self._running and self._keys.member(self._job, node) not in keys]
 
     def _round(self) -> Round | None:
         found = self._etcd.run_keys.get(self._job, {}).get(self._keys.round(self._job))

@@ -13,13 +13,14 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
-from supervisor.planner.actions import Commit
+from supervisor.planner.actions import Action, Bootstrap, Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.clock import NEVER, Timeline, VirtualClock
+from supervisor.simulation.clock import Timeline, VirtualClock
 from supervisor.simulation.cloud import SimCloud
 from supervisor.simulation.daemon import Daemon, DiedError
-from supervisor.simulation.etcd import CLUSTER, EtcdClient, SimEtcd
+from supervisor.simulation.etcd import CLUSTER, SimEtcd
+from supervisor.simulation.etcd_clients import EtcdClient
 from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.hooks import Hooks
 from supervisor.simulation.nodes import SimNodes
@@ -38,8 +39,11 @@ class World:
         rules: Rules,
         pre_terminate: PreTerminate | None = None,
         max_clock_error_s: float = 0.0,
+        by_ssh: bool = False,
+        make_cloud: Callable[[VirtualClock, FaultRng, Hooks], SimCloud] = SimCloud,
     ) -> None:
-        """`max_clock_error_s`: each daemon's clock is off by up to so much, for as long as the daemon lives."""
+        """`max_clock_error_s`: each daemon's clock is off by up to so much, for as long as the daemon lives. `by_ssh`:
+        machines reach etcd through the daemons' tunnels alone."""
         self.pre_terminate = pre_terminate
         self.max_clock_error_s = max_clock_error_s
         self.rng = FaultRng(seed)
@@ -48,10 +52,11 @@ class World:
         self.hooks = Hooks()
         self.rules = rules
         self.fault_rates = fault_rates
-        self.etcd = SimEtcd(self.clock)
+        self.etcd = SimEtcd(self.clock, seed)
         # An observer's: neither lag nor outages concern it.
         self.journal = Journal(EtcdClient(self.etcd, self.rng), Keys(CLUSTER))
-        self.cloud = SimCloud(self.clock, self.rng, self.hooks)
+        self.cloud = make_cloud(self.clock, self.rng, self.hooks)
+        self.cloud.by_ssh = by_ssh
         self.nodes = SimNodes(self.clock, self.rng, self.etcd, self.cloud)
         self.nodes.leave_margin_s = rules.leave_margin_s / 2  # as nodes.prepare configures the agents
         # What is scheduled by `schedule`.
@@ -66,7 +71,7 @@ class World:
         self.log: list[str] = []
         self._digest = blake2b(digest_size=8)
         self._wake_ups = Timeline()
-        self._daemons_started = self._cloud_changes = 0
+        self._daemons_started = self._cloud_changes = self._at_once = 0
         self.daemons: list[Daemon] = []
         self.daemon = self.start_daemon()
         self.daemon.leader.seize()
@@ -130,6 +135,8 @@ class World:
         daemon.dead = True
         daemon.actor.crash()
         daemon.leader.lose_contact()
+        for carrier in daemon.carriers:
+            carrier.end()
 
     def freeze(self, daemon: Daemon, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after `seconds`. Its lease may end meanwhile."""
@@ -181,6 +188,13 @@ class World:
         """How long a daemon waits after so many ticks that found nothing to do."""
         return min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
 
+    def call_s(self, action: Action) -> tuple[float, float]:
+        """After how long a call takes effect, and how long after that its reply arrives."""
+        longest = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
+        if isinstance(action, Bootstrap):
+            longest += self.bootstrap_s
+        return self.rng.uniform(0.0, longest), 0.0 if longest < 1 else 0.5
+
     # -- time ----------------------------------------------------------------------------------------------
 
     def schedule(self, at: float, do: Callable[[], None]) -> None:
@@ -191,13 +205,8 @@ class World:
         """Let time pass."""
         end = self.clock.now() + seconds
         self._step()
-        at_once = 0
         while self.clock.now() < end:
-            due = min(end, self._next_at())
-            at_once = at_once + 1 if due <= self.clock.now() else 0
-            assert at_once < MAX_STEPS_AT_ONCE, f"time stands still at {self.clock.now() - self.started_at:.3f}"
-            self.clock.time = max(due, self.clock.now())
-            self._step()
+            self._advance(end)
 
     def run_until(self, predicate: Callable[[World], bool], timeout_s: float) -> bool:
         """Let time pass until the predicate holds; False after `timeout_s` virtual seconds."""
@@ -206,13 +215,20 @@ class World:
         while not predicate(self):
             if self.clock.now() >= end:
                 return False
-            self.clock.time = max(self.clock.now(), min(end, self._next_at()))
-            self._step()
+            self._advance(end)
         return True
+
+    def _advance(self, end: float) -> None:
+        """To whatever is due next."""
+        due = min(end, self._next_at())
+        self._at_once = self._at_once + 1 if due <= self.clock.now() else 0
+        assert self._at_once < MAX_STEPS_AT_ONCE, f"time stands still at {self.clock.now() - self.started_at:.3f}"
+        self.clock.time = max(due, self.clock.now())
+        self._step()
 
     def _next_at(self) -> float:
         now = self.clock.now()
-        due = [self.cloud.next_at(), self.nodes.next_at(), *(d.next_at(now) for d in self.daemons)]
+        due = [self.cloud.next_at(), self.etcd.next_at(), self.nodes.next_at(), *(d.next_at(now) for d in self.daemons)]
         return min(*due, self.timeline.next_at(), self._wake_ups.next_at())
 
     def _step(self) -> None:
@@ -220,14 +236,14 @@ class World:
         self.timeline.run_due(self.clock.now())
         self._wake_ups.run_due(self.clock.now())
         self.cloud.step()
+        self.etcd.step()
         if self.cloud.changes != self._cloud_changes:
             self._cloud_changes = self.cloud.changes
             self.wake_daemons()
         self.nodes.step()
         for daemon in list(self.daemons):
             daemon.step(self.clock.now())
-            over = daemon.dead and daemon.leader.lease_at() == NEVER and not self.etcd.down
-            if over and daemon in self.daemons:  # time may have passed within its step
+            if daemon.dead and not daemon.leader.lease_held and daemon in self.daemons:  # it may have died in its step
                 self.daemons.remove(daemon)
         for hook in self.hooks.step:
             hook()

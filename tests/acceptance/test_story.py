@@ -261,8 +261,13 @@ def test_one_command_trains_on_machines_that_have_nothing_of_ours(installation: 
     assert installation.account.machines.running() == []
 
     def nothing_is_left() -> bool:
-        # What the job's end is shown by stays with its record: its last round, progress and result.
-        return {key.rpartition("/")[2] for key in installation.left_in_etcd(job)} <= {"round", "progress", "result"}
+        # What the job's end is shown by stays with its record: its last round, progress, pauses and result.
+        return {key.rpartition("/")[2] for key in installation.left_in_etcd(job)} <= {
+            "round",
+            "progress",
+            "pauses",
+            "result",
+        }
 
     installation.eventually("etcd to have no messages, users and roles of the job", nothing_is_left, RELEASE_S)
 

@@ -42,7 +42,8 @@ _CREDENTIALS = {
 }
 
 
-_DENIED = {"ec2": "UnauthorizedOperation", "iam": "AccessDenied"}
+_SERVICES = {"tagging": "tag"}  # where policies have another name than signatures
+_DENIED = {"ec2": "UnauthorizedOperation", "iam": "AccessDenied", "s3": "AccessDenied"}
 
 
 class Cloud(WireCloud):
@@ -98,7 +99,8 @@ class Cloud(WireCloud):
 
     def needed(self, call: Call) -> list[str]:
         """As the base says."""
-        names = [f"{call.service}:{call.action}", *NEEDS.get(call.action, ())]
+        service = _SERVICES.get(call.service, call.service)
+        names = [f"{service}:{call.action}", *NEEDS.get(call.action, ())]
         if call.action in {"CreateNetworkInterface", "AllocateAddress"}:
             names += ["ec2:CreateTags"]
         if call.action == "RunInstances":

@@ -1,4 +1,4 @@
-"""IAM, EFS and security groups for tests: moto, and what it lacks of the real ones' slowness and refusals.
+"""IAM, EFS, S3 and security groups for tests: moto, and what it lacks of the real ones' slowness and refusals.
 
 Sources: "Changes that I make are not always immediately visible" (IAM guide, Troubleshoot IAM) and
 terraform-provider-aws#6079: a new role is unknown for seconds; "Eventual consistency" (EC2 API): so is a new group;
@@ -7,14 +7,17 @@ botocore's models of CreateMountTarget, DeleteMountTarget, DeleteFileSystem and 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.efs.models import efs_backends
 from moto.iam.models import iam_backends
+from moto.s3.models import s3_backends
 
 from tests.clouds.aws_wire import XML, Call, FakeAwsError
 from tests.clouds.base import Answer
@@ -30,6 +33,8 @@ NEEDS = {
     "CreateFileSystem": ("elasticfilesystem:TagResource",),
     "CreateMountTarget": ("ec2:DescribeSubnets", "ec2:DescribeNetworkInterfaces", "ec2:CreateNetworkInterface"),
     "DeleteMountTarget": ("ec2:DeleteNetworkInterface",),
+    "CreateBucket": ("s3:TagResource", "s3:PutBucketOwnershipControls"),
+    "DeleteObject": ("s3:DeleteObjectVersion",),
 }
 
 
@@ -46,7 +51,9 @@ class Account:
         self._backend = backend
         self._young: Counter[str] = Counter()
         self._in_use: Counter[str] = Counter()
-        for accounts in (iam_backends, efs_backends):
+        # Buckets of other accounts, whose names are taken.
+        self.others_buckets: set[str] = set()
+        for accounts in (iam_backends, efs_backends, s3_backends):
             for account in accounts.values():
                 for each in list(account.values()):
                     each.reset()
@@ -65,6 +72,9 @@ class Account:
             "CreateMountTarget": self._make_target,
             "DeleteMountTarget": self._delete_target,
             "DeleteFileSystem": self._delete_file_system,
+            "CreateBucket": self._make_bucket,
+            "GetBucketTagging": self._about_bucket,
+            "GetResources": self._tagged,
         }
 
     def left(self) -> list[str]:
@@ -74,7 +84,13 @@ class Account:
         groups = [each.name for each in self._backend("us-east-1").describe_security_groups() if each.name != "default"]
         roles = [each.name for each in iam.roles.values()]
         profiles = [each.name for each in iam.instance_profiles.values()]
-        return [*groups, *roles, *profiles, *efs.file_systems_by_id, *efs.mount_targets_by_id]
+        return [*groups, *roles, *profiles, *efs.file_systems_by_id, *efs.mount_targets_by_id, *self.buckets]
+
+    @property
+    def buckets(self) -> Mapping[str, Any]:
+        """Moto's, by name."""
+        found: Mapping[str, Any] = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets
+        return found
 
     def _is_late(self, counts: Counter[str], name: str) -> bool:
         counts[name] -= 1
@@ -179,4 +195,37 @@ class Account:
     def _delete_file_system(self, call: Call) -> Answer:
         if self._is_late(self._in_use, "file system"):
             raise FakeAwsError("FileSystemInUse", "The file system has mount targets")
+        return self._by_moto(call)
+
+    # -- S3 ------------------------------------------------------------------------------------------------
+
+    def _make_bucket(self, call: Call) -> Answer:
+        """A region's endpoint wants its region as LocationConstraint, and only the first region none ("CreateBucket").
+
+        Tags come with the bucket, which moto does not know.
+        """
+        name, text = call.form["Bucket"], call.body.decode()
+        place = re.search(r"<LocationConstraint>(.*?)</LocationConstraint>", text)
+        if (place[1] if place else "us-east-1") != call.region:
+            raise FakeAwsError("IllegalLocationConstraintException", f"The location constraint is not {call.region}")
+        if name in self.others_buckets:
+            raise FakeAwsError("BucketAlreadyExists", "The requested bucket name is not available.")
+        tags = dict(re.findall(r"<Tag><Key>(.*?)</Key><Value>(.*?)</Value></Tag>", text))
+        before = name in self.buckets
+        plain = re.sub(r"<Tags>.*</Tags>", "", text) if place else ""  # moto takes none without a place
+        answer = self._by_moto(replace(call, body=plain.encode()))
+        if answer.status == 200 and not before:
+            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_bucket_tagging(name, tags)
+            self._young["bucket"] = self.late
+        return answer
+
+    def _about_bucket(self, call: Call) -> Answer:
+        if call.form["Bucket"] in self.others_buckets:
+            raise FakeAwsError("AccessDenied", "Access Denied")
+        return self._by_moto(call)
+
+    def _tagged(self, call: Call) -> Answer:
+        """The tagging API shows a new bucket late."""
+        if self._is_late(self._young, "bucket"):
+            return Answer(200, {"ResourceTagMappingList": [], "PaginationToken": ""})
         return self._by_moto(call)

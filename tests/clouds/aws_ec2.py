@@ -20,6 +20,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.test import run_wsgi_app
 
 from tests.clouds.aws_account import Account
+from tests.clouds.aws_faults import Faults
 from tests.clouds.aws_instances import Instances, Record, Seen
 from tests.clouds.aws_keys import Keys
 from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, without
@@ -66,6 +67,7 @@ class Ec2:
         self._handlers: dict[str, Callable[[Call], Answer]] = {
             **self.account.handlers,
             **self.keys.handlers,
+            **Faults(self.fleet, self._by_moto).handlers,
             "RunInstances": self._run_instances,
             "DescribeInstances": self._describe_instances,
             "TerminateInstances": self._terminate_instances,

@@ -28,6 +28,29 @@ _STATUS = {
 }
 
 
+# "List of error codes", S3 API.
+_S3_STATUS = {
+    **dict.fromkeys(("NoSuchBucket", "NoSuchTagSet", "NoSuchLifecycleConfiguration"), 404),
+    **dict.fromkeys(("BucketAlreadyExists", "BucketAlreadyOwnedByYou", "BucketNotEmpty", "OperationAborted"), 409),
+    "AccessDenied": 403,
+    "SlowDown": 503,
+}
+# By method and a parameter of the query: the permission's name, and so the action's. Of buckets, and of objects.
+_S3_OF_BUCKETS = {
+    "GET tagging": "GetBucketTagging",
+    "GET publicAccessBlock": "GetBucketPublicAccessBlock",
+    "GET lifecycle": "GetLifecycleConfiguration",
+    "GET versions": "ListBucketVersions",
+    "GET uploads": "ListBucketMultipartUploads",
+    "PUT ": "CreateBucket",
+    "PUT publicAccessBlock": "PutBucketPublicAccessBlock",
+    "PUT lifecycle": "PutLifecycleConfiguration",
+    "POST delete": "DeleteObject",
+    "DELETE ": "DeleteBucket",
+}
+_S3_OF_OBJECTS = {"DELETE uploadId": "AbortMultipartUpload"}
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request: `form` is EC2's flat parameters, or a JSON service's; `environ` and `body` are WSGI's, for moto."""
@@ -74,7 +97,13 @@ class FakeAwsError(FakeError):
         if call.service == "elasticfilesystem":
             error = {"ErrorCode": self.code, "Message": str(self)}
             return Answer(status, error, {"x-amzn-ErrorType": self.code})
-        if call.service in {"ssm", "servicequotas", "pricing", "kms"}:
+        if call.service == "fis":
+            return Answer(status, {"message": str(self)}, {"x-amzn-ErrorType": self.code})
+        if call.service == "s3":
+            name = "SlowDown" if self.code == "RequestLimitExceeded" else self.code
+            text = f"<Error><Code>{escape(name)}</Code><Message>{escape(str(self))}</Message></Error>"
+            return Answer(_S3_STATUS.get(name, status), text.encode(), {"Content-Type": "application/xml"})
+        if call.service in {"ssm", "servicequotas", "pricing", "kms", "tagging"}:
             return Answer(status, {"__type": self.code, "message": str(self)})
         code, message = escape(self.code), escape(str(self))
         if call.service in {"sts", "iam"}:
@@ -92,8 +121,12 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"), environ, body)
-    if service == "elasticfilesystem":  # the one REST service
+    if service == "elasticfilesystem":  # REST, as those below
         return _efs_call(region, environ, body)
+    if service == "fis":
+        return _fis_call(region, environ, body)
+    if service == "s3":
+        return _s3_call(region, environ, body)
     form = dict(parse_qsl(body.decode(), keep_blank_values=True))
     return Call(service, region, form.get("Action", ""), form, environ, body)
 
@@ -107,6 +140,26 @@ def _efs_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
     if name:
         form[f"{what}Id"] = name
     return Call("elasticfilesystem", region, f"{verb}{what}{'s' * (verb == 'Describe')}", form, environ, body)
+
+
+def _fis_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
+    """By method and path: /experimentTemplates or /experiments, and an id."""
+    kind, _, name = environ["PATH_INFO"].strip("/").partition("/")
+    what = {"experimentTemplates": "ExperimentTemplate", "experiments": "Experiment"}[kind]
+    begin = "Create" if what == "ExperimentTemplate" else "Start"
+    verb = {"POST": begin, "GET": "Get", "DELETE": "Delete"}[environ["REQUEST_METHOD"]]
+    form = {**(json.loads(body) if body else {}), **({"id": name} if name else {})}
+    return Call("fis", region, f"{verb}{what}", form, environ, body)
+
+
+def _s3_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
+    """By method, path (/BUCKET or /BUCKET/KEY) and query. What only tests call has no name of its own."""
+    bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
+    query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    known = _S3_OF_OBJECTS if key else _S3_OF_BUCKETS
+    names = [f"{environ['REQUEST_METHOD']} {name}" for name in query or ("",)]
+    action = next((known[name] for name in names if name in known), names[0])
+    return Call("s3", region, action, {"Bucket": bucket, "Key": key, **query}, environ, body)
 
 
 def ec2_answer(action: str, result: Mapping[str, Any]) -> Answer:

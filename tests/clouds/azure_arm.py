@@ -85,6 +85,12 @@ class Arm:
                 "Compute/virtualMachines/retrieveBootDiagnosticsData/action",
                 self._console,
             ),
+            (
+                "POST",
+                _COMPUTE + "/virtualmachines/{name}/simulateeviction",
+                "Compute/virtualMachines/simulateEviction/action",
+                self._simulate_eviction,
+            ),
             ("GET", _PLACE + "/operations/{name}", "Compute/locations/operations/read", self._operation),
             ("GET", _COMPUTE + "/disks", "Compute/disks/read", self._disks),
             ("DELETE", _COMPUTE + "/disks/{name}", "Compute/disks/delete", self._delete_loose),
@@ -237,6 +243,16 @@ class Arm:
         record = self._must_know(names["name"])
         return Answer(200, {"serialConsoleLogBlobUri": f"{self.url}/_blob/{record.machine}?sig=secret"})
 
+    def _simulate_eviction(self, _call: Call, names: dict[str, str]) -> Answer:
+        """Accepted at once; the eviction comes later, with its notice."""
+        record = self._must_know(names["name"])
+        if record.body["properties"].get("priority") != "Spot":
+            message = "Operation 'simulateEviction' is not allowed on VM: it is not a Spot VM."
+            raise FakeAzureError("OperationNotAllowed", message)
+        self.fleet.record_event(record, "simulateEviction/action", "Succeeded")
+        self.fleet.preempt(record.name, self.fleet.simulated_notice_s)
+        return Answer(204)
+
     def _operation(self, _call: Call, names: dict[str, str]) -> Answer:
         record = self.fleet.operations.get(names["name"])
         if record is None:
@@ -318,6 +334,7 @@ class Arm:
             if at <= as_of
             and since[1] <= entry["eventTimestamp"] <= since[2]
             and (uri is None or entry["resourceId"].lower() == uri[1].lower())
+            and not (self.fleet.hides_deletions and entry["operationName"]["value"].endswith("/delete"))
         ]
         return self._paged(call, found)
 

@@ -95,6 +95,9 @@ class Group(Fleet):
         self.operations: dict[str, Record] = {}
         # How long a machine that runs is still "Creating": until its guest has reported. Minutes on large ones.
         self.creating_s = 3600.0
+        self.simulated_notice_s = 30.0
+        # Azure's log is some minutes late; here it never shows a deletion.
+        self.hides_deletions = False
 
     # -- calls ---------------------------------------------------------------------------------------------
 

@@ -43,6 +43,10 @@ NEEDS = {
         for each in ("getIamPolicy", "setIamPolicy")
     },
     **{f"storage.buckets.{each}": (f"storage.buckets.{each}",) for each in ("getIamPolicy", "setIamPolicy")},
+    **{f"storage.buckets.{each}": (f"storage.buckets.{each}",) for each in ("get", "list", "delete")},
+    "storage.buckets.insert": ("storage.buckets.create",),
+    "storage.buckets.patch": ("storage.buckets.update",),
+    **{f"storage.objects.{each}": (f"storage.objects.{each}",) for each in ("list", "delete")},
     **{
         f"file.projects.locations.instances.{each}": (f"file.instances.{each}",)
         for each in ("create", "list", "delete")
@@ -85,6 +89,9 @@ class Project:
         self.others: set[str] = set()  # accounts that the daemon may not act as
         self.purged: set[str] = set()  # roles whose names are taken, and nothing else
         self.file_systems: dict[str, dict[str, Any]] = {}
+        self.buckets: dict[str, dict[str, Any]] = {}
+        self.others_buckets: set[str] = set()  # of other projects
+        self.objects: dict[tuple[str, str, str], bytes] = {}  # by bucket, name and generation
         self._project = project
         self._read_firewalls = firewalls
         self._pending: dict[str, Counter[str]] = {"make": Counter(), "delete": Counter()}
@@ -111,6 +118,13 @@ class Project:
             "cloudresourcemanager.projects.setIamPolicy": self._set_policy,
             "storage.buckets.getIamPolicy": self._get_policy,
             "storage.buckets.setIamPolicy": self._set_policy,
+            "storage.buckets.get": self._bucket,
+            "storage.buckets.list": lambda _: {"kind": "storage#buckets", "items": list(self.buckets.values())},
+            "storage.buckets.insert": self._make_bucket,
+            "storage.buckets.patch": self._patch_bucket,
+            "storage.buckets.delete": self._delete_bucket,
+            "storage.objects.list": self._list_objects,
+            "storage.objects.delete": self._delete_object,
             "file.projects.locations.instances.create": self._make_file_system,
             "file.projects.locations.instances.list": self._file_systems,
             "file.projects.locations.instances.delete": self._delete_file_system,
@@ -135,7 +149,8 @@ class Project:
         rules = [each["name"] for each in self._firewalls if each["name"].startswith("spotsup-")]
         roles = [name for name, each in self.roles.items() if not each.get("deleted")]
         members = [member for name in self.policies for member in self.members(name) if "spotsup-" in member]
-        return [*rules, *self.accounts, *roles, *members, *self.file_systems]
+        buckets = [name for name, each in self.buckets.items() if each.get("labels")]
+        return [*rules, *self.accounts, *roles, *members, *self.file_systems, *buckets]
 
     def members(self, resource: str) -> list[str]:
         """Of a resource's policy: "role member" for each."""
@@ -148,7 +163,8 @@ class Project:
         policy.versions.append([*policy.versions[-1], {"role": role, "members": list(members), **more}])
 
     def add_bucket(self, name: str) -> None:
-        """A bucket, with its project's bindings."""
+        """A bucket of a person's own, with its project's bindings."""
+        self.buckets[name] = {"name": name, "location": "US"}
         self.grant(name, "roles/storage.legacyBucketOwner", f"projectOwner:{self._project}")
 
     def _is_late(self, counts: Counter[str], name: str) -> bool:
@@ -388,6 +404,47 @@ class Project:
             known = name in self.roles and not self._is_late(self._young, f"granted {name}")
             if not known:
                 raise FakeGcpError(400, "INVALID_ARGUMENT", f"Role {role} does not exist in the resource's hierarchy.")
+
+    # -- buckets -------------------------------------------------------------------------------------------
+
+    def _bucket(self, call: Call) -> dict[str, Any]:
+        name = call.path["bucket"]
+        if name in self.others_buckets:
+            raise FakeGcpError(403, "forbidden", f"daemon does not have storage.buckets.get access to {name}.")
+        if name not in self.buckets:
+            raise FakeGcpError(404, "notFound", "The specified bucket does not exist.")
+        return self.buckets[name]
+
+    def _make_bucket(self, call: Call) -> Mapping[str, Any]:
+        name = str(call.body["name"])
+        if name in self.buckets or name in self.others_buckets:
+            raise FakeGcpError(409, "conflict", "The requested bucket name is not available.")
+        self.add_bucket(name)
+        self.buckets[name] = {**call.body, "location": str(call.body["location"]).upper()}
+        return self.buckets[name]
+
+    def _patch_bucket(self, call: Call) -> Mapping[str, Any]:
+        self._bucket(call).update(call.body)
+        return self._bucket(call)
+
+    def _delete_bucket(self, call: Call) -> Mapping[str, Any]:
+        name = self._bucket(call)["name"]
+        if any(bucket == name for bucket, _, _ in self.objects):
+            raise FakeGcpError(409, "conflict", "The bucket you tried to delete is not empty.")
+        del self.buckets[name], self.policies[name]
+        return {}
+
+    def _list_objects(self, call: Call) -> Mapping[str, Any]:
+        name = self._bucket(call)["name"]
+        found = [{"name": key, "generation": number} for bucket, key, number in self.objects if bucket == name]
+        return {"kind": "storage#objects", **({"items": found[:2]} if found else {})}
+
+    def _delete_object(self, call: Call) -> Mapping[str, Any]:
+        key = (call.path["bucket"], call.path["object"], call.query["generation"])
+        if key not in self.objects:
+            raise FakeGcpError(404, "notFound", "No such object")
+        del self.objects[key]
+        return {}
 
     # -- Filestore -----------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class Compute:
             "instances.get": self._get,
             "instances.delete": self._delete,
             "instances.aggregatedList": self._list,
+            "instances.simulateMaintenanceEvent": self._simulate_maintenance,
             "instances.getSerialPortOutput": self._console,
             "zoneOperations.get": self._operation,
             "zoneOperations.list": self._zone_operations,
@@ -202,6 +203,15 @@ class Compute:
     def _delete(self, call: Call) -> Mapping[str, Any]:
         return self._described_operation(self.fleet.delete(self._must_find(call)))
 
+    def _simulate_maintenance(self, call: Call) -> Mapping[str, Any]:
+        """Of a spot machine: its preemption. Source: "Test preemption settings", Spot VMs."""
+        record = self._must_find(call)
+        operation = self.fleet.operation(record.zone, "simulateMaintenanceEvent", record.name, record.id)
+        operation.done_at = time.time()
+        if record.body.get("scheduling", {}).get("provisioningModel") == "SPOT":
+            self.fleet.preempt(record.name, self.fleet.simulated_notice_s)
+        return self._described_operation(operation)
+
     def _console(self, call: Call) -> Mapping[str, Any]:
         record = self._must_find(call)
         return {"kind": "compute#serialPortOutput", "contents": self.fleet.machines.console(record.machine)}
@@ -316,6 +326,7 @@ class Compute:
     def _types_in(self, zone: str) -> set[str]:
         """A3 and A4 are not in every zone."""
         names = {each.machine_type or each.name for each in self._catalog.types}
+        names |= set(self.new_types) if zone == ZONES[0] else set()
         return {name for name in names if zone.startswith("us-central1") or not name.startswith(("a3", "a4"))}
 
     def _accelerators_in(self, zone: str) -> set[str]:
@@ -326,7 +337,6 @@ class Compute:
     def _machine_types(self, call: Call) -> Mapping[str, Any]:
         known = {each.machine_type or each.name: each for each in self._catalog.types} | self.new_types
         types = [(zone, _described_type(name, known[name])) for zone in ZONES for name in sorted(self._types_in(zone))]
-        types += [(ZONES[0], _described_type(name, each)) for name, each in self.new_types.items()]
         return self._aggregated(call, "machineType", "MachineType", "machineTypes", types)
 
     def _accelerator_types(self, call: Call) -> Mapping[str, Any]:
@@ -402,7 +412,7 @@ def _described_type(name: str, machine: MachineType) -> dict[str, Any]:
         "guestCpus": machine.vcpus,
         "memoryMb": int((machine.memory_gib or 0) * 1024),
         "architecture": "ARM64" if machine.arch == "arm64" else "X86_64",
-        **({} if machine.machine_type else {"accelerators": gpus}),
+        **({} if machine.machine_type or not machine.accelerator else {"accelerators": gpus}),
     }
 
 

@@ -129,6 +129,9 @@ class Instances(Fleet):
         self.operations: list[Operation] = []
         self.disks: dict[tuple[str, str], dict[str, Any]] = {}
         self.op_s = 0.05
+        self.simulated_notice_s = 30.0
+        # A fault that Google does not have: disks outlive their machines, whatever was asked for.
+        self.keeps_disks = False
         self._last_id = 4_000_000_000
 
     def find(self, zone: str, name: str) -> Record | None:
@@ -309,7 +312,7 @@ class Instances(Fleet):
         if record.stops:
             return
         disk = self.disks.get((record.zone, record.name))
-        if disk is not None and disk["autoDelete"]:
+        if disk is not None and disk["autoDelete"] and not self.keeps_disks:
             del self.disks[record.zone, record.name]
         elif disk is not None:
             disk["users"] = []

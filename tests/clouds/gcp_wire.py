@@ -122,7 +122,8 @@ def _described_methods(resources: Mapping[str, Any], above: str = "") -> Iterato
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     """The call that a request makes. Raises FakeGcpError for requests outside Google's description."""
-    path = environ["PATH_INFO"]
+    # As it was sent: a slash within a name is quoted.
+    path = environ.get("RAW_URI", environ["PATH_INFO"]).partition("?")[0]
     api, prefix = next(((api, prefix) for begin, api, prefix in _PATHS if begin.match(path)), ("", ""))
     for method in _methods(api) if api else ():
         match = method.path.fullmatch(path.removeprefix(prefix))

@@ -1,19 +1,18 @@
-"""The contract suite against an account that somebody pays for.
+"""spotsup against an account that somebody pays for.
 
     make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml
 
-Credentials are found as the daemon finds them, the rest is in the daemon's configuration. Machines are the cheapest
-that the cloud offers. Each launch first reserves its price for 20 minutes; a test whose launch could exceed the budget
-fails, and so do those after it. All carries the tags of this run, and all that does is ended at the end, also after
-Ctrl-C. `SWEEP=contract-…` instead of BUDGET_USD does that alone, for a run that was killed.
+A job on two of the smallest CPU spot machines, with a daemon and an etcd of its own; one node is taken from it, and all
+that was made is ended, also after Ctrl-C. build/contract-real/CLOUD.md says which of the numbered assumptions of
+docs/clouds.md held. What it may cost is estimated before, from known prices; what could exceed BUDGET_USD is not begun.
+SUITE=1 runs the contract suite instead. SWEEP=all ends what killed runs have left, SWEEP=contract-… one of them.
+Credentials are found as the daemon finds them; the rest is in the daemon's configuration.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,15 +20,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from spotsup_trainer.objects.url import checked
+
+from tests.contract.errors import UnusableError
+
 if TYPE_CHECKING:
-    from provisioners.base import Offer, Owner, Provisioner
+    from provisioners.base import Provisioner
     from supervisor.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "contract-real"
-SUITE = tuple(f"tests/contract/test_{name}.py" for name in ("provisioner_contract", "provisioner_faults", "ownership"))
 CHECK_S = 60.0
-SWEEP_S = 900.0
+ALL = "all"
 # The patience of tests/support/machines.py; what the user has set is kept.
 PATIENCE = {
     "SPOTSUP_TEST_CALL_S": "60",
@@ -37,10 +39,6 @@ PATIENCE = {
     "SPOTSUP_TEST_LOGIN_S": "300",
     "SPOTSUP_TEST_LOOK_S": "3",
 }
-
-
-class UnusableError(Exception):
-    """The run cannot begin: one sentence."""
 
 
 class Interrupt:
@@ -65,7 +63,7 @@ class Interrupt:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: what could be tested held. 1: something did not, or was left. 2: wrong usage, or interrupted."""
+    """0: what could be tried held. 1: something did not, or was left. 2: wrong usage, or interrupted."""
     options = _options(arguments)
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
@@ -73,8 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, provisioner = _open(options.cloud, options.config)
         if options.sweep:
+            from tests.contract.sweeping import sweep_by_name
+
             interrupt.over()
-            return _sweep(provisioner, _owners_of(options, provisioner), options.quiet_s)
+            return sweep_by_name(provisioner, options.folder, options.sweep, options.quiet_s)
         return _run(config, provisioner, options, interrupt)
     except UnusableError as error:
         print(f"contract-real: {error}", file=sys.stderr)
@@ -90,15 +90,28 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cloud", default="", metavar="CLOUD", help="aws, gcp or azure")
     parser.add_argument("--config", default="", metavar="CONFIG", help="the daemon's TOML file")
     parser.add_argument("--budget-usd", default="", metavar="BUDGET_USD", help="what it may cost, in US dollars")
-    parser.add_argument("--sweep", default="", metavar="SWEEP", help="only end what a run of this name left")
+    parser.add_argument(
+        "--sweep", default="", nargs="?", const=ALL, metavar="SWEEP", help="only end what this run, or all, have left"
+    )
+    parser.add_argument(
+        "--fis-role", default="", metavar="FIS_ROLE", help="EC2: the ARN of a role that may interrupt spot instances"
+    )
+    parser.add_argument("--checkpoints", default="", metavar="CHECKPOINTS", help="s3://…, gs://… or abfs://…")
+    parser.add_argument("--suite", action="store_true", help="the contract suite, and no job")
     parser.add_argument("--quiet-s", type=float, default=60.0, help="how long a sweep has to find nothing")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where it is noted what a run has used")
+    parser.add_argument("--test-cloud", action="store_true", help="its machines come and go at once: wait less long")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where reports are, and what a run has used")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args(arguments)
     if options.cloud not in {"aws", "gcp", "azure"}:
         parser.error("CLOUD=aws, gcp or azure is needed")
     if not options.config:
         parser.error("CONFIG=spotsupd.toml is needed: a configuration with a section for the cloud")
+    if options.checkpoints:
+        try:
+            options.checkpoints = checked(options.checkpoints)
+        except ValueError as error:
+            parser.error(f"CHECKPOINTS: {error}")
     if not options.sweep:
         try:
             options.budget_usd = float(options.budget_usd)
@@ -123,83 +136,25 @@ def _open(cloud: str, config_path: str) -> tuple[Config, Provisioner]:
 
 
 def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, interrupt: Interrupt) -> int:
-    import pytest
-
-    from provisioners.base import OfferQuery, ProvisionerError
-    from provisioners.catalog import load_catalog
     from provisioners.settings import CloudSettings
-    from tests.contract.metered import TEST_LIMIT_S, Ledger, Run
-    from tests.contract.real_harness import RealHarnesses
 
     settings = config.cloud(options.cloud)
     assert isinstance(settings, CloudSettings)
     os.environ.setdefault("SPOTSUP_TEST_SSH_USER", settings.ssh_user)
-    os.environ["SPOTSUP_CONTRACT_REAL"] = "1"
-    wrong = [each.message for each in provisioner.check(CHECK_S) if not each.ok]
-    if wrong:
+    found = [each for each in provisioner.check(CHECK_S) if not each.ok]
+    # A new account has none of GPUs, and the job needs none: what it lacks, its launches say.
+    quotas = [] if options.suite else [each for each in found if each.what.endswith(" quota")]
+    for each in quotas:
+        print(f"this job may not need it: {each.message}", flush=True)
+    if wrong := [each.message for each in found if each not in quotas]:
         raise UnusableError(f"{options.cloud} is not ready: {'; '.join(wrong)}")
-    try:
-        cheapest = provisioner.offers(OfferQuery(), CHECK_S)[0]
-        catalog = load_catalog(settings.catalog)
-    except (ProvisionerError, IndexError) as error:
-        raise UnusableError(f"{options.cloud} offers nothing: {error}") from error
-    name = f"contract-{secrets.token_hex(4)}"
-    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.suite:
+        from tests.contract.suite import run_suite
 
-    def price(offer: Offer) -> float | None:
-        """Where the spot price is nowhere to be had, the one on demand: it is never less."""
-        listed = catalog.price(options.cloud, offer.region, offer.instance_type)
-        return offer.usd_per_hour if offer.usd_per_hour is not None else (listed[0] if listed else None)
+        return run_suite(settings, provisioner, options, interrupt.over)
+    from tests.contract.account import run_account
 
-    ledger, noted = Ledger(options.budget_usd), options.folder / f"{name}.json"
-    run = Run(name, provisioner, ledger, noted, price, settings.dead_man_s)
-    print(
-        f"{options.cloud}, budget ${options.budget_usd:.2f}, machines such as {cheapest.instance_type} in "
-        f"{cheapest.zone}, tags {name}-…; if this is killed: make contract-real CLOUD={options.cloud} "
-        f"CONFIG={options.config} SWEEP={name}",
-        flush=True,
-    )
-    arguments = ["-v", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S:g}"]
-    try:
-        suite = [str(ROOT / each) for each in SUITE]
-        code = int(pytest.main([*arguments, *suite, *options.pytest], [RealHarnesses(run, cheapest.zone)]))
-    except KeyboardInterrupt:
-        code = int(pytest.ExitCode.INTERRUPTED)
-    finally:
-        interrupt.over()
-        left = _sweep(provisioner, run.owners, options.quiet_s)
-    launched = sum(each.exists for each in run.ledger.bills.values())
-    print(f"{launched} machines; at most ${run.ledger.spent_usd:.2f} of ${options.budget_usd:.2f} spent")
-    return code or left
-
-
-def _sweep(provisioner: Provisioner, owners: Sequence[Owner], quiet_s: float) -> int:
-    from tests.contract.metered import sweep
-
-    if not owners:
-        print("nothing was launched")
-        return 0
-    print(f"ending what carries the tags of {len(owners)} owners of this run", flush=True)
-    left = sweep(provisioner, owners, quiet_s=quiet_s, timeout_s=SWEEP_S)
-    if left:
-        print(f"LEFT, and may cost money: {'; '.join(left)}", file=sys.stderr)
-        return 1
-    print("nothing is left")
-    return 0
-
-
-def _owners_of(options: argparse.Namespace, provisioner: Provisioner) -> list[Owner]:
-    from provisioners.base import Owner
-
-    name, folder = options.sweep, options.folder
-    try:
-        record = json.loads((folder / f"{name}.json").read_text())
-    except OSError as error:
-        known = ", ".join(sorted(each.stem for each in folder.glob("*.json"))) or "none"
-        raise UnusableError(f"no run {name!r} is known here; known: {known}") from error
-    if record["cloud"] != provisioner.name:
-        raise UnusableError(f"{name} was a run on {record['cloud']}")
-    return [Owner(**each) for each in record["owners"]]
+    return run_account(config, provisioner, options, interrupt.over)
 
 
 if __name__ == "__main__":

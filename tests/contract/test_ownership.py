@@ -16,7 +16,8 @@ from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects
 from supervisor.runtime.loop import Loop
 from supervisor.simulation.clock import VirtualClock
-from supervisor.simulation.etcd import CLUSTER, EtcdClient, SimEtcd
+from supervisor.simulation.etcd import CLUSTER, SimEtcd
+from supervisor.simulation.etcd_clients import EtcdClient
 from supervisor.simulation.faults import FaultRng
 from tests.contract.harness import Harness
 from tests.support.machines import TIMEOUT_S, launched_by, request_for

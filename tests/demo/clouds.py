@@ -223,15 +223,15 @@ def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mappi
         'GLOO_SOCKET_IFNAME = "lo"',
         f"[{cloud}]",
     ]
-    lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
-    python = f"python = {_toml(sys.executable)}\n"
+    lines += [f"{key} = {to_toml(value)}" for key, value in values.items()]
+    python = f"python = {to_toml(sys.executable)}\n"
     stack.configure("\n".join(lines) + "\n", {**os.environ, **environ}, node=python)
 
 
-def _toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """A value in TOML; its strings, numbers and booleans are JSON's."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {to_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(to_toml, value)) + "]"
     return json.dumps(value)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Result, Round, Tombstone, decode, encode
+
+from tests.support.interpreters import NODE_ENVIRON, NODE_PYTHON
 
 STEPS = Path(__file__).with_name("steps.py")
 Found = TypeVar("Found")
@@ -88,7 +89,7 @@ class Nodes:
         for node in nodes:
             address = place[1] if place else f"127.0.0.{10 + sum(map(ord, node)) % 200}"
             inside = ["ip", "netns", "exec", place[0]] if place else []
-            command = [*inside, sys.executable, "-m", self.module, "--nnodes", self.nnodes]
+            command = [*inside, NODE_PYTHON, "-m", self.module, "--nnodes", self.nnodes]
             command += ["--nproc-per-node", str(self.nproc)]
             command += ["--rdzv-backend", self.backend, "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", self.rdzv_conf or f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
@@ -119,6 +120,7 @@ class Nodes:
             "TMPDIR": str(self.temporary),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            **NODE_ENVIRON,
             **self.env,
         }
 

@@ -92,10 +92,10 @@ class Ranks:
         return self.output()
 
 
-def alone(path: Path, folder: Path) -> str:
+def alone(path: Path, folder: Path, **environ: str) -> str:
     """What a script prints that plain python runs, outside of any job."""
     output = folder / "out.alone"
-    process = PROCESSES.Process(target=run_script, args=(path, (), {}, output))
+    process = PROCESSES.Process(target=run_script, args=(path, (), environ, output))
     process.start()
     process.join(90)
     process.kill()

@@ -11,6 +11,7 @@ from tools.stack import ROOT, Stack
 
 pytestmark = pytest.mark.timeout(180)
 
+AT_ONCE = 16  # files, of the example
 JOB = """\
 name: fill
 kind: data
@@ -45,7 +46,8 @@ def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: P
         key.removeprefix("train/") for key in objects
     )
     assert not list(out.rglob(".*"))
-    assert len(server.served) <= len(objects) + 1, "the next run went on where the last one stopped"
+    # As many as are copied at a time were under way when the machine was lost.
+    assert len(server.served) <= len(objects) + AT_ONCE, "the next run went on where the last one stopped"
     done = stack.ask("status", "fill")
     assert (done["kind"], done["progress_fraction"], done["round"]) == ("data", 1.0, 2)
     stack.wait_for(lambda: "all is there" in stack.ctl("logs", "fill").stdout, 30.0, "the end of its log")

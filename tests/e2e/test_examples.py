@@ -94,26 +94,50 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
     with Ranks(IMAGENET, tmp_path, 1, *arguments) as alone:
         assert min(steps(alone.end())) > 1
     make_model, _ = imagenet.MODELS["tiny"]
-    trained = imagenet.Trainer(make_model(1000), imagenet.parse(list(arguments)), torch.device("cpu"))
+    trained = imagenet.Trainer(make_model(1000), imagenet.parse(list(arguments)), torch.device("cpu"), STEPS // 2)
     state = {"model": trained.model, "optimizer": trained.optimizer, "scaler": trained.scaler}
+    state |= {"schedule": trained.schedule, "best": {}}
     assert Session(state, checkpoints=tmp_path).steps_done == STEPS // 2
     assert trained.scaler.state_dict()["_growth_tracker"] == STEPS // 2, "steps since a gradient was not finite"
 
 
-def test_the_difference_in_the_document_makes_the_example_of_a_script_without_spotsup(tmp_path: Path) -> None:
-    (block,) = blocks(DOCUMENT, "diff")
-    plain = IMAGENET.read_text()
-    for hunk in block.text.split("\n@@\n")[1:]:
+DIFFERENCES = {block.file: block.text for block in blocks(DOCUMENT, "diff")}
+PLAIN_RUNS = {
+    "imagenet.py": (*SMOKE, *OFTEN, "--micro-batch", "4", "--fake-val", "20"),
+    "language_model.py": (
+        *("--model", "tiny", "--steps", str(STEPS), "--global-batch", "16", "--micro-batch", "4"),
+        *("--log-every", "1", "--workers", "0", "--validate-every", "20", "--validate-batches", "1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN_RUNS)
+def test_the_difference_in_the_document_makes_the_example_of_a_script_without_spotsup(
+    name: str, tmp_path: Path
+) -> None:
+    plain = (EXAMPLES / name).read_text()
+    for hunk in DIFFERENCES[name].split("\n@@\n")[1:]:
         lines = hunk.strip("\n").splitlines()
         elastic = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
-        assert plain.count(elastic) == 1, f"trainer/examples/imagenet.py does not have\n{elastic}"
+        assert plain.count(elastic) == 1, f"trainer/examples/{name} does not have\n{elastic}"
         plain = plain.replace(elastic, "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+"))
     assert "spotsup" not in plain.lower()
     assert "session" not in plain.lower()
-    shutil.copy(EXAMPLES / "image_models.py", tmp_path)
+    for beside in ("image_models.py", "char_transformer.py"):
+        shutil.copy(EXAMPLES / beside, tmp_path)
     (tmp_path / "plain.py").write_text(plain)
-    with Ranks(tmp_path / "plain.py", tmp_path, 2, *SMOKE, *OFTEN) as ranks:
+    with Ranks(tmp_path / "plain.py", tmp_path, 2, *PLAIN_RUNS[name]) as ranks:
         assert list(steps(ranks.end())) == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("name", PLAIN_RUNS)
+def test_eight_lines_of_code_make_an_example_elastic(name: str) -> None:
+    _, docstring, *code = DIFFERENCES[name].split("\n@@\n")
+    assert '"""' in docstring
+    added = [line[1:].strip() for hunk in code for line in hunk.splitlines() if line[:1] == "+" and line[1:].strip()]
+    options = [line for line in added if line.startswith('add("--checkpoint')]
+    assert len(added) - len(options) <= 8
+    assert len(options) <= 2
 
 
 def test_the_two_scripts_side_by_side(tmp_path: Path) -> None:
@@ -185,10 +209,11 @@ def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
 
 def test_a_stream_of_the_document_is_seen_once_over_changing_worlds(tmp_path: Path) -> None:
     path = script("stream.py", tmp_path)
-    lines = "".join(until_parked(path, tmp_path, 2)).splitlines()
-    assert len(lines) in {2, 4}  # one step or two
+    text = "".join(until_parked(path, tmp_path, 2))
+    assert text.count("step ") in {2, 4}  # one step or two
     with Ranks(path, tmp_path, 1) as ranks:
-        lines += ranks.end().splitlines()
+        text += ranks.end()
+    lines = [line for line in text.splitlines() if line.startswith("step ")]
     seen = [int(number) for line in lines for number in line.partition(":")[2].split()]
     assert sorted(seen) == list(range(12 * STEPS))
 
@@ -279,6 +304,60 @@ def test_crops_lie_inside_of_the_image(imagenet: Any) -> None:
             assert 0 <= top < bottom <= height
 
 
+def test_the_middle_of_an_image_is_a_square_of_seven_eighths(imagenet: Any) -> None:
+    assert imagenet.middle_crop(256, 256) == (16, 16, 240, 240)
+    assert imagenet.middle_crop(500, 375) == (86, 23, 414, 351)
+    assert imagenet.middle_crop(1, 900) == (0, 449, 1, 450)
+
+
+def test_the_accuracy_is_measured_after_each_epoch_and_the_best_model_is_kept(imagenet: Any, tmp_path: Path) -> None:
+    arguments = (*SMOKE, *OFTEN, "--fake-val", "30", "--best", str(tmp_path / "best"))
+    with Ranks(IMAGENET, tmp_path, 2, *arguments, "--micro-batch", "4") as ranks:
+        said = ranks.end()
+    measured = re.findall(r"^epoch (\d) accuracy ([\d.]+) best ([\d.]+)$", said, re.MULTILINE)
+    assert [number for number, _, _ in measured] == ["1", "2"]
+    best = max(float(found) for _, found, _ in measured)
+    assert float(measured[-1][2]) == best
+    kept = torch.load(tmp_path / "best" / "best.pt", weights_only=True)
+    assert kept["accuracy"] == pytest.approx(best, abs=1e-4)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["best.pt"]
+    make_model, size = imagenet.MODELS["tiny"]
+    model = make_model(1000)
+    model.load_state_dict(kept["model"])
+    options = imagenet.parse(list(arguments))
+    trainer = imagenet.Trainer(model, options, torch.device("cpu"), STEPS)
+    found = imagenet.accuracy(trainer, imagenet.FakeImages(30, size), options, lambda: None)
+    assert found == pytest.approx(kept["accuracy"], abs=2 / 30), "ranks' statistics of batches differ by a step"
+
+
+def test_an_epoch_whose_measuring_was_interrupted_is_measured_when_training_goes_on(tmp_path: Path) -> None:
+    small = ("--model", "tiny", "--fake-data", "16", "--global-batch", "8", "--epochs", "2", "--warmup", "1")
+    arguments = (*small, *OFTEN, "--fake-val", "64", "--micro-batch", "4", "--step-time", "0.01")
+    files = {f"SPOTSUP_{name}_FILE": f"{tmp_path}/{name}.{{rank}}" for name in ("YIELD", "PARKED", "PROGRESS")}
+    with Ranks(IMAGENET, tmp_path, 2, *arguments, **files) as ranks:
+        ranks.wait("step 2", lambda: 2 in steps(ranks.output()))
+        (tmp_path / "YIELD.1").touch()
+        parked = [tmp_path / f"PARKED.{rank}" for rank in range(2)]
+        ranks.wait("parking", lambda: all(file.exists() for file in parked))
+        before = ranks.output()
+    with Ranks(IMAGENET, tmp_path, 2, *arguments) as ranks:
+        after = ranks.end()
+    measured = re.findall(r"^epoch (\d) accuracy", before + after, re.MULTILINE)
+    assert measured == ["1", "2"]
+
+
+def test_classes_of_validation_must_be_those_of_training(
+    imagenet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", ModuleType("PIL.Image"))
+    for name in ("train/n01/a.jpg", "train/n02/b.jpg", "val/n02/c.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    options = imagenet.parse(["--data", str(tmp_path / "train"), "--val", str(tmp_path / "val")])
+    with pytest.raises(SystemExit, match="has other classes than --data"):
+        imagenet.datasets(options, 8)
+
+
 def test_a_folder_of_images_needs_pillow_and_images(
     imagenet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,5 +374,5 @@ def test_a_folder_of_images_needs_pillow_and_images(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     folder = imagenet.ImageFolder(tmp_path, 4)
-    assert (folder.classes, len(folder)) == (2, 3)
+    assert (folder.classes, len(folder)) == (["cat", "dog"], 3)
     assert [(path.name, label) for path, label in folder._files] == [("z.jpg", 0), ("a.png", 1), ("b.JPEG", 1)]

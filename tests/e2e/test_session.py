@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -212,26 +209,3 @@ def test_ranks_that_make_different_calls_get_an_error(tmp_path: Path) -> None:
     assert run_round(jobs) == [1, 1]
     assert "SessionError: the ranks made different Session calls" in output(tmp_path, 0)
     assert "SessionError: the ranks made different Session calls" in output(tmp_path, 1)
-
-
-def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:
-    small = ["--text-mb", "0.02", "--dim", "32", "--layers", "1", "--seq", "32", "--checkpoint-every", "4"]
-    small += ["--checkpoints", str(tmp_path / "checkpoints"), "--audit", str(tmp_path / "audit"), "--log-every", "6"]
-    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-
-    def run(command: list[str], **more: str) -> str:
-        command = [sys.executable, *command, *small]
-        done = subprocess.run(command, env=environ | more, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    first = run([*torchrun, str(EXAMPLE), "--steps", "12"], SPOTSUP_ROUND="1")
-    assert "step 6 round 1 world 2 loss " in first
-    second = run([str(EXAMPLE), "--steps", "18"], SPOTSUP_ROUND="2")
-    assert "step 18 round 2 world 1 loss " in second
-    lines = [line for path in (tmp_path / "audit").iterdir() for line in parse(path.read_text())]
-    verdict = analyse(lines, samples=(20_000 - 1) // 32, global_batch=48)
-    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (18, 0, 0)
-    assert [change.steps_lost for change in verdict.changes] == [0]
-    assert verdict.loss_last < verdict.loss_first - 0.5

@@ -38,8 +38,16 @@ RUN_BY = {
     "elastic.py": "test_plain_python_runs_the_scripts_with_a_session",
     "parking.py": "test_the_loop_that_parks_loses_no_step",
     "accumulating.py": "test_the_script_with_epochs_and_micro_batches",
+    "own_loader.py": "test_the_script_with_loaders_of_its_own_goes_on_with_more_of_them",
+    "best.py": "test_the_script_that_keeps_its_best_weights",
     "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
     "tensor_parallel.py": "test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks",
+    "with_accelerate.py": "make test-frameworks",
+    "with_torchtitan.py": "make test-frameworks",
+    "tracked.py": "make test-frameworks",
+    "with_wandb.py": "make test-frameworks",
+    "with_mlflow.py": "make test-frameworks",
+    "with_tensorboard.py": "make test-frameworks",
     "with_lightning.py": "make test-frameworks",
     "with_hugging_face.py": "make test-frameworks",
 }
@@ -79,6 +87,23 @@ def test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks(tmp_p
         after = steps(ranks.end(timeout_s=180.0))
     assert before
     assert [*before, *after] == list(range(1, 21))
+
+
+def test_the_script_with_loaders_of_its_own_goes_on_with_more_of_them(tmp_path: Path) -> None:
+    path = script("own_loader.py", tmp_path)
+    before = steps(until_parked(path, tmp_path, 2)[0])
+    with Ranks(path, tmp_path, 3) as ranks:
+        after = steps(ranks.end())
+    assert before
+    assert [*before, *after] == list(range(1, 41))
+
+
+def test_the_script_that_keeps_its_best_weights(tmp_path: Path) -> None:
+    printed = alone(script("best.py", tmp_path), tmp_path, SPOTSUP_CHECKPOINT_DIR=str(tmp_path / "checkpoints"))
+    losses = [float(loss) for loss in re.findall(r"epoch \d loss (\d+\.\d+)", printed)]
+    best = 20 * (losses.index(min(losses)) + 1)
+    assert f"2 of 2 tensors of the model are in {tmp_path}/checkpoints/step_{best:08}\n" in printed
+    assert {path.name for path in (tmp_path / "checkpoints").glob("step_*")} == {f"step_{best:08}", "step_00000080"}
 
 
 def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str, tmp_path: Path) -> None:

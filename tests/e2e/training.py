@@ -20,11 +20,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Subset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
 
 if not hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6: FSDP2 asks a CPU's streams for more than they have
     torch.cpu.Stream.record_event = lambda *_: torch.cpu.Event()
     torch.cpu.Stream.wait_event = lambda *_: None
 
+SHARDS = 4
 SAMPLES, GLOBAL_BATCH = 41, 8  # the last step of an epoch has one sample: with several ranks, some have none
 
 
@@ -44,7 +48,10 @@ class Rank:
     die_after: int | None = None
     step_s: float = 0.0
     evaluate_after: int | None = None  # a step after which it evaluates until it is asked to yield
+    yield_after: int | None = None  # the step after which it finds that its node has to leave
     sharded: bool = False  # FSDP instead of DDP
+    replicas: int = 1  # of what FSDP shards: HSDP, where there are more ranks
+    own_loaders: str = ""  # instead of the Session's: "rank", one for each, or "shards", four
     tensor_parallel: int = 1  # ranks that compute each sample together, below FSDP
     tells_mesh: bool = True  # to the Session
     differs: bool = False  # from other ranks, in a module that nothing keeps alike
@@ -55,14 +62,14 @@ class Rank:
 
 
 class Numbers:
-    """Sample i: a vector made from i, and its target."""
+    """Sample i: i, a vector made from it, and its target."""
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
         x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64) * (1 + index % 7) + index / SAMPLES
-        return x, x.sin().sum().unsqueeze(0)
+        return index, x, x.sin().sum().unsqueeze(0)
 
 
 def train(job: Rank) -> None:
@@ -85,7 +92,8 @@ def train(job: Rank) -> None:
         dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
         model, mesh = _parallel(job, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    state = {"model": model, "optimizer": optimizer}
+    saved_by = {"rank": job.rank}
+    state = {"model": model, "optimizer": optimizer, "saved_by": saved_by}
     if job.differs:
         state["own"] = nn.BatchNorm1d(3)  # its statistics may differ
         for tensor in state["own"].state_dict().values():
@@ -99,6 +107,8 @@ def train(job: Rank) -> None:
     if mesh is not None:
         options |= {"mesh": mesh, "data_dims": ("dp",)}
     with Session(state, **options) as session:
+        assert saved_by["rank"] == (0 if session.steps_done else job.rank)
+        saved_by["rank"] = job.rank
         (job.folder / f"draws.{job.round}.{job.rank}").write_text(f"{torch.rand(4).tolist()}")
         _train(job, session, model, optimizer)
     weights = [getattr(parameter, "full_tensor", parameter.detach)() for parameter in model.parameters()]
@@ -110,6 +120,11 @@ def train(job: Rank) -> None:
 
 def _parallel(job: Rank, model: nn.Module) -> tuple[nn.Module, Any]:
     """The model over all ranks, and the mesh to tell the Session."""
+    if job.replicas > 1 and job.world % job.replicas == 0:
+        shape = (job.replicas, job.world // job.replicas)
+        return fully_shard(
+            model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("dp_replicate", "dp_shard"))
+        ), None
     if job.tensor_parallel == 1:
         return fully_shard(model) if job.sharded else DistributedDataParallel(model), None
     shape = (job.world // job.tensor_parallel, job.tensor_parallel)
@@ -120,8 +135,20 @@ def _parallel(job: Rank, model: nn.Module) -> tuple[nn.Module, Any]:
     return model, mesh if job.tells_mesh else None
 
 
-def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
-    batches = session.loader(
+def _batches(job: Rank, session: Session) -> Any:
+    if job.own_loaders == "rank":
+        own = Subset(Numbers(), range(session.rank, SAMPLES, session.world))
+        return session.wrap(StatefulDataLoader(own, GLOBAL_BATCH // session.world, shuffle=True), epochs=job.epochs)
+    if job.own_loaders == "shards":
+
+        def make(number: int) -> Any:
+            order = torch.Generator().manual_seed(number)
+            sampler = RandomSampler(range(number, SAMPLES, SHARDS), generator=order)
+            own = Subset(Numbers(), range(number, SAMPLES, SHARDS))
+            return StatefulDataLoader(own, GLOBAL_BATCH // SHARDS, sampler=sampler)
+
+        return session.wrap(make, shards=SHARDS, epochs=job.epochs)
+    return session.loader(
         Numbers(),
         global_batch=GLOBAL_BATCH,
         epochs=job.epochs,
@@ -130,20 +157,29 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         # the start method of ranks would make them children of the ranks' server, which outlive their rank
         multiprocessing_context="fork" if job.workers else None,
     )
-    for x, y in batches:
+
+
+def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
+    trained: list[int] = []
+    for index, x, y in _batches(job, session):
         if session.steps_done == job.steps:
             break
         session.backward(nn.functional.mse_loss(model(x), y))
+        trained += index.tolist() if session.weight else ()
         if session.accumulating:
             continue
         optimizer.step()
         optimizer.zero_grad()
-        _audit(job, session)
+        assert job.own_loaders or trained == session.indices
+        _audit(job, session, trained)
+        trained = []
         time.sleep(job.step_s)
         if job.die_after == session.steps_done + 1:
             while not (job.folder / "checkpoints" / "LATEST").exists():  # a checkpoint is written beside training
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
+        if job.yield_after == session.steps_done + 1:
+            Path(job.environ["SPOTSUP_YIELD_FILE"]).touch()
         session.step()
         while job.evaluate_after == session.steps_done:
             time.sleep(0.01)
@@ -152,13 +188,13 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         session.checkpoint_point()
 
 
-def _audit(job: Rank, session: Session) -> None:
+def _audit(job: Rank, session: Session, trained: list[int]) -> None:
     """Ranks that compute samples which another one counts write elsewhere, the same."""
     part = job.rank % job.tensor_parallel
     folder = job.folder / (f"audit.{part}" if part else "audit")
     folder.mkdir(exist_ok=True)
     step = session.steps_done + 1
     line: dict[str, Any] = {"t": time.time(), "round": job.round, "rank": job.rank, "world": job.world, "step": step}
-    line |= {"epoch": session.epoch, "indices": session.indices, "loss": float(session.loss)}
+    line |= {"epoch": session.epoch, "indices": trained, "loss": float(session.loss)}
     with (folder / f"{job.round}.{job.rank}").open("a") as file:
         file.write(json.dumps(line) + "\n")

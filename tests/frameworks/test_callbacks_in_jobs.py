@@ -71,7 +71,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         job.hint("a", "b", "c")
         job.stepping(3, 1)
         assert_goes_on(job, 2, from_round=1, step=job.last_step(1))
-        assert "round 1 ends here: all workers are parked" in job.log("a").read_text()
+        assert "round 1: stopping the workers: all workers are parked" in job.log("a").read_text()
         assert job.events("start", node="c", rank=2), "survivors keep their ranks"
         some_steps(job, 2)
 
@@ -81,7 +81,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         assert job.exit_code("a") == 0
         assert_goes_on(job, 3, from_round=2, step=job.last_step(2))
         for node in "abc":
-            assert "round 2 ends here: all workers are parked" in job.log(node).read_text()
+            assert "round 2: stopping the workers: all workers are parked" in job.log(node).read_text()
         some_steps(job, 3, 20)
 
         # one vanishes: the others go on from the newest checkpoint
@@ -119,10 +119,11 @@ def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpo
 @pytest.mark.parametrize("name", ["with_lightning.py", "with_hugging_face.py"])
 def test_the_scripts_of_the_document_go_on_where_they_were(name: str, etcd_endpoint: str, tmp_path: Path) -> None:
     with nodes(etcd_endpoint, tmp_path, script=script(name, tmp_path), env={"TQDM_MININTERVAL": "60"}) as job:
+        job.hint("a", "b", minimum=2)
         job.start("a", "b")
-        job.hint("a", "b")
         leaver = RunDir(job.folder / "run-a")
         eventually("progress", lambda: any(RunDir(job.folder / f"run-{node}").progress() for node in "ab"))
+        job.hint("a", "b")
         job.launchers["a"].send_signal(signal.SIGTERM)
         assert [job.exit_code(node) for node in "ab"] == [0, 0]
         parked = [json.loads(file.read_text()) for file in leaver.path.glob("parked-1-*")]

@@ -17,7 +17,7 @@ from typing import Any
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, Range, TxnResult
 from spotsup_trainer.etcd.mirror import MirrorView
-from spotsup_trainer.wire import Ended, Failure, Loss, Notice, Progress, Result, Tombstone, encode
+from spotsup_trainer.wire import Ended, Failure, Loss, Notice, Pause, Pauses, Progress, Result, Tombstone, encode
 
 from provisioners.aws import describe as aws
 from provisioners.aws.settings import AwsSettings
@@ -147,6 +147,7 @@ def _keys_of(called: str) -> dict[str, bytes]:
         "ctl/hint": known.hint,
         "round": known.round,
         "progress": Progress(1, 5, NOW, NOW, loss=0.5, checkpoint_problem="disk full", fraction=0.5, text="half"),
+        "pauses": Pauses(name(1), (Pause(2, NOW - 9, 5.0, 4.0, 0.0, 1.0), Pause(1, NOW, None))),
         f"notice/{name(2)}": Notice(name(2), NOW + 50, NOW - 5, "aws"),
         f"ended/{name(8)}": Ended(name(8), "failure", 1, "no module", 5.0),
         f"ctl/tombstone/{name(6)}": Tombstone(name(6), "lost", 5.0),

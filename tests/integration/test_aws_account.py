@@ -31,6 +31,7 @@ WISH = Wish(
     checkpoints="s3://models/runs",
     permissions=permissions(),
 )
+BUCKET = "models"
 GROUP, STORAGE, DAEMON, NODE = (f"spotsup-test-cluster-{use}" for use in ("nodes", "storage", "daemon", "node"))
 
 
@@ -146,13 +147,20 @@ def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> 
         *("CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress"),
         *("CreateRole", "PutRolePolicy", "CreateInstanceProfile", "AddRoleToInstanceProfile"),
         *("CreateServiceLinkedRole", "CreateFileSystem", "CreateMountTarget"),
+        *("CreateBucket", "PutBucketPublicAccessBlock", "PutLifecycleConfiguration"),
     ):
         server.cloud.fail_next(action, how)
     made(opened(server))
     assert opened(server).missing().steps == ()
     left = server.cloud.ec2.account.left()
-    assert sorted(left)[-6:] == sorted([GROUP, STORAGE, DAEMON, NODE, DAEMON, NODE])
-    for action in ("DeleteMountTarget", "DeleteFileSystem", "DeleteSecurityGroup", "DeleteRole", "DeleteRolePolicy"):
+    assert sorted(left)[-7:] == sorted([BUCKET, GROUP, STORAGE, DAEMON, NODE, DAEMON, NODE])
+    s3 = client(server, "s3")
+    s3.put_object(Bucket=BUCKET, Key="runs/a", Body=b"x")
+    s3.create_multipart_upload(Bucket=BUCKET, Key="runs/b")
+    for action in (
+        *("DeleteMountTarget", "DeleteFileSystem", "DeleteSecurityGroup", "DeleteRole", "DeleteRolePolicy"),
+        *("DeleteObject", "AbortMultipartUpload", "DeleteBucket"),
+    ):
         server.cloud.fail_next(action, how)
     deleted(opened(server))
     assert server.cloud.ec2.account.left() == []
@@ -168,7 +176,7 @@ def test_who_is_interrupted_after_any_step_goes_on(server: Any) -> None:
             break
         account.take(steps[0])
         assert count < 60
-    expected = {DAEMON, NODE, GROUP, STORAGE}
+    expected = {DAEMON, NODE, GROUP, STORAGE, BUCKET}
     assert expected <= set(server.cloud.ec2.account.left())
     for count in itertools.count():
         account = opened(server)
@@ -232,6 +240,9 @@ def test_a_rule_that_someone_added_stays_and_one_that_is_missing_is_made(server:
         "iam:PutRolePolicy",
         "iam:PassRole",
         "elasticfilesystem:CreateFileSystem",
+        "s3:CreateBucket",
+        "s3:TagResource",
+        "s3:PutLifecycleConfiguration",
     ],
 )
 def test_a_missing_permission_is_one_sentence_that_names_the_action(server: Any, action: str) -> None:
@@ -251,10 +262,9 @@ def test_a_file_system_stays_with_its_data_and_is_taken_again(server: Any) -> No
     made(first)
     (system,) = client(server, "efs").describe_file_systems()["FileSystems"]
     _, plan = deleted(opened(server), with_data=False)
-    (left,) = plan.left
-    assert system["FileSystemId"] in left
-    assert "--with-data" in left
-    assert server.cloud.ec2.account.left() == [system["FileSystemId"]]
+    assert [system["FileSystemId"] in plan.left[0], BUCKET in plan.left[1]] == [True, True]
+    assert all("--with-data" in left for left in plan.left)
+    assert server.cloud.ec2.account.left() == [system["FileSystemId"], BUCKET]
     made(opened(server))
     (again,) = client(server, "efs").describe_file_systems()["FileSystems"]
     assert again["FileSystemId"] == system["FileSystemId"]
@@ -320,10 +330,14 @@ POLICY = Path(__file__).resolve().parents[2] / "docs" / "permissions" / "aws-acc
 
 def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) -> None:
     made(opened(server, subnets={}))
+    used, s3 = server.cloud.used(), client(server, "s3")
+    s3.put_object(Bucket=BUCKET, Key="runs/a", Body=b"x")
+    s3.create_multipart_upload(Bucket=BUCKET, Key="runs/b")
+    server.cloud.calls.clear()  # this test's own
     deleted(opened(server))
     statements = json.loads(POLICY.read_text())["Statement"]
     allowed = {name for each in statements for name in each["Action"]}
-    assert allowed == server.cloud.used()
+    assert allowed == used | server.cloud.used()
     # To delete, and to change what is there, only where it has the tag.
     for each in statements:
         for name in each["Action"]:
@@ -335,3 +349,95 @@ def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) ->
                 assert "aws:RequestTag/spotsup-cluster" in json.dumps(each.get("Condition")), name
             if name.startswith("iam:") and "ServiceLinked" not in name:
                 assert "spotsup-" in json.dumps(each["Resource"]), name
+
+
+# -- the bucket for checkpoints --------------------------------------------------------------------------------
+
+
+def test_the_bucket_is_private_and_deletes_uploads_that_never_ended(server: Any) -> None:
+    made(opened(server))
+    s3 = client(server, "s3")
+    tags = {tag["Key"]: tag["Value"] for tag in s3.get_bucket_tagging(Bucket=BUCKET)["TagSet"]}
+    assert tags.items() >= OWNER.tags.items()
+    assert all(s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"].values())
+    (rule,) = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+    assert (rule["Status"], rule["AbortIncompleteMultipartUpload"]) == ("Enabled", {"DaysAfterInitiation": 7})
+    assert "Expiration" not in rule, "no checkpoint ends by itself"
+
+
+def test_a_bucket_is_made_in_the_first_region(server: Any) -> None:
+    wish = replace(WISH, shared_storage=False)
+    made(opened(server, wish, regions=("eu-west-1", "us-east-1"), subnets={}))
+    found = client(server, "s3").get_bucket_location(Bucket=BUCKET)
+    assert found["LocationConstraint"] == "eu-west-1"
+
+
+@pytest.mark.parametrize("tags", [{}, OTHER.tags], ids=["nobody's", "another installation's"])
+def test_a_bucket_that_is_there_is_used_as_it_is_and_stays(server: Any, tags: dict[str, str]) -> None:
+    s3 = client(server, "s3")
+    s3.create_bucket(Bucket=BUCKET)
+    if tags:
+        listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+        s3.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": listed})
+    s3.put_object(Bucket=BUCKET, Key="theirs", Body=b"x")
+    said = made(opened(server))
+    assert not any("bucket" in each for each in said)
+    deleted(opened(server))
+    assert server.cloud.ec2.account.left() == [BUCKET]
+    assert s3.get_object(Bucket=BUCKET, Key="theirs")["Body"].read() == b"x"
+
+
+def test_another_accounts_bucket_is_left_to_it(server: Any) -> None:
+    """Its policy may let the nodes' role in: nobody here can know that."""
+    server.cloud.ec2.account.others_buckets = {BUCKET}
+    assert not any("bucket" in each for each in made(opened(server)))
+
+
+def test_a_name_that_somebody_takes_meanwhile_is_said(server: Any) -> None:
+    account = opened(server)
+    step = next(step for step in account.missing().steps if "make the S3 bucket" in str(step))
+    server.cloud.ec2.account.others_buckets = {BUCKET}
+    with pytest.raises(ProvisionerError, match="someone else has a bucket models, and names are unique"):
+        account.take(step)
+
+
+def test_rules_that_a_person_added_stay_and_what_is_missing_is_set_again(server: Any) -> None:
+    made(opened(server))
+    s3 = client(server, "s3")
+    theirs = {"ID": "mine", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 3}}
+    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]})
+    s3.delete_public_access_block(Bucket=BUCKET)
+    assert made(opened(server)) == [
+        f"block public access to the S3 bucket {BUCKET}",
+        f"let the S3 bucket {BUCKET} delete uploads that never ended",
+    ]
+    rules = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+    assert [rule["ID"] for rule in rules] == ["mine", "spotsup: incomplete uploads"]
+
+
+def test_checkpoints_stay_until_a_person_says_otherwise_and_then_all_versions_go(server: Any) -> None:
+    made(opened(server))
+    s3 = client(server, "s3")
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    for number in range(3):
+        s3.put_object(Bucket=BUCKET, Key="runs/a", Body=str(number).encode())
+    s3.delete_object(Bucket=BUCKET, Key="runs/a")
+    s3.create_multipart_upload(Bucket=BUCKET, Key="runs/b")
+    _, plan = deleted(opened(server), with_data=False)
+    assert any("the S3 bucket models (us-east-1) stays with its data" in each for each in plan.left)
+    assert len(s3.list_object_versions(Bucket=BUCKET)["Versions"]) == 3
+    said, _ = deleted(opened(server))
+    assert any("delete the S3 bucket models with all objects in it" in each for each in said)
+    assert server.cloud.ec2.account.left() == []
+
+
+def test_a_bucket_that_lost_our_tags_after_the_look_is_not_emptied(server: Any) -> None:
+    made(opened(server))
+    s3 = client(server, "s3")
+    s3.put_object(Bucket=BUCKET, Key="runs/a", Body=b"x")
+    account = opened(server)
+    step = next(step for step in account.remaining(with_data=True).steps if "S3 bucket" in str(step))
+    s3.delete_bucket_tagging(Bucket=BUCKET)
+    with pytest.raises(ProvisionerError, match="nothing in it was deleted"):
+        account.take(step)
+    assert s3.get_object(Bucket=BUCKET, Key="runs/a")["Body"].read() == b"x"

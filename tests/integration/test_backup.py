@@ -26,6 +26,7 @@ WORLD = {
     f"{KEYS.world}jobs/job": dump(JOB),
     f"{KEYS.world}nodes/job/job-abcde-1": b"{}",
     f"{KEYS.root}past/job/000001": dump(PastRun(JOB, (), None)),
+    f"{KEYS.root}curves/job/job-abcde": b"{}",
     f"{KEYS.root}events/job/1": dump(Event("1", 1.0, "job", EventKind.SUBMITTED, "submitted")),
     KEYS.progress("job"): encode(Progress(1, 2, 3.0, 3.0)),
     **{f"{KEYS.root}blobs/abc/{number:05d}": bytes([number]) * 500_000 for number in range(4)},

@@ -15,8 +15,9 @@ import pytest
 import torch
 from spotsup_trainer.session import snapshot
 from spotsup_trainer.session.checkpoint import Checkpointer
-from spotsup_trainer.session.checkpoint_dir import CheckpointDir, CheckpointError, Owner, Position, SupersededError
+from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position, SupersededError
 from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.retention import Retention
 from torch import nn
 
 from tests.support.disks import HangingFile
@@ -209,7 +210,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "LATEST").read_text() == "step_100000000"
     assert restored_step(tmp_path) == 100_000_000
     with pytest.raises(ValueError, match="keep is 0"):
-        CheckpointDir(tmp_path, Owner(1, "token"), keep=0)
+        Retention(0)
 
 
 def test_the_same_step_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
 from spotsup_trainer.launcher.data_job import Command, DataJob, ReportedProgress, parse_progress
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
-from spotsup_trainer.rendezvous.membership import Rules
+from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, encode
 
 from bootstrap.archive import Archive

@@ -15,6 +15,7 @@ from spotsup_trainer.etcd.outbox import Outbox
 
 from supervisor.runtime.leader import Leadership
 from tests.support.etcd_server import Cable, cable
+from tests.support.serving import answering
 
 WAIT_S = 20.0
 PHRASE = "open sesame"
@@ -166,3 +167,12 @@ def test_a_key_that_is_not_utf_8_does_no_harm(etcd_endpoint: str) -> None:
             assert [kv.key for kv in etcd.range("/m/").kvs] == ["/m/next", "/m/\\xff\\xfe"]
         finally:
             mirror.close()
+
+
+@pytest.mark.parametrize("words", ["etcdserver: revision of auth store is old", "auth: revision in header is old"])
+def test_a_request_is_repeated_when_users_were_changed_meanwhile_in_each_versions_words(words: str) -> None:
+    refusal = f'{{"error": "{words}", "code": 2, "message": "{words}"}}'
+    answers = [(500, refusal), (500, refusal), (200, '{"header": {"revision": "7"}, "kvs": []}')]
+    with answering(lambda _path, _headers: answers.pop(0)) as url, closing(Etcd([url])) as etcd:
+        assert etcd.get("/a") is None
+    assert not answers

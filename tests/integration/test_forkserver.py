@@ -55,9 +55,12 @@ STUBBORN = "trap '' TERM; echo > '{ready}'; while :; do sleep 0.05; done"
 
 # Each round destroys the process group first, and the model, which holds its last reference, at the end of a function.
 DROPS_ITS_MODEL_LAST = """
+import os
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+os.dup2(2, 1)  # gloo of torch 2.8 prints to stdout, which is the host's
 
 def main():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

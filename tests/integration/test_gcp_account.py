@@ -257,6 +257,79 @@ def test_a_source_that_someone_added_stays_and_what_differs_is_put_right(server:
     assert opened(server).missing().steps == ()
 
 
+# -- a bucket of the installation's own ------------------------------------------------------------------------
+
+OURS = replace(WISH, checkpoints="gs://fresh/runs", shared_storage=False)
+
+
+def test_a_bucket_that_nobody_has_is_made_and_closed_and_nodes_may_write_there(server: Any) -> None:
+    account = opened(server, OURS)
+    assert any("Cloud Storage bills" in step.cost for step in account.missing().steps)
+    said = made(account)
+    assert "make the bucket fresh (us-central1)" in said
+    assert opened(server, OURS).missing().steps == ()
+    bucket = project(server).buckets["fresh"]
+    assert bucket["location"] == "US-CENTRAL1"
+    assert bucket["labels"].items() >= OWNER.tags.items()
+    access = bucket["iamConfiguration"]
+    assert access == {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
+    (rule,) = bucket["lifecycle"]["rule"]
+    assert rule == {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
+    role = f"projects/{PROJECT}/roles/{CHECKPOINTS} serviceAccount:{NODE}"
+    assert [each for each in project(server).members("fresh") if "spotsup" in each] == [role]
+    bucket["iamConfiguration"] = {"publicAccessPrevention": "inherited"}
+    assert made(opened(server, OURS)) == ["close the bucket fresh to the public"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
+def test_a_lost_or_doubled_answer_about_a_bucket_changes_nothing(server: Any, how: str) -> None:
+    for action in ("storage.buckets.get", "storage.buckets.insert", "storage.buckets.setIamPolicy"):
+        server.cloud.fail_next(action, how)
+    made(opened(server, OURS))
+    assert opened(server, OURS).missing().steps == ()
+    for number in range(5):
+        project(server).objects["fresh", f"runs/a b/{number}", "1"] = b"x"
+    for action in ("list", "delete"):
+        server.cloud.fail_next(f"storage.objects.{action}", how)
+    for action in ("list", "delete"):
+        server.cloud.fail_next(f"storage.buckets.{action}", how)
+    deleted(opened(server, OURS))
+    assert (project(server).left(), project(server).objects) == ([], {})
+    assert "fresh" not in project(server).buckets
+
+
+def test_checkpoints_stay_until_a_person_says_otherwise(server: Any) -> None:
+    made(opened(server, OURS))
+    for name in (BUCKET, "fresh"):
+        project(server).objects[name, "runs/a", "1"] = b"x"
+        project(server).objects[name, "runs/a", "2"] = b"y"
+    _, plan = deleted(opened(server, Wish(OWNER)), with_data=False)
+    assert any("the bucket fresh (us-central1) stays with its data" in each for each in plan.left)
+    assert len(project(server).objects) == 4
+    said, _ = deleted(opened(server, Wish(OWNER)))
+    assert said == ["delete the bucket fresh with all objects in it"]
+    assert {bucket for bucket, _, _ in project(server).objects} == {BUCKET}, "a person's own is theirs"
+
+
+def test_a_bucket_that_lost_our_labels_after_the_look_is_not_emptied(server: Any) -> None:
+    made(opened(server, OURS))
+    project(server).objects["fresh", "runs/a", "1"] = b"x"
+    account = opened(server, OURS)
+    step = next(step for step in account.remaining(with_data=True).steps if "bucket" in str(step))
+    project(server).buckets["fresh"]["labels"] = {}
+    with pytest.raises(ProvisionerError, match="nothing in it was deleted"):
+        account.take(step)
+    assert len(project(server).objects) == 1
+
+
+def test_a_bucket_of_another_project_that_does_not_let_us_look_is_one_sentence(server: Any) -> None:
+    project(server).others_buckets = {"fresh"}
+    with pytest.raises(ProvisionerError, match="or gs://fresh is someone else's: names are unique"):
+        made(opened(server, OURS))
+    assert changes(server) == []
+
+
 def test_a_second_bucket_is_added_and_both_lose_the_binding_at_the_end(server: Any) -> None:
     made(opened(server))
     project(server).add_bucket("more")
@@ -304,6 +377,11 @@ FOR_PEOPLE = {"serviceusage.services.use"}
 def everything(server: Any) -> None:
     """Each call that may be made: twice, for what is deleted is restored, and what differs is put right."""
     opened(server).whose()
+    made(opened(server, OURS))
+    project(server).buckets["fresh"]["iamConfiguration"] = {}
+    made(opened(server, OURS))
+    project(server).objects["fresh", "runs/a", "1"] = b"x"
+    deleted(opened(server))
     for _ in range(2):
         made(opened(server))
         (ours,) = [each for each in server.cloud.compute.firewalls if each["name"] == SSH]
@@ -400,7 +478,7 @@ def test_a_listing_without_end_is_given_up(server: Any) -> None:
 
 def test_a_bucket_that_is_gone_does_not_hold_up_the_end(server: Any) -> None:
     made(opened(server))
-    del project(server).policies[BUCKET]
+    del project(server).policies[BUCKET], project(server).buckets[BUCKET]
     deleted(opened(server))
     assert project(server).left() == []
 
@@ -415,7 +493,6 @@ def test_a_bucket_that_is_gone_does_not_hold_up_the_end(server: Any) -> None:
         ({}, {"regions": ("us-nowhere1",)}, "us-nowhere1"),
         ({}, {"subnetworks": {"us-central1": "gpu"}}, "set gcp.network to the network of gcp.subnetworks"),
         ({}, {"network": "projects/other/global/networks/default"}, "is another project's"),
-        ({"checkpoints": "gs://not-there"}, {}, "there is no bucket gs://not-there"),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_is_one_sentence(

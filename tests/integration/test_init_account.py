@@ -203,11 +203,15 @@ def test_a_host_gets_a_role_and_the_configuration_the_ids(tmp_path: Path) -> Non
             spotsupd init --cluster vision {AWS} {account} --yes
             echo == destroy
             spotsupd destroy --config /etc/spotsup/spotsupd.toml --yes
+            echo == data
+            spotsupd destroy --config /etc/spotsup/spotsupd.toml --yes --with-data
             """,
             tmp_path,
         )
         left = server.cloud.ec2.account.left()
-    first, second, gone = re.split(r"== \w+\n", said)
+    first, second, kept, gone = re.split(r"== \w+\n", said)
+    assert "done: make the S3 bucket models (us-east-1)" in first
+    assert "the S3 bucket models (us-east-1) stays with its data" in kept
     assert f"done: make the IAM role {DAEMON}" in first
     assert 'instance_profile = "spotsup-vision-node"' in first
     assert re.search(r'us-east-1 = \["sg-[0-9a-f]+"\]', first)

@@ -12,6 +12,7 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, encode
 
 from provisioners.base import Market, Offer
+from supervisor.curve import Point, Seen, begun
 from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
 from supervisor.journal.codec import dump, load
 from supervisor.journal.journal import BLOB_CHUNK_BYTES, Journal, Reading
@@ -183,6 +184,9 @@ def test_a_name_is_used_again_and_the_old_run_is_kept_under_its_number(
         etcd.put(f"{KEYS.logs('job', node)}00000001", b"output")
     until(lambda: "job" in journal.read().jobs and journal.read().jobs["job"].hint is not None)
     runs = ["abcde", "newer", "third", "fourt", "fifth", "sixth", "seven"]
+    of_first = replace(JOB, uid="abcde", run=1)
+    curve = begun(Seen(Point(1.0, 1, 32, 0, 0.5, 2, 0.1), 1, 1.0))
+    assert journal.put_curve(of_first, curve, leader.guard())
     for run, uid in enumerate(runs[1:], 2):
         present = journal.read().jobs["job"]
         record, event = replace(JOB, uid=uid, run=run), replace(EVENT, id=f"job-{uid}-000001")
@@ -190,6 +194,7 @@ def test_a_name_is_used_again_and_the_old_run_is_kept_under_its_number(
         assert not journal.create_job(record, event, present), "the record has changed"
         until(lambda uid=uid: journal.read().jobs["job"].record.uid == uid)
         assert journal.read().jobs["job"].hint is None
+        assert journal.curve(of_first) == (curve if run <= KEPT_RUNS + 1 else None), "as long as its run is kept"
         logs = {chunk.node for chunk in journal.logs("job").chunks}
         assert logs == ({"job-abcde-1", "job-newer-1"} if run == 2 else {"job-newer-1"} if run == 3 else set())
     kept = runs[-1 - KEPT_RUNS : -1]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
-from spotsup_trainer.rendezvous.membership import Broken, Rules, Wait, Yield, standing
+from spotsup_trainer.rendezvous.membership import Broken, Wait, Yield, standing
+from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, Tombstone, encode
 

@@ -17,7 +17,7 @@ from cryptography import x509
 from spotsup_trainer.etcd.access import EtcdAccess, read_access
 from spotsup_trainer.etcd.trust import adopt
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
-from spotsup_trainer.rendezvous.membership import Rules
+from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.wire import CaBundle, Hint, encode
 
 from supervisor.journal.ca_rotation import begin, rotation_of, sign

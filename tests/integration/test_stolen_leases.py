@@ -137,6 +137,41 @@ def test_a_leader_that_was_cut_off_and_whose_lease_somebody_kept_steps_down_when
     assert second.leading
 
 
+def test_a_leader_that_reads_and_cannot_write_is_followed_by_one_that_leads_once_it_does_not_any_more(
+    secured: SecuredEtcd, stack: ExitStack
+) -> None:
+    root = client(secured, stack, thief=False)
+
+    def allow(kind: str) -> None:
+        permission = {"permType": kind, "key": _b64(LEADER)}
+        root.call("/v3/auth/role/grant", {"name": "mute", "perm": permission})
+
+    root.call("/v3/auth/role/add", {"name": "mute"})
+    root.call("/v3/auth/user/add", {"name": "mute", "password": "mute"})
+    root.call("/v3/auth/user/grant", {"user": "mute", "role": "mute"})
+    allow("READWRITE")
+    first = Leadership(stack.enter_context(closing(secured.client("mute", "mute"))), LEADER, "first", TTL_S)
+    second = Leadership(client(secured, stack, thief=False), LEADER, "second", TTL_S)
+    first.start()
+    until(lambda: first.leading)
+    second.start()
+    stack.callback(second.stop)
+    stack.callback(first.stop)
+    both = []
+    allow("READ")
+    muted_at = time.monotonic()
+    while not second.lease_valid():
+        assert time.monotonic() < muted_at + 60.0
+        if time.monotonic() < muted_at + 2 * TTL_S:
+            assert first.lease_valid(), "what it has decided it carries out"
+        time.sleep(0.001)
+    for _ in range(500):
+        both.append(first.lease_valid() and second.lease_valid())
+        time.sleep(0.001)
+    assert not any(both)
+    assert not first.leading
+
+
 def test_who_also_ends_the_leases_of_standbys_does_not_keep_them_from_leading(
     secured: SecuredEtcd, stack: ExitStack
 ) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from bootstrap.connect import Target
-from bootstrap.tunnel import LOCAL_CONNECT_S, MAX_CONNECTIONS, Forward, Tunnel
+from bootstrap.tunnel import LOCAL_CONNECT_S, MAX_CONNECTIONS, UNANSWERED_S, Forward, Tunnel
 from provisioners.base import Instance
 from tests.support.etcd_server import cable
 from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running
@@ -27,8 +30,8 @@ def target(local_cloud: LocalCloud) -> Target:
 
 
 @contextmanager
-def opened(target: Target, *forwards: Forward) -> Iterator[Tunnel]:
-    made = Tunnel(target, "n1", forwards, time.monotonic, lambda _: None)
+def opened(target: Target, *forwards: Forward, unanswered_s: float = UNANSWERED_S) -> Iterator[Tunnel]:
+    made = Tunnel(target, "n1", forwards, time.monotonic, lambda _: None, unanswered_s)
     made.start()
     try:
         yield made
@@ -143,6 +146,46 @@ def test_a_connection_that_breaks_is_made_again_on_the_same_port(target: Target)
             wire.repair()
             eventually("the tunnel again", lambda: carries(port))
             assert not tunnel.problem()
+
+
+def test_a_connection_that_passes_nothing_on_is_made_again_although_its_other_end_acknowledges_all(
+    target: Target,
+) -> None:
+    """TCP finds nothing wrong with it: a middlebox that hangs, or an sshd."""
+    (port,) = free_ports(1)
+    with echo() as here, cable(f"http://{target.host}:{target.port}") as wire:
+        through = replace(target, host="127.0.0.1", port=int(wire.endpoint.rpartition(":")[2]))
+        with opened(through, Forward(port, "127.0.0.1", here), unanswered_s=2.0) as tunnel:
+            eventually("the tunnel", lambda: carries(port))
+            wire.hang()
+            eventually("that to be noticed", lambda: "answers nothing" in tunnel.problem())
+            assert tunnel.problem(60.0)
+            wire.repair()
+            eventually("the tunnel again", lambda: not tunnel.problem() and carries(port))
+            assert "again just now" in tunnel.problem(60.0)
+
+
+def test_the_port_of_an_sshd_that_hangs_itself_is_taken_from_it(target: Target) -> None:
+    (port,) = free_ports(1)
+    with echo() as here, opened(target, Forward(port, "127.0.0.1", here), unanswered_s=2.0) as tunnel:
+        eventually("the tunnel", lambda: carries(port))
+        (session,) = listeners(port)
+        os.kill(session, signal.SIGSTOP)  # it takes no SIGTERM either
+        eventually("that to be noticed", lambda: bool(tunnel.problem()))
+        eventually("the tunnel again", lambda: not tunnel.problem() and carries(port))
+        assert session not in listeners(port)
+
+
+def listeners(port: int) -> list[int]:
+    """The processes that listen on a port of 127.0.0.1."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == f"0100007F:{port:04X}" and row[3] == "0A"}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):
+            if any(str(each.readlink()) in sockets for each in folder.iterdir()):
+                found.append(int(folder.parent.name))
+    return found
 
 
 def test_another_daemon_takes_the_port_of_one_that_was_cut_off_without_a_word(target: Target) -> None:

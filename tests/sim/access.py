@@ -43,7 +43,7 @@ class AccessCheck:
         if (self._barred_s or self._left_s) and self._can_mend():
             self._barred_s = {node: seconds + passed_s for node, seconds in self._barred_s.items()}
             self._left_s = {user: seconds + passed_s for user, seconds in self._left_s.items()}
-        if self._seen != (seen := (etcd.revision, etcd.accounts.version)) or self._barred_s:
+        if self._seen != (seen := (etcd.mirrored_revision, etcd.accounts.version)) or self._barred_s:
             self._seen = seen
             self._barred_s = {node: self._barred_s.get(node, 0.0) for node in self._barred(jobs)}
             self._left_s = {user: self._left_s.get(user, 0.0) for user in self._left(jobs)}
@@ -58,7 +58,7 @@ class AccessCheck:
     def _can_mend(self) -> bool:
         """Whether etcd is up, and a daemon leads that reads what is in it."""
         world = self._world
-        if world.etcd.down or world.no_daemon_acts:
+        if world.etcd.down or world.etcd.full or world.no_daemon_acts:
             return False
         return any(d.runs and d.leader.leading and d.client.view().live for d in world.daemons)
 

@@ -28,6 +28,8 @@ SEEN_S = 5.0
 # For so long a machine is silent before each daemon knows; machines that fall silent within so long do so together.
 KNOWN_SILENT_S = 20.0
 TOGETHER_S = 40.0
+# A daemon counts from the launch of a machine, by its own clock.
+FEW_SLACK_S = 20.0
 # A machine that has proved for so long that its steps advance has been asked.
 PROVEN_S = 90.0
 
@@ -55,12 +57,15 @@ class Causes:
         # Nodes whose GPUs were called unhealthy at once, although they are not; and those of them that were taken.
         self.doubts: list[tuple[float, frozenset[str]]] = []
         self._taken_in_doubt: set[str] = set()
+        # By job's task id: since when fewer of its machines than it needs to train are there.
+        self._few_since: dict[str, float] = {}
         world.hooks.step.append(self._note_silences)
         world.hooks.listing.append(self._note_listing)
 
     def check(self, before: JobView | None, job: JobView) -> str:
         """What is wrong with how a job's records changed, or nothing."""
         self._remember()
+        self._note_few(job)
         wrong = self._check_blame(job) if self._world.clock.now() - self.rolled_back_at > SETTLE_S else ""
         if wrong or before is None or before.record.uid != job.record.uid:
             return wrong
@@ -102,8 +107,11 @@ class Causes:
     # -- P4 ------------------------------------------------------------------------------------------------
 
     def _may_take(self, before: JobView, job: JobView, node: NodeRecord) -> bool:
-        """A notice, the provider's evidence, a user's command, or an exhausted suspicion."""
+        """A notice, the provider's evidence, a user's command, an exhausted suspicion, or too few to train for long."""
         record, machine = job.record, self._machines.get(node.id)
+        few_s = self._world.clock.now() - self._few_since.get(record.task_id, NEVER)
+        if few_s >= self._world.rules.gang_timeout_s - FEW_SLACK_S:
+            return True
         if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
             return True
         if (
@@ -131,6 +139,14 @@ class Causes:
         return (
             self._was_silent(machine) and not self._is_one_of_many(before, machine) and not self._proves_life(machine)
         )
+
+    def _note_few(self, job: JobView) -> None:
+        """Since when fewer machines than the job needs are there and stay."""
+        present = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and n.instance_id and not n.doomed]
+        if len(present) >= job.record.min_nodes:
+            self._few_since.pop(job.record.task_id, None)
+        else:
+            self._few_since.setdefault(job.record.task_id, self._world.clock.now())
 
     def _is_one_of_many(self, before: JobView, machine: Machine) -> bool:
         """Whether so many fell silent with it that it is the network's silence. Those that a daemon may not have seen
@@ -273,7 +289,7 @@ class Causes:
         if self._silent_at.get(machine.instance.id, -NEVER) > machine.ends_at - needed_s:
             return False
         return (
-            not self._world.etcd.down
+            not (self._world.etcd.down or self._world.etcd.full)
             and machine.ends_at - self._world.etcd.up_since > needed_s
             and self._world.clock.now() >= machine.ends_at
         )

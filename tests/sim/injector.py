@@ -16,9 +16,11 @@ from supervisor.simulation.nodes import LEASE_S
 from supervisor.simulation.training import OUTLIVE_S, Training
 from supervisor.simulation.world import World
 from tests.sim.access import AccessFaults
+from tests.sim.etcd_faults import EtcdFaults
 from tests.sim.harsh import Harsh
 from tests.sim.promises import Promises, jobs_of
 from tests.sim.scenario import Injection, Scenario, Submission
+from tests.sim.tunnel_faults import TunnelFaults
 from tests.sim.users import Users
 
 SPACIOUS = 64
@@ -42,6 +44,8 @@ class Injector:
         self._users = users
         self._harsh = Harsh(world, lambda daemon: self._kill(daemon, 0.5), self._submit_if_few)
         self._access = AccessFaults(world, self._restore, self._ensure_daemon)
+        self._etcd = EtcdFaults(world, self._kill, self._etcd_up, self._ensure_daemon)
+        self._tunnels = TunnelFaults(world)
         # Take effect at the next boundary, and at the next launch.
         self._pending_hang: Injection | None = None
         self._pending_handover = False
@@ -60,9 +64,11 @@ class Injector:
         world.cloud.price_factor, world.cloud.unpriced = 1.0, frozenset()
         world.cloud.disk_leak_rate = 0.0
         for machine in world.cloud.machines.values():
-            machine.cut = False
+            machine.cut, machine.ssh = False, "well"
         self._harsh.stop()
         self._access.stop()
+        self._etcd.stop()
+        self._tunnels.stop()
         for training in world.nodes.trainings.values():
             training.stop_faults()
         for agent in world.nodes.agents.values():
@@ -93,14 +99,18 @@ class Injector:
             self._on_network(injection, machine)
             self._on_gpus(injection, machine.instance.node)
             self._harsh.on_machine(injection, machine)
+            self._etcd.on_machine(injection, machine)
+            self._tunnels.on_machine(injection, machine)
         if daemons:
             leading = [daemon for daemon in daemons if daemon.leader.leading]
             daemon = (leading if leading and injection.number % 4 else daemons)[0]
             self._on_daemon(injection, daemon)
             self._harsh.on_daemon(injection, daemon)
+            self._etcd.on_daemon(injection, daemon)
         self._on_world(injection)
         self._harsh.on_world(injection)
         self._access.on_world(injection)
+        self._etcd.on_world(injection)
         self._on_account(injection)
         self._on_user(injection)
 

@@ -90,8 +90,8 @@ class Promises:
             raise Violation(f"P10: {self._unfenced[0]}")
         if self._world.cloud.wronged:
             raise Violation(f"ownership: {self._world.cloud.wronged[0]} of another installation was ended or removed")
-        if self._world.etcd.revision != self._revision:
-            self._revision = self._world.etcd.revision
+        if self._world.etcd.mirrored_revision != self._revision:
+            self._revision = self._world.etcd.mirrored_revision
             self._check_records()
             self._check_ownership()
         self._check_leaks()
@@ -228,8 +228,15 @@ class Promises:
             raise Violation(f"P3: ${spent:.2f} per hour, and ${limit:.2f} are allowed")
 
     def _check_place(self, job: JobView) -> None:
-        """P8: a job's nodes share one zone, or one region where it says so."""
-        zones = {node.offer.zone for node in job.nodes.values() if node.state in COUNTED_NODE_STATES}
+        """P8: those of a job's nodes that stay share one zone, or one region where it says so; so do those of a
+        round."""
+        counted = {node.id: node.offer.zone for node in job.nodes.values() if node.state in COUNTED_NODE_STATES}
+        zones = {zone for node, zone in counted.items() if not job.nodes[node].doomed}
+        trains = {job.nodes[node].offer.zone for node in job.round.nodes() if node in job.nodes} if job.round else set()
+        if len(trains) > 1 and job.record.spec.placement.spread == "zone":
+            raise Violation(
+                f"P8: round {job.round.number if job.round else 0} of {job.record.name} is in {sorted(trains)}"
+            )
         if len(zones) > 1 and job.record.spec.placement.spread == "zone":
             raise Violation(f"P8: {job.record.name} is in {sorted(zones)}")
 

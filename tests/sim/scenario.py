@@ -92,6 +92,22 @@ ACCESS_WEIGHTS = {
     "users' reply lost": 3,
     "writes about users lost": 2,
 }
+# What happens to etcd itself, and to leases: half of the scenarios have some.
+ETCD_WEIGHTS = {
+    "etcd elects": 4,
+    "etcd full": 2,
+    "agent's lease revoked": 4,
+    "dead agent's lease renewed": 2,
+    "daemon's lease revoked": 4,
+    "dead leader's lease renewed": 3,
+}
+# What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
+TUNNEL_WEIGHTS = {
+    "tunnels lost": 4,
+    "tunnels lost unnoticed": 4,
+    "tunnels half-open": 4,
+    "sshd keeps the port": 3,
+}
 # The highest rate of each kind of fault.
 MAX_RATES: dict[str, float] = {
     "transient": 0.3,
@@ -165,6 +181,8 @@ class Scenario:
     reaction_s: float = 0.3
     # How far each daemon's clock may be off, for as long as the daemon lives.
     max_clock_error_s: float = 0.0
+    # Nodes reach etcd through the daemons' tunnels alone.
+    by_ssh: bool = False
 
 
 def draw(seed: int, hours: float = HOURS) -> Scenario:
@@ -192,30 +210,32 @@ def draw_long(seed: int) -> Scenario:
 
 
 def _with_extras(scenario: Scenario) -> Scenario:
-    return _with_access(_with_harsh(_with_limits(scenario)))
+    scenario = _with_limits(scenario)
+    scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
+    scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
+    scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
+    if random.Random(f"by ssh {scenario.seed}").random() < 1 / 3:
+        scenario = with_tunnels(scenario)
+    return scenario
 
 
-def _with_access(scenario: Scenario) -> Scenario:
-    """Drawn apart, as limits are; mostly soon after another fault."""
-    rng = random.Random(f"access {scenario.seed}")
-    if rng.random() < 0.5:
+def with_tunnels(scenario: Scenario) -> Scenario:
+    """The same where nodes have no route to etcd, with faults of tunnels."""
+    return replace(_with_some(scenario, "tunnels", TUNNEL_WEIGHTS, [2, 4], share=1.0), by_ssh=True)
+
+
+def _with_some(
+    scenario: Scenario, name: str, relative: Mapping[str, int], each: Sequence[int], share: float = 0.5
+) -> Scenario:
+    """Half of the scenarios have these faults, too, mostly soon after another fault. Drawn apart: the rest of a seed's
+    scenario is as it was. `each`: one for so many others."""
+    rng = random.Random(f"{name} {scenario.seed}")
+    if rng.random() < 1.0 - share:
         return scenario
-    count = max(2, len(scenario.injections) // rng.choice([4, 8]))
+    count = max(2, len(scenario.injections) // rng.choice(each))
     near = [rng.choice(scenario.injections).at + rng.expovariate(1 / 60.0) for _ in range(count)]
     times = sorted(round(at, 3) for at in near if at < scenario.hours * 3600)
-    injections = sorted([*scenario.injections, *_injections(rng, times, ACCESS_WEIGHTS)], key=lambda each: each.at)
-    return replace(scenario, injections=tuple(injections))
-
-
-def _with_harsh(scenario: Scenario) -> Scenario:
-    """Some scenarios have harsher faults, too, mostly soon after another fault. Drawn apart, as limits are."""
-    rng = random.Random(f"harsh {scenario.seed}")
-    if rng.random() < 0.5:
-        return scenario
-    count = max(2, len(scenario.injections) // rng.choice([3, 6, 12]))
-    near = [rng.choice(scenario.injections).at + rng.expovariate(1 / 60.0) for _ in range(count)]
-    times = sorted(round(at, 3) for at in near if at < scenario.hours * 3600)
-    injections = sorted([*scenario.injections, *_injections(rng, times, HARSH_WEIGHTS)], key=lambda each: each.at)
+    injections = sorted([*scenario.injections, *_injections(rng, times, relative)], key=lambda each: each.at)
     return replace(scenario, injections=tuple(injections))
 
 

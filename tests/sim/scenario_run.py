@@ -30,7 +30,8 @@ class ScenarioRun:
 
     def __init__(self, scenario: Scenario, mutate: Callable[[World], None] = lambda _: None) -> None:
         self.scenario = scenario
-        self.world = World(scenario.seed, FaultRates(), scenario.rules, max_clock_error_s=scenario.max_clock_error_s)
+        error_s, by_ssh = scenario.max_clock_error_s, scenario.by_ssh
+        self.world = World(scenario.seed, FaultRates(), scenario.rules, max_clock_error_s=error_s, by_ssh=by_ssh)
         world = self.world
         world.busy_tick_s, world.idle_tick_s, world.bootstrap_s = 1.0, 60.0, 15.0
         world.nodes.progress_every_s, world.nodes.checkpoint_s = 300.0, 120.0

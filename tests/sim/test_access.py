@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.model import EventKind, JobState
-from supervisor.simulation.etcd import CLUSTER, NodeClient
+from supervisor.simulation.etcd import CLUSTER
+from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.world import World
 from tests.sim.access import AccessFaults, user_of
 from tests.sim.harness import alive, empty_world, in_state, record, service, submit, training_world

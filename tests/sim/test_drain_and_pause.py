@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from spotsup_trainer.rendezvous.membership import Rules, View, Wait, Yield, next_round, standing
+from spotsup_trainer.rendezvous.membership import Wait, Yield, next_round, standing
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Hint, Member, Round, RoundMember
 
 from provisioners.base import EndCause
@@ -142,8 +143,10 @@ def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> Non
 def test_a_pause_that_is_resumed_at_once_keeps_the_machines() -> None:
     world = training_world()
     machines = set(world.cloud.machines)
+    world.nodes.trainings["job"].save_in(3.0)
     at_once(world).pause("job")
-    world.run(0.25)
+    world.run(1.0)
+    assert sentence(world) == "pausing: waiting for a checkpoint of 3 nodes"
     at_once(world).resume("job")
     world.run(30.0)
     assert settled(world)

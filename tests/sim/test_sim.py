@@ -12,7 +12,7 @@ import pytest
 from tests.sim.crashes import SCENARIOS, enumerate_crashes
 from tests.sim.mutants import ROOT
 from tests.sim.run import explain, quiet, run_scenario
-from tests.sim.scenario import ACCESS_WEIGHTS, HARSH_WEIGHTS, draw
+from tests.sim.scenario import ACCESS_WEIGHTS, ETCD_WEIGHTS, HARSH_WEIGHTS, draw
 
 HOURS = 2.0
 SEEDS = 100
@@ -52,7 +52,7 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS))
+@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS))
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str) -> None:
     for seed in (1, 7):
         scenario = draw(seed, HOURS)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.rendezvous.membership import Rules, Stay, View, standing
+from spotsup_trainer.rendezvous.membership import Stay, standing
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Round
 
 from provisioners.base import EndCause

@@ -17,7 +17,7 @@ from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.etcd import no_delay
+from supervisor.simulation.etcd_clients import no_delay
 from supervisor.simulation.training import Training
 from supervisor.simulation.world import World
 from tests.sim.promises import Violation, jobs_of
@@ -252,9 +252,9 @@ class Users:
 
     def check(self) -> None:
         """P6: nothing acknowledged is lost. P5: a job fails only by failures of its own."""
-        if self._world.etcd.revision == self._seen:
+        if self._world.etcd.mirrored_revision == self._seen:
             return
-        self._seen = self._world.etcd.revision
+        self._seen = self._world.etcd.mirrored_revision
         jobs = jobs_of(self._world)
         for name, expected in self._expected.items():
             job = jobs.get(name)

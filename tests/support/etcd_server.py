@@ -81,6 +81,10 @@ class EtcdServer:
             self._process.wait()
             self._process = None
 
+    def program(self, path: Path) -> None:
+        """Be another etcd from the next start on."""
+        self._command[0] = str(path)
+
     def empty(self) -> None:
         """Lose all data. Only while it is dead."""
         assert self._process is None

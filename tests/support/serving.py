@@ -30,7 +30,7 @@ def serving(server: Server) -> Iterator[Server]:
 def answering(
     answer: Callable[[str, Message], tuple[int, str]], *, headers: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """The URL of an HTTP server that answers GET and PUT as `answer` says of a path and the request's headers."""
+    """The URL of an HTTP server that answers GET, PUT and POST as `answer` says of a path and the request's headers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -41,7 +41,7 @@ def answering(
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_PUT = do_HEAD = do_GET  # noqa: N815 - http.server finds it by this name
+        do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815 - http.server finds it by this name
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""

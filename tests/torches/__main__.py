@@ -2,6 +2,7 @@
 
     make test-torch                    all of them, one after the other: several GB each, removed afterwards
     make test-torch VERSIONS=2.6,2.15  these alone
+    make test-torch VERSIONS=2.8@3.9   launcher, rendezvous and an example with another interpreter than ours
     make test-torch KEEP=1             the environments stay in .tools/torch
 
 An environment has torch and its dependencies; all else is .venv's, which its path ends with. Nothing stays in uv's
@@ -18,11 +19,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bootstrap.environment.torch import TORCH_MIN
+from tests.support.interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".tools" / "torch"
@@ -34,9 +37,22 @@ TESTS = (
     ),
     *(
         f"tests/integration/test_{name}.py"
-        for name in ("session", "checkpoint", "staging", "forkserver", "sampler", "parallel")
+        for name in (
+            "session",
+            "session_data",
+            "session_gradients",
+            "session_in_jobs",
+            "wrapped",
+            "checkpoint",
+            "staging",
+            "forkserver",
+            "sampler",
+            "parallel",
+        )
     ),
 )
+# Those in which all that torch does is done by programs that tests start as nodes do, with any interpreter.
+TESTS_OF_NODES = tuple(f"tests/e2e/test_{name}.py" for name in ("launcher", "rendezvous", "char_example"))
 # An environment has 5 GB, and as much again while it is unpacked.
 MIN_FREE_GB = 12
 INSTALL_TIMEOUT_S = 3600.0
@@ -89,7 +105,8 @@ def failures(output: str) -> tuple[str, ...]:
 
 
 def run(version: str, *, keep: bool) -> Result:
-    """Install one version, run the tests on it, and remove it again."""
+    """Install one version, such as "2.8", or "2.8@3.9" for another interpreter than ours, run the tests on it, and
+    remove it again."""
     began, folder = time.monotonic(), FOLDER / version
     python = folder / "bin" / "python"
     date = time.strftime("%Y-%m-%d")
@@ -97,21 +114,24 @@ def run(version: str, *, keep: bool) -> Result:
         reason = "" if python.exists() else _install(version, folder)
         if reason:
             return Result(version, "", "", 0, 0, 0, round(time.monotonic() - began, 1), date, reason)
-        told = _output(
+        printed = _output(
             [str(python), "-c", "import platform, torch; print(torch.__version__, platform.python_version())"]
         )
-        torch, _, interpreter = told.strip().partition(" ")
-        print(f"torch {torch}, Python {interpreter}: {len(TESTS)} files of tests", flush=True)
+        torch, _, found_python = printed.strip().partition(" ")
+        other = "@" in version
+        tests = TESTS_OF_NODES if other else TESTS
+        print(f"torch {torch}, Python {found_python}: {len(tests)} files of tests", flush=True)
         # A warning of a torch of last year is no error of ours.
-        command = [str(python), "-m", "pytest", "-q", "-n", "2", "-m", "", "-o", "filterwarnings=default", *TESTS]
-        output = _output(command)
+        command = [sys.executable if other else str(python), "-m", "pytest", "-q", "-n", "2", "-m", ""]
+        command += ["-o", "filterwarnings=default", *tests]
+        output = _output(command, {"SPOTSUP_TEST_NODE_PYTHON": str(python)} if other else {})
         (ROOT / "build").mkdir(exist_ok=True)
         (ROOT / "build" / f"test-torch-{version}.log").write_text(output)
         found = counts(output)
         return Result(
             version,
             torch,
-            interpreter,
+            found_python,
             found["passed"],
             found["failed"],
             found["skipped"],
@@ -136,9 +156,17 @@ def _install(version: str, folder: Path) -> str:
     uv = str(Path(sys.executable).with_name("uv"))
     # In uv's cache all versions together would stay, 50 GB; it unpacks below TMPDIR, from where it moves.
     environ = {**os.environ, "UV_NO_CACHE": "1", "TMPDIR": str(FOLDER)}
+    torch, _, other = version.partition("@")
+    base = str(interpreter(other)) if other else sys.executable
+    python = str(folder / "bin" / "python")
+    # torchrun finds our backend only in an installed distribution.
+    trainer = (
+        [[uv, "pip", "install", "--quiet", "--python", python, "--no-deps", str(ROOT / "trainer")]] if other else []
+    )
     for command in (
-        [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-        [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), f"torch=={version}.*", "numpy"],
+        [uv, "venv", "--quiet", "--clear", "--python", base, str(folder)],
+        [uv, "pip", "install", "--quiet", "--python", python, f"torch=={torch}.*", "numpy"],
+        *trainer,
     ):
         done = subprocess.run(
             command,
@@ -151,14 +179,16 @@ def _install(version: str, folder: Path) -> str:
         )
         if done.returncode != 0:
             return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "uv failed"
+    if other:
+        return ""
     (site,) = folder.glob("lib/python*/site-packages")
     (own,) = (ROOT / ".venv").glob("lib/python*/site-packages")
     (site / "development.pth").write_text(f"import site; site.addsitedir({str(own)!r})\n")
     return ""
 
 
-def _output(command: Sequence[str]) -> str:
-    env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"}
+def _output(command: Sequence[str], environ: Mapping[str, str] = MappingProxyType({})) -> str:
+    env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", **environ}
     done = subprocess.run(
         command,
         cwd=ROOT,

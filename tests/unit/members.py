@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from spotsup_trainer.rendezvous.membership import Close, Rules, View, next_round
+from spotsup_trainer.rendezvous.membership import Close, next_round
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Failure, Hint, Member, MemberState, Round, RoundMember
 
 LONG_AFTER = 1e6

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from provisioners.account import Clock, NotYetError, Plan, Said, Wish, carry_out
 from provisioners.aws.account import plan as aws
-from provisioners.aws.account.plan import Delete, Facts, FoundFileSystem, FoundGroup, FoundProfile, FoundRole
+from provisioners.aws.account.plan import (
+    Delete,
+    Facts,
+    FoundBucket,
+    FoundFileSystem,
+    FoundGroup,
+    FoundProfile,
+    FoundRole,
+)
 from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Owner, ProvisionerError
@@ -132,6 +140,7 @@ def whole(needed: Wanted = WANTED) -> Facts:
             )
             for each in needed.file_systems
         ),
+        buckets=tuple(FoundBucket(each.region, each.name, OWNER, closed=True, aborts=True) for each in needed.buckets),
     )
 
 
@@ -159,6 +168,9 @@ def test_what_others_need_comes_first_and_what_costs_money_last() -> None:
                 ("put the role", " into its instance profile"),
             )
         ),
+        "make the S3 bucket models (us-east-1)",
+        "block public access to the S3 bucket models",
+        "let the S3 bucket models delete uploads that never ended",
         f"make the EFS file system {CALLED['storage']} (us-east-1)",
         f"make a mount target of {CALLED['storage']} in subnet-a (us-east-1)",
         f"make a mount target of {CALLED['storage']} in subnet-b (us-east-1)",
@@ -184,7 +196,7 @@ def test_what_uses_something_is_deleted_before_it() -> None:
     steps = aws.remaining(whole(), OWNER, with_data=True).steps
     kinds = [step.kind for step in steps if isinstance(step, Delete)]
     assert kinds == [
-        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.GROUP, aws.GROUP),
+        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.BUCKET, aws.GROUP, aws.GROUP),
         *(aws.MEMBER, aws.PROFILE, aws.MEMBER, aws.PROFILE),
         *(aws.POLICY_KIND, aws.ROLE, aws.POLICY_KIND, aws.ROLE),
     ]
@@ -195,21 +207,25 @@ def test_what_uses_something_is_deleted_before_it() -> None:
 @given(st.sets(st.integers(0, 6)), st.booleans())
 def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
     facts = whole()
-    things: list[Any] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems]
+    things: list[Any] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems, *facts.buckets]
     mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
     given = Facts(
         tuple(each for each in mixed if isinstance(each, FoundGroup)),
         tuple(each for each in mixed if isinstance(each, FoundRole)),
         tuple(each for each in mixed if isinstance(each, FoundProfile)),
         tuple(each for each in mixed if isinstance(each, FoundFileSystem)),
+        buckets=tuple(each for each in mixed if isinstance(each, FoundBucket)),
     )
     plan = aws.remaining(given, OWNER, with_data=with_data)
-    ids = {getattr(each, "id", each.name) for each in mixed if each.owner == OTHER}
     kinds = {FoundGroup: aws.GROUP, FoundRole: aws.ROLE, FoundProfile: aws.PROFILE, FoundFileSystem: aws.FILE_SYSTEM}
+    kinds |= {FoundBucket: aws.BUCKET}
     theirs = {(kinds[type(each)], getattr(each, "id", each.name)) for each in mixed if each.owner == OTHER}
     assert not theirs & {(step.kind, step.id) for step in plan.steps if isinstance(step, Delete)}
+    # A bucket of a person's own is used as it is.
+    theirs = {(kind, name) for kind, name in theirs if kind != aws.BUCKET}
     assert len([each for each in plan.left if "does not have this installation's tags" in each]) == len(theirs)
-    assert bool(aws.missing(WANTED, given, OWNER).problems) is bool(ids)
+    found = aws.missing(WANTED, given, OWNER)
+    assert (bool(found.problems), found.steps) == (bool(theirs), ())
 
 
 def test_the_names_fit_what_iam_takes() -> None:
@@ -238,6 +254,7 @@ def whole_project() -> gcp.Facts:
         tuple(gcp.FoundAccount(each.email, OWNER) for each in needed.accounts),
         frozenset(needed.bindings),
         tuple(gcp.FoundFileSystem(each.region, each.zone, each.name, OWNER) for each in needed.file_systems),
+        tuple(gcp.FoundBucket(each.region, each.name, OWNER, closed=True) for each in needed.buckets),
     )
 
 
@@ -253,18 +270,21 @@ def test_a_role_is_taken_from_an_account_before_either_goes() -> None:
     assert {*kinds} == {"binding", gcp.ACCOUNT, gcp.ROLE}
 
 
-@given(st.sets(st.integers(0, 6)), st.booleans())
+@given(st.sets(st.integers(0, 7)), st.booleans())
 def test_nothing_in_a_project_without_our_mark_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
     facts = whole_project()
     parts = (facts.rules, facts.roles, facts.accounts, facts.file_systems)
     things: list[Any] = [each for part in parts for each in part]
     mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
+    if 7 in foreign:
+        facts = replace(facts, buckets=tuple(replace(each, owner=OTHER) for each in facts.buckets))
     given = gcp.Facts(
         tuple(each for each in mixed if isinstance(each, gcp.FoundRule)),
         tuple(each for each in mixed if isinstance(each, gcp.FoundRole)),
         tuple(each for each in mixed if isinstance(each, gcp.FoundAccount)),
         facts.bindings,
         tuple(each for each in mixed if isinstance(each, gcp.FoundFileSystem)),
+        facts.buckets,
     )
     theirs = [each for each in mixed if each.owner == OTHER]
     plan = gcp.remaining(given, OWNER, with_data=with_data)
@@ -275,7 +295,10 @@ def test_nothing_in_a_project_without_our_mark_is_ever_in_a_plan(foreign: set[in
     taken = {step.binding.role.rpartition("/")[2] for step in plan.steps if isinstance(step, gcp.Unbind)}
     assert not roles & taken
     assert len([each for each in plan.left if "does not have this installation's mark" in each]) == len(theirs)
-    assert bool(gcp.missing(GCP_WANTED, given, OWNER).problems) is bool(theirs)
+    found = gcp.missing(GCP_WANTED, given, OWNER)
+    assert (bool(found.problems), found.steps) == (bool(theirs), ())
+    deleted = {step.name for step in plan.steps if isinstance(step, gcp.Delete) and step.kind == gcp.BUCKET}
+    assert deleted == ({"models"} if with_data and 7 not in foreign else set())
 
 
 @pytest.mark.parametrize("cluster", ["a", "c" * 31, "a-b-c"])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.session.audit import AuditError, Line, RoundChange, analyse, parse
-from spotsup_trainer.session.sampler import Cursor, Part, Plan, steps
+from spotsup_trainer.session.sampler import Cursor, Part, Plan, Step, steps
 
 PLAN = Plan(length=20, global_batch=6, seed=3)  # steps of 6, 6, 6, 2
+
+
+@cache
+def steps_of(rank: int, world: int) -> list[Step]:
+    """More than any test takes: a tenth of a second."""
+    return list(steps(PLAN, Cursor(), Part(rank, world), 50, None))
 
 
 def rounds(*spans: tuple[int, int, int]) -> list[Line]:
@@ -19,9 +26,8 @@ def rounds(*spans: tuple[int, int, int]) -> list[Line]:
     for number, (world, first, last) in enumerate(spans, start=1):
         now += 10
         for rank in range(world):
-            taken = list(steps(PLAN, Cursor(), Part(rank, world), 50, None))
             for step in range(first, last + 1):
-                mine = taken[step - 1]
+                mine = steps_of(rank, world)[step - 1]
                 counted = tuple(mine.counted)
                 lines.append(Line(now + step - first, number, rank, world, step, mine.epoch, counted, 1 / step))
         now += last - first

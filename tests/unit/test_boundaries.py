@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Compare, TxnResult
-from spotsup_trainer.wire import Ended, Progress, Result
+from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
 from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
@@ -61,6 +61,7 @@ from tests.unit.scene import (
     name,
     node,
     offering,
+    round_of,
     scene,
     view,
     world_of,
@@ -113,6 +114,8 @@ def scenes() -> list[Scene]:
               (FindDone(name(1), machine(1)),)),
         Scene(view(job(2, spare_nodes=1), [member(1), member(2, state_since=NOW + 500), node(3, N.READY)],
                    hint=hint_of(1, 2, spares=(3,)), tombstones=frozenset({name(9)})), machines=running),
+        Scene(view(job(2), [member(1), member(2)], round=round_of(1, 2, number=2),
+                   pauses=Pauses(name(1), (Pause(2, NOW, 1.5, 0.5),))), machines=running),
     ]  # fmt: skip
 
 

@@ -46,6 +46,7 @@ NOT_RUN = {
     INSTALL: {
         "sudo -E": "needs an account: tests/integration/test_init_account.py runs `init --account` and `destroy`",
         "sudo": "needs root on a host of its own, and changes it: tests/acceptance runs them there",
+        "curl": "needs etcd's page; tests/acceptance/test_hosts.py has an archive of the same form",
         "ssh 10.0.0.5": "needs two hosts: tests/acceptance/test_hosts.py runs it there",
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
         "pipx install": "needs a package index",

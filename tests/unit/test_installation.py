@@ -36,8 +36,20 @@ from supervisor.installation.layout import (
     host_items,
     personal_items,
 )
-from supervisor.installation.members import Member, Rejoining, rejoining
-from supervisor.installation.plan import Account, Admit, Facts, File, Folder, Found, Item, Keep, Make, Replace, plan
+from supervisor.installation.plan import (
+    Absent,
+    Account,
+    Admit,
+    Facts,
+    File,
+    Folder,
+    Found,
+    Item,
+    Keep,
+    Make,
+    Replace,
+    plan,
+)
 from tests.unit.test_systemd import FOLDER
 
 AWS = Answers("host", "aws", address="10.0.0.5", section={"regions": ["us-east-1"]})
@@ -68,6 +80,10 @@ def environment_of(answers: Answers, own: str = "") -> str:
     return etcd_environment(parsed(configuration(answers)), here_of(answers, own))
 
 
+def making(items: Sequence[Item]) -> list[Make]:
+    return [Make(each) for each in items if not isinstance(each, Absent)]
+
+
 def facts_of(items: Sequence[Item]) -> Facts:
     """A host on which all of them are."""
     paths = {
@@ -79,7 +95,7 @@ def facts_of(items: Sequence[Item]) -> Facts:
             each.data if isinstance(each, File) and not each.seed else None,
         )
         for each in items
-        if not isinstance(each, Account)
+        if not isinstance(each, Absent | Account)
     }
     return Facts(frozenset(each.name for each in items if isinstance(each, Account)), paths)
 
@@ -286,6 +302,8 @@ def test_a_further_host_gets_what_the_first_one_has_and_makes_no_secret() -> Non
     config = parsed(there[CONFIG_FILE].decode())
     names, others = joining_files(config, etcd_here=True)
     assert others == []
+    assert {*names} >= {TLS / "next-ca.crt", TLS / "next-ca.key"}, "while a CA is replaced"
+    names = [path for path in names if path in there]
     given = unpack(pack({path: there[path] for path in names}).encode())
     assert given == {path: there[path] for path in names}
     second = items_of(THREE, HOSTS[1], Secrets(b"another key", b"another password", given))
@@ -295,6 +313,7 @@ def test_a_further_host_gets_what_the_first_one_has_and_makes_no_secret() -> Non
     for each in second:
         if isinstance(each, File) and each.path.name in {"cluster.key", "ca.key", "etcd.password"}:
             assert (each.mode, each.owner, each.seed, each.secret) == (0o600, "spotsup", True, True)
+            assert each.renew == (each.path.parent == TLS), "a CA that was replaced meanwhile"
     assert "ca.key" not in {path.name for path in joining_files(config, etcd_here=False)[0]}, "it makes no certificate"
 
 
@@ -327,39 +346,19 @@ def test_a_document_that_is_none_makes_nothing(document: str, message: str) -> N
         unpack(document.encode())
 
 
-PEER = "https://10.0.0.6:2380"
-
-
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        ([{"ID": "1", "name": "10.0.0.6", "peerURLs": [PEER]}], Rejoining()),
-        (
-            [{"ID": "1", "name": "10.0.0.6", "peerURLs": [PEER], "clientURLs": ["https://10.0.0.6:2379"]}],
-            Rejoining(remove="1", add=True, existing=True),
-        ),
-        # Interrupted after the removal, and after the addition.
-        ([{"ID": "2", "name": "10.0.0.5", "peerURLs": ["https://10.0.0.5:2380"]}], Rejoining(add=True, existing=True)),
-        ([{"ID": "3", "peerURLs": [PEER]}], Rejoining(existing=True)),
-    ],
-)
-def test_a_host_that_comes_back_empty_is_a_new_member(listed: list[dict[str, object]], expected: Rejoining) -> None:
-    assert rejoining([Member.of(each) for each in listed], PEER) == expected
-
-
 # -- plan ------------------------------------------------------------------------------------------------------
 
 
 def test_on_an_empty_host_all_is_made_and_then_nothing_is_left() -> None:
     items = items_of()
-    assert plan(items, Facts()) == ([Make(each) for each in items], [])
+    assert plan(items, Facts()) == (making(items), [])
     assert plan(items, facts_of(items)) == ([], [])
 
 
 def test_wherever_it_was_interrupted_it_goes_on_there() -> None:
     items = items_of()
     for count in range(len(items)):
-        assert plan(items, facts_of(items[:count])) == ([Make(each) for each in items[count:]], [])
+        assert plan(items, facts_of(items[:count])) == (making(items[count:]), [])
 
 
 def test_a_file_that_differs_is_kept_or_replaced_and_its_difference_shown() -> None:

@@ -240,8 +240,8 @@ def test_a_command_is_retried_a_limited_number_of_times() -> None:
 def test_a_command_waits_a_limited_time_for_what_other_daemons_acknowledged() -> None:
     world = training_world()
     world.run(120.0)
-    service(world).scale("job", Scale(spares=1))
     world.set_fault_rates(replace(NO_FAULTS, mirror_lag_s=60.0))  # the mirror shows new writes much later
+    service(world).scale("job", Scale(spares=1))
     with pytest.raises(JournalUnavailableError, match=f"behind etcd for {CATCH_UP_S:g} s"):
         service(world).scale("job", Scale(desired=4))
     assert record(world).desired_nodes == 3

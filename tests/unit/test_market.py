@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
-from supervisor.market.capacity import MAX_LATE_POOLS, MAX_REFUSALS, CapacityMemory, CapacityRefusal
+from supervisor.market.capacity import MAX_LATE_POOLS, MAX_REFUSALS, WARY_S, CapacityMemory, CapacityRefusal
 from supervisor.market.offers import Constraints, obstacle
 from supervisor.market.prices import named, priced
 
@@ -46,10 +46,38 @@ def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
     memory = CapacityMemory().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
     (kept,) = memory.refusals
     assert kept == CapacityRefusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
-    later = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 10.0, spare=False)
+    assert memory.refusal(OFFER, NOW + 9.9, spare=True) == kept
+    assert memory.refusal(OFFER, NOW + 10.0, spare=True) is None
+    end = NOW + 10.0 + WARY_S
+    later = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end, spare=False)
     assert [each.offer for each in later.refusals] == [ELSEWHERE]
-    both = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 9.9, spare=False)
+    both = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end - 0.1, spare=False)
     assert [each.offer for each in both.refusals] == [OFFER, ELSEWHERE]
+
+
+def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
+    memory = CapacityMemory().remember(OFFER, NoCapacity(Scope.TYPE_IN_ZONE, 10.0, "full"), NOW, spare=False)
+    assert memory.is_wary(OFFER, NOW + 10.0 + WARY_S - 1)
+    assert not memory.is_wary(OFFER, NOW + 10.0 + WARY_S)
+    assert not memory.is_wary(ELSEWHERE, NOW + 20.0)
+    assert not memory.with_a_grant(OFFER, NOW + 20.0).is_wary(OFFER, NOW + 20.0)
+    assert memory.with_a_grant(OFFER, NOW + 5.0) == memory, "what is still believed may be a block for another reason"
+    assert memory.with_a_grant(ELSEWHERE, NOW) is memory
+
+
+def test_a_pool_with_too_few_machines_is_asked_ever_more_rarely_until_it_has_enough() -> None:
+    memory, now, waits = CapacityMemory(), NOW, []
+    for _ in range(7):
+        memory = memory.with_too_few("job", OFFER, now)
+        refusal = memory.refusal(OFFER, now, spare=False, job="job")
+        assert refusal is not None
+        waits.append(refusal.until - now)
+        memory, now = memory.with_a_machine_that_works(OFFER), refusal.until
+    assert waits == [30, 60, 120, 240, 480, 600, 600]
+    assert memory.refusal(ELSEWHERE, now - 1, spare=False, job="job") is None
+    assert memory.refusal(OFFER, now - 1, spare=False, job="other") is None, "another job may need fewer"
+    assert memory.with_enough("other", OFFER) is memory
+    assert memory.with_enough("job", OFFER).refusal(OFFER, now - 1, spare=False, job="job") is None
 
 
 def test_the_refusals_that_are_remembered_are_bounded() -> None:

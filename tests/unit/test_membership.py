@@ -14,20 +14,16 @@ from spotsup_trainer.rendezvous.membership import (
     Close,
     Finish,
     Over,
-    Rules,
     Stay,
-    View,
     Wait,
     Yield,
-    bounds,
     has_finished,
     is_behind,
-    live,
     next_round,
     standing,
     target,
-    unhealthy,
 )
+from spotsup_trainer.rendezvous.view import Rules, View, bounds, live, unhealthy
 from spotsup_trainer.wire import Member, Result
 
 from tests.unit.members import LONG_AFTER, close, failure, hint, member, round_of, view

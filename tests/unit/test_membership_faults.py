@@ -5,23 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from spotsup_trainer.rendezvous.membership import (
-    Broken,
-    Close,
-    Finish,
-    Rules,
-    Stay,
-    View,
-    Wait,
-    Yield,
-    hangs,
-    may_restart,
-    next_round,
-    rejoin_backoff_s,
-    repeats,
-    standing,
-    unhealthy,
-)
+from spotsup_trainer.rendezvous.history import may_restart, rejoin_backoff_s, repeats
+from spotsup_trainer.rendezvous.membership import Broken, Close, Finish, Stay, Wait, Yield, hangs, next_round, standing
+from spotsup_trainer.rendezvous.view import Rules, View, unhealthy
 from spotsup_trainer.wire import Failure, Loss, Member, Round, decode, encode
 
 from tests.unit.members import LONG_AFTER, close, failure, hint, member, round_of, view

@@ -15,15 +15,14 @@ from spotsup_trainer.rendezvous.membership import (
     Close,
     Finish,
     Over,
-    Rules,
     Stay,
-    View,
     Yield,
     is_behind,
     next_round,
     standing,
     target,
 )
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Hint, Member, MemberState, Result, Round
 
 from tests.unit.members import failure, hint, member

@@ -26,6 +26,7 @@ from spotsup_trainer.objects.store import (
 )
 from spotsup_trainer.session.checkpoint_bucket import CheckpointBucket, bucket_checkpoints
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
+from spotsup_trainer.session.retention import Best, Retention
 
 ERROR = "Error performing PUT https://b.s3.amazonaws.com/k in 3ms - Server returned non-2xx status code: "
 
@@ -243,7 +244,7 @@ class Process:
     that say who wrote them, and from which step of whose history it went on."""
 
     def __init__(self, store: MemoryStore, number: int, checkpoints: int, keep: int) -> None:
-        self.place = CheckpointBucket(store, Owner(number, f"{number:02x}"), keep)
+        self.place = CheckpointBucket(store, Owner(number, f"{number:02x}"), Retention(keep))
         self.store, self.number, self.wanted = store, number, checkpoints
         self.history: tuple[tuple[int, int], ...] = ()
         # Those of its checkpoints that it was told to be complete, as histories.
@@ -375,7 +376,7 @@ def test_what_a_newer_process_has_begun_to_write_is_not_deleted() -> None:
     bucket = Bucket()
     for number, token in ((1, "aa"), (2, "bb"), (2, "cc"), (3, "dd")):
         bucket.objects[f"step_00000001.r{number}-{token}.1/data.0"] = (b"x", "1")
-    place = CheckpointBucket(MemoryStore(bucket, "", None), Owner(2, "cc"), 2)
+    place = CheckpointBucket(MemoryStore(bucket, "", None), Owner(2, "cc"), Retention(2))
     place.begin()
     place.claim(0)
     assert sorted(name.split(".")[1] for name in bucket.objects if "data" in name) == ["r2-bb", "r2-cc", "r3-dd"]
@@ -428,10 +429,28 @@ class HierarchicalStore(MemoryStore):
 
 def test_folders_of_removed_checkpoints_do_not_pile_up_where_folders_are_real() -> None:
     store = HierarchicalStore()
-    place = CheckpointBucket(store, Owner(1, "aa"), 2)
+    place = CheckpointBucket(store, Owner(1, "aa"), Retention(2))
     place.claim(0)
     for step in range(1, 6):
         place.begin()
         store.put(f"{place.staging(step).name}/data.0", b"x")
         place.complete(Position(step))
     assert [name.partition(".")[0] for name in store.folders()] == ["step_00000004", "step_00000005"]
+
+
+def test_the_best_and_one_of_every_so_many_steps_stay_in_a_bucket() -> None:
+    bucket = Bucket()
+    place = CheckpointBucket(MemoryStore(bucket, "", None), Owner(1, "aa"), Retention(1, every=10))
+    place.remember_owner()
+    place.claim(0)
+    best: tuple[Best, ...] = ()
+    for step in (4, 9, 12, 17, 21, 26):
+        if step == 9:
+            best = (Best("loss", 0.5, "min", 9),)
+        place.begin()
+        place.complete(Position(step, best=best))
+    assert [each.step for each in place.checkpoints()] == [26, 21, 12, 9]
+    assert [each.position().best for each in place.checkpoints()] == [best] * 4
+    assert {name.split(".")[0] for name in bucket.objects if "/" in name} == {
+        f"step_{step:08}" for step in (9, 12, 21, 26)
+    }

@@ -14,6 +14,7 @@ from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, Notice
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
+    FULL,
     NOW,
     OFFER,
     J,
@@ -34,6 +35,7 @@ from tests.unit.scene import (
 )
 
 RULES = Rules()
+DAY_S = 86_400.0
 NOTICE = NoticeRecord(NOW + 60, NOW - 5, "metadata")
 
 # -- more --------------------------------------------------------------------------------------------------
@@ -363,6 +365,29 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
 
 
 # -- fewer -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "since", "released"),
+    [
+        # As many as before, one fewer, and too few for the first time, whatever happened to the records of the others.
+        (2, NOW - RULES.gang_hold_s, True),
+        (2, NOW - RULES.gang_hold_s + 1, False),
+        (3, NOW - DAY_S, False),
+        (0, 0.0, False),
+    ],
+)
+def test_too_few_machines_are_released_once_they_were_so_many_for_long(
+    known: int, since: float, released: bool
+) -> None:
+    record = job(4, J.WAITING, few_machines=known, few_since=since, state_since=NOW - DAY_S)
+    after = scene(node(1, N.READY), node(2, N.READY), record=replace(record, min_nodes=4), volatile=FULL)
+    assert [after.state(each) is N.DRAINING for each in (1, 2)] == [released] * 2
+    assert (after.job.few_machines, after.job.few_since) == (2, since if known == 2 else NOW)
+
+
+def test_enough_machines_are_not_counted_as_few() -> None:
+    assert scene(member(1), member(2), record=job(2, few_machines=1, few_since=NOW - DAY_S)).job.few_machines == 0
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,8 @@ def test_a_queued_job_whose_nodes_train_already_passes_through_its_start() -> No
 )
 def test_a_start_without_capacity_waits(others: list[NodeRecord], volatile: Any, state: JobState) -> None:
     listed = listing(*(machine(1) for _ in others))
-    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), listed=listed, volatile=volatile)
+    record = job(2, J.STARTING, min_nodes=2, state_since=NOW)
+    after = scene(*others, record=record, listed=listed, volatile=volatile)
     assert after.job.state is state
     if state is J.WAITING:
         assert after.job.reason == "no offer has capacity"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from spotsup_trainer.wire import Ended
+from spotsup_trainer.timing import MAX_PREPARE_S
+from spotsup_trainer.wire import AgentStatus, Ended
 
 from provisioners.base import (
     Denied,
@@ -429,6 +430,15 @@ def test_a_launcher_that_never_comes_fails_the_node() -> None:
     assert "did not reach the rendezvous within 180 s" in late.node(3).error
     busy = scene(member(1), member(2), replace(PREPARED, retry_at=NOW - 1), record=job(3), busy=frozenset())
     assert busy.state(3) is N.BOOTSTRAPPING, "its bootstrap is repeated"
+
+
+def test_a_launcher_that_prepares_has_more_time_and_not_without_end() -> None:
+    status = AgentStatus(name(3), "boot", 1, 0.0, "1", preparing="importing transformers")
+    for late_s, state in ((0.1, N.BOOTSTRAPPING), (MAX_PREPARE_S, N.BOOTSTRAPPING), (MAX_PREPARE_S + 1, N.TERMINATING)):
+        waited = replace(PREPARED, bootstrapped=True, ready_by=NOW - late_s)
+        after = scene(member(1), member(2), waited, record=job(3), agents={name(3): status})
+        assert after.state(3) is state
+    assert scene(member(1), member(2), waited, record=job(3), members={name(3): launcher(3)}).state(3) is N.READY
 
 
 @pytest.mark.parametrize(("outcome", "state"), [("failure", N.TERMINATING), ("left", N.BOOTSTRAPPING)])

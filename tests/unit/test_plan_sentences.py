@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Result
+from spotsup_trainer.wire import AgentStatus, Result
 
 from provisioners.base import InstanceState, Scope
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
@@ -27,6 +27,7 @@ from tests.unit.scene import (
     listing,
     machines_of,
     member,
+    name,
     node,
     offering,
     round_of,
@@ -134,6 +135,12 @@ def gone(number: int) -> NodeRecord:
             job(4),
             {},
             "scaling up: 1 of 4 nodes trains (round 1); 3 nodes: 1 bootstrapping, 2 requested (slow)",
+        ),
+        (
+            [member(1), node(2, N.BOOTSTRAPPING, bootstrapped=True, ready_by=NOW + 9)],
+            job(2),
+            {"agents": {name(2): AgentStatus(name(2), "boot", 1, 0.0, "1", preparing="importing transformers")}},
+            "scaling up: 1 of 2 nodes trains (round 1); 1 node is bootstrapping; 1 node imports what the program needs",
         ),
         ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 node to begin; 1 node is ready"),
         (

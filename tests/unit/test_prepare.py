@@ -93,6 +93,15 @@ def test_each_run_has_its_own_folder_of_checkpoints(
     assert decode(AgentConfig, setup.agent_config).checkpoints == folder.replace("STATE", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("more", "found"), [({}, None), ({"preload": []}, ""), ({"preload": ["yaml", "a.b"]}, "yaml,a.b")]
+)
+def test_the_launcher_learns_what_to_import_ahead(more: dict[str, Any], found: str | None) -> None:
+    node = NodeRecord("n1", "resnet", "token", Offer("local", "r", "z", "t", Market.SPOT, None), 0.0)
+    setup = setup_of(Config(), node, job_with(**more), (), Archive.of(b"c"), Archive.of(b"t"), None)
+    assert setup.env.get("SPOTSUP_PRELOAD") == found
+
+
 def test_a_job_that_resumes_finds_the_folders_of_earlier_ones(tmp_path: Path) -> None:
     config = Config(state_dir=str(tmp_path))
     earlier = (job_with().checkpoint_path, "/mnt/out/spotsup/resnet-old12/checkpoints", "~/mine")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import httpx
 import pytest
+from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
 from supervisor.api.changes import scaled_job
@@ -27,6 +28,7 @@ from tests.unit.test_bench_network import NO_OPTIONS
 
 SPEC = parse_spec({"name": "job", "nodes": 64, "run": "train.py"})
 JOB = JobRecord("job", "abcde", SPEC, "0" * 64, 1.0, 64, 64, 64, state=JobState.RUNNING)
+PREPARING = AgentStatus("job-abcde-1", "boot", 1, 0.0, "1", preparing="importing transformers")
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "p3.2xlarge", Market.SPOT, 1.0, gpu="V100", gpus=1)
 
 
@@ -70,6 +72,20 @@ def test_many_alike_nodes_share_a_row_and_the_exceptions_are_named(printed: Call
     assert [line.split()[0] for line in lines[-2:]] == ["job-abcde-63", "job-abcde-64"]
     show.show_job(detail, show_all=True)
     assert sum(line.startswith("job-abcde-") for line in printed()) == 64
+
+
+def test_a_node_that_prepares_says_what_it_does() -> None:
+    known = replace(view(node(1, NodeState.BOOTSTRAPPING)), agents={"job-abcde-1": PREPARING})
+    assert [row["reason"] for row in node_rows(known, 0.0)] == ["importing transformers"]
+    assert [row["reason"] for row in rows(node(1, NodeState.BOOTSTRAPPING))] == ["asked for"]
+
+
+def test_the_last_pause_is_shown(printed: Callable[[], list[str]]) -> None:
+    formed = Round(3, (), 0.0)
+    pauses = Pauses("job-abcde-1", (Pause(2, 5.0, 9.0), Pause(3, 6.0, 1.5, 1.0)))
+    show.show_job(job_detail(replace(view(node(1)), round=formed, pauses=pauses), "", 0.0))
+    (line,) = [line for line in printed() if line.startswith("last pause")]
+    assert line.startswith("last pause: training paused for 1.5 s before round 3: detect 1 s, checkpoint unknown, ")
 
 
 def test_nodes_that_are_gone_are_counted_and_listed_with_all(printed: Callable[[], list[str]]) -> None:

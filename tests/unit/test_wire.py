@@ -24,6 +24,8 @@ from spotsup_trainer.wire import (
     Member,
     Metadata,
     Notice,
+    Pause,
+    Pauses,
     Progress,
     Result,
     Round,
@@ -43,13 +45,14 @@ MESSAGES: tuple[Any, ...] = (
     Hint(("a", "b"), 1, 4, "why", ("c",), hold=True),
     Member("a", "i", "10.0.0.1", 4000, "waiting", 3, FAILURE, parked=True),
     Round(3, (RoundMember("a", "i", "10.0.0.1", 4000),), 7.0, "why", 1, FAILURE, (Loss("b", 6.0),)),
-    AgentStatus("a", "boot", 1, 2.0, "0.1"),
+    AgentStatus("a", "boot", 1, 2.0, "0.1", ("f",), "importing x"),
     Notice("a", 130.0, 10.0, "aws"),
     Health("a", False, 10.0, "Xid 79", 79, fatal=True),
     Tombstone("a", "lost", 3.0),
     Progress(3, 100, 5.0, 4.0, 1, 800, 0.5, 90, "disk full", 0.25, "a quarter"),
     Ended("a", "left", 0, "", 3.0),
     Result("success", "", 3),
+    Pauses("a", (Pause(3, 7.0, 5.5, 5.0, 0.0, 0.1, 0.2, None, 0.15, 0.05),)),
     CaBundle("-----BEGIN CERTIFICATE-----\n"),
     CONFIG,
 )
@@ -60,7 +63,7 @@ ROUND = {"number": 1, "members": [], "formed_at": 1.0}
 
 
 def test_every_kind_of_message_comes_back_as_it_was_written() -> None:
-    assert {type(message) for message in MESSAGES} | {Failure, Loss, RoundMember, Metadata} == {
+    assert {type(message) for message in MESSAGES} | {Failure, Loss, Pause, RoundMember, Metadata} == {
         kind
         for kind in vars(wire).values()
         if hasattr(kind, "__dataclass_fields__") and kind not in {wire.Keys, wire.Grant}

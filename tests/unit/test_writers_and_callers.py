@@ -11,11 +11,12 @@ SUPERVISOR = REPO / "supervisor"
 
 # Module of the supervisor -> the methods of Journal that it calls and that write. Only the loop writes what the daemon
 # decides about jobs; the API stores what a user asked for; housekeeping deletes old events,
-# names etcd's CA to nodes, and reports certificates that end.
+# names etcd's CA to nodes, and reports certificates that end; training curves decide nothing.
 JOURNAL_WRITERS = {
     "runtime.loop": {"commit"},
     "api.service": {"create_job", "update_job", "set_pause", "put_blob", "delete_code"},
     "api.adoption": {"adopt"},
+    "runtime.curves": {"put_curve"},
     "runtime.housekeeping": {"trim_cluster_events"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "cli.etcd_ca": {"publish_ca"},

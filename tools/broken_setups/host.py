@@ -355,7 +355,8 @@ ROWS = (
         "etcd, users",
         (
             "etcd … lets everyone who reaches its port read and change everything, without a login (CVE-2026-33343): "
-            "install etcd 3.5.33, 3.6.14, 3.7.1 or newer; until then let only machines that you trust reach it"
+            "install etcd 3.5.33, 3.6.14, 3.7.1 or newer (docs/install.md#an-etcd-that-is-closed); until then let only "
+            "machines that you trust reach it"
         ),
     ),
     BrokenSetup(

@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 8 imagenet.py --data /mnt/imagenet/train       one machine
     spotsupctl submit ... -- imagenet.py --data /mnt/imagenet/train          on spot machines that come and go
 
-Plain DDP; what makes it survive its machines are the lines marked with (1) to (5).
+With --val it measures the accuracy after each epoch, and --best keeps the best model. copy_bucket.py fills the folders.
+Plain DDP; what makes it survive its machines are the lines marked with (1) to (6).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from image_models import MODELS  # type: ignore[import-not-found]  # beside this
 from spotsup_trainer.session import Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Subset
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".webp", ".bmp"}
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's channels, of 255
@@ -36,7 +39,7 @@ class FakeImages:
     """`length` random images, the same on every machine: sample i is made from i alone."""
 
     def __init__(self, length: int, size: int, classes: int = 1000) -> None:
-        self.classes = classes
+        self.classes = [str(number) for number in range(classes)]
         self._length, self._size = length, size
 
     def __len__(self) -> int:
@@ -44,26 +47,27 @@ class FakeImages:
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         chance = torch.Generator().manual_seed(index)
-        label = int(torch.randint(self.classes, (), generator=chance))
+        label = int(torch.randint(len(self.classes), (), generator=chance))
         return torch.randint(256, (3, self._size, self._size), dtype=torch.uint8, generator=chance), label
 
 
 class ImageFolder:
-    """The images below `root`/<class>/, cropped, scaled and flipped at random: (3, size, size) uint8, and the class.
+    """The images below `root`/<class>/: (3, size, size) uint8, and the class. For training they are cropped, scaled and
+    flipped at random; `whole` ones are the middle of the image, 7/8 of its shorter edge.
 
     Classes and files are in the order of their names, so that every machine has the same order. Raises SystemExit
     where there are no images, or nothing to read them with.
     """
 
-    def __init__(self, root: Path, size: int) -> None:
+    def __init__(self, root: Path, size: int, *, whole: bool = False) -> None:
         try:
             _pil()
         except ImportError:
             raise SystemExit("reading images needs Pillow: pip install pillow (or use --fake-data)") from None
         if not root.is_dir():
-            raise SystemExit(f"--data {root} is not a folder")
+            raise SystemExit(f"{root} is not a folder")
         folders = sorted(path for path in root.iterdir() if path.is_dir())
-        self.classes = len(folders)
+        self.classes = [folder.name for folder in folders]
         self._files = [
             (path, label)
             for label, folder in enumerate(folders)
@@ -71,8 +75,8 @@ class ImageFolder:
             if path.suffix.lower() in SUFFIXES
         ]
         if not self._files:
-            raise SystemExit(f"--data {root} has no images in subfolders, one per class")
-        self._size = size
+            raise SystemExit(f"{root} has no images in subfolders, one per class")
+        self._size, self._whole = size, whole
 
     def __len__(self) -> int:
         return len(self._files)
@@ -80,11 +84,12 @@ class ImageFolder:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self._files[index]
         with _pil().open(path) as image:
-            box = random_crop(*image.size)
+            box = middle_crop(*image.size) if self._whole else random_crop(*image.size)
             scaled = image.convert("RGB").resize((self._size, self._size), _pil().Resampling.BILINEAR, box=box)
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
         pixels = pixels.view(self._size, self._size, 3).permute(2, 0, 1)
-        return (pixels.flip(2) if torch.rand(()) < 0.5 else pixels).contiguous(), label
+        flipped = not self._whole and torch.rand(()) < 0.5
+        return (pixels.flip(2) if flipped else pixels).contiguous(), label
 
 
 def _pil() -> Any:
@@ -100,6 +105,26 @@ def random_crop(width: int, height: int) -> tuple[int, int, int, int]:
     left = int(torch.randint(width - crop_width + 1, ()))
     top = int(torch.randint(height - crop_height + 1, ()))
     return left, top, left + crop_width, top + crop_height
+
+
+def middle_crop(width: int, height: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the square in the middle: 7/8 of the shorter edge, as 224 of 256."""
+    edge = max(1, min(width, height) * 7 // 8)
+    left, top = (width - edge) // 2, (height - edge) // 2
+    return left, top, left + edge, top + edge
+
+
+def datasets(options: argparse.Namespace, size: int) -> tuple[Any, Any]:
+    """The images to train on, and those to measure the accuracy on, or None. Raises SystemExit if they do not fit."""
+    if options.fake_data:
+        return FakeImages(options.fake_data, size), FakeImages(options.fake_val, size) if options.fake_val else None
+    data = ImageFolder(options.data, size)
+    held_out = ImageFolder(options.val, size, whole=True) if options.val else None
+    if held_out and held_out.classes != data.classes:
+        raise SystemExit(
+            f"--val {options.val} has other classes than --data: rearrange it (copy_bucket.py --val-classes)"
+        )
+    return data, held_out
 
 
 class Curves:
@@ -128,14 +153,14 @@ def learning_rate(step: int, warmup: int, total: int, peak: float) -> float:
     """Of step 1, 2, …: up in a line over `warmup` steps, then down along a cosine. A function of the step alone."""
     if step <= warmup:
         return peak * step / warmup
-    return peak * (1 + math.cos(math.pi * (step - warmup - 1) / (total - warmup))) / 2
+    return peak * (1 + math.cos(math.pi * (step - warmup - 1) / max(1, total - warmup))) / 2
 
 
 class Trainer:
     """Model, optimizer and one step of them, on this device."""
 
-    def __init__(self, model: nn.Module, options: argparse.Namespace, device: torch.device) -> None:
-        self._options, self._device = options, device
+    def __init__(self, model: nn.Module, options: argparse.Namespace, device: torch.device, steps: int) -> None:
+        self._options, self.device = options, device
         self._layout = torch.channels_last if options.channels_last else torch.contiguous_format
         self.model = model.to(device, memory_format=self._layout)
         if dist.is_initialized():
@@ -145,67 +170,125 @@ class Trainer:
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), options.lr, momentum=0.9, nesterov=True, weight_decay=options.weight_decay
         )
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda done: learning_rate(done + 1, options.warmup, steps, 1.0)
+        )
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
         self._mean, self._std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
 
-    def step(self, lr: float) -> None:
+    def step(self) -> None:
         """The optimizer's step, with the gradients that there are."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+        with warnings.catch_warnings():  # of a step that the scaler left out, as the first ones of fp16
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+            self.schedule.step()
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        images = images.to(self._device, non_blocking=True).float()
-        images = ((images - self._mean) / self._std).contiguous(memory_format=self._layout)
-        labels = labels.to(self._device, non_blocking=True)
+        """The mean over these images."""
+        with self._autocast():
+            return F.cross_entropy(self._scores(images, self.model), labels.to(self.device), label_smoothing=0.1)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def right(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """How many of these images are classified as labelled."""
+        with self._autocast():
+            # Not DDP's own forward: it synchronises buffers, and ranks have different numbers of batches here.
+            scores = self._scores(images, getattr(self.model, "module", self.model))
+            return (scores.argmax(1) == labels.to(self.device)).sum()
+
+    def _scores(self, images: torch.Tensor, model: nn.Module) -> torch.Tensor:
+        images = images.to(self.device, non_blocking=True).float()
+        return model(((images - self._mean) / self._std).contiguous(memory_format=self._layout))
+
+    def _autocast(self) -> Any:
         amp = self._options.amp
-        with torch.autocast(self._device.type, AMP[amp] if amp != "none" else None, enabled=amp != "none"):
-            return F.cross_entropy(self.model(images), labels, label_smoothing=0.1)
+        return torch.autocast(self.device.type, AMP[amp] if amp != "none" else None, enabled=amp != "none")
+
+
+def accuracy(trainer: Trainer, data: Any, options: argparse.Namespace, between: Callable[[], object]) -> float:
+    """The share of all images that is classified as labelled. Every rank looks at its part, and calls `between` as
+    often as all others: a place where training may be interrupted."""
+    rank, world = place()
+    part = Subset(data, range(rank, len(data), world))
+    loader = iter(DataLoader(part, options.micro_batch, num_workers=options.workers))
+    right = torch.zeros((), dtype=torch.int64, device=trainer.device)
+    trainer.model.eval()
+    for _ in range(math.ceil(math.ceil(len(data) / world) / options.micro_batch)):
+        if (batch := next(loader, None)) is not None:
+            right += trainer.right(*batch)
+        between()
+    trainer.model.train()
+    if world > 1:
+        dist.all_reduce(right)
+    return int(right) / len(data)
+
+
+def keep_best(folder: Path, model: nn.Module, best: dict[str, Any]) -> None:
+    """Write the model and how good it is, whole or not at all: this process may be ended any time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".best.{os.getpid()}"
+    torch.save({"model": getattr(model, "module", model).state_dict(), **best}, part)
+    part.replace(folder / "best.pt")
+
+
+def place() -> tuple[int, int]:
+    """This process among all."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(options.seed)
+    rank, world = place()
     make_model, size = MODELS[options.model]
-    size = options.image_size or size
-    data = FakeImages(options.fake_data, size) if options.fake_data else ImageFolder(options.data, size)
-    trainer = Trainer(make_model(data.classes), options, device)
-    total = options.epochs * (len(data) // options.global_batch)
+    data, held_out = datasets(options, options.image_size or size)
+    per_epoch = max(1, len(data) // options.global_batch)
+    trainer = Trainer(make_model(len(data.classes)), options, device, options.epochs * per_epoch)
+    whole, piece = options.global_batch, options.micro_batch
+    # Batch normalisation should see no share of a sample or two, so the rest of an epoch is left out.
+    loading = {"drop_last": True, "num_workers": options.workers, "pin_memory": device.type == "cuda"}
+    best: dict[str, Any] = {"accuracy": -1.0, "epoch": 0, "measured": 0}
+    state: dict[str, Any] = {"model": trainer.model, "optimizer": trainer.optimizer, "best": best}
+    state |= {"scaler": trainer.scaler, "schedule": trainer.schedule}
 
-    session = Session(  # (1) resumes from the newest checkpoint
-        {"model": trainer.model, "optimizer": trainer.optimizer, "scaler": trainer.scaler},
-        checkpoints=options.checkpoints,
-        every_steps=options.checkpoint_every,
-    )
-    batches = session.loader(  # (2) this rank's share of what is left
-        data,
-        global_batch=options.global_batch,
-        micro_batch=options.micro_batch,
-        epochs=options.epochs,
-        seed=options.seed,
-        drop_last=True,  # batch normalisation should see no share of a sample or two
-        num_workers=options.workers,
-        pin_memory=device.type == "cuda",
-    )
-    curves = Curves(options.tensorboard, session.rank, session.steps_done + 1)
-    started = time.monotonic()
-    for images, labels in batches:
-        session.backward(trainer.loss(images, labels), scaler=trainer.scaler)  # (3) of the mean over the global batch
+    session = Session(state, checkpoints=options.checkpoints, every_steps=options.checkpoint_every)  # (1) resumes
+    loader = session.loader(data, global_batch=whole, micro_batch=piece, epochs=options.epochs, **loading)  # (2)
+    curves = Curves(options.tensorboard, rank, trainer.schedule.last_epoch + 1)
+
+    def measure() -> None:
+        """Once for each epoch that is complete: after its last step, or when training goes on after that."""
+        epochs = trainer.schedule.last_epoch // per_epoch
+        if held_out is None or epochs <= best["measured"]:
+            return
+        found = accuracy(trainer, held_out, options, session.checkpoint_point)  # (3) may be interrupted there
+        best["measured"] = epochs
+        if rank == 0:
+            print(f"epoch {epochs} accuracy {found:.4f} best {max(found, best['accuracy']):.4f}", flush=True)
+            curves.add(trainer.schedule.last_epoch, {"accuracy": found})
+        if found > best["accuracy"]:
+            best.update(accuracy=found, epoch=epochs)
+            if options.best and rank == 0:
+                keep_best(options.best, trainer.model, best)
+
+    measure()
+    for images, labels in loader:
+        loss = trainer.loss(images, labels)
+        session.backward(loss, scaler=trainer.scaler)  # (4) of the mean over the global batch
         if session.accumulating:
             continue
-        step = session.steps_done + 1
-        lr = learning_rate(step, options.warmup, total, options.lr)
-        trainer.step(lr)
-        if session.rank == 0 and (step % options.log_every == 0 or step == total):
-            loss = float(session.loss)
-            print(f"step {step} epoch {session.epoch} world {session.world} lr {lr:.6f} loss {loss:.6f}", flush=True)
-            curves.add(step, {"loss": loss, "lr": lr, "processes": session.world})
+        lr = trainer.schedule.get_last_lr()[0]
+        trainer.step()
+        step = trainer.schedule.last_epoch
+        if rank == 0 and (step % options.log_every == 0 or step == options.epochs * per_epoch):
+            shown = float(loss.detach())
+            print(f"step {step} epoch {(step - 1) // per_epoch} world {world} lr {lr:.6f} loss {shown:.6f}", flush=True)
+            curves.add(step, {"loss": shown, "lr": lr, "processes": world})
         # not part of training: makes a demonstration slow enough to watch, on any machine
-        time.sleep(max(0.0, options.step_time - (time.monotonic() - started)))
-        session.step()  # (4) one call per step
-        started = time.monotonic()
-    session.finish()  # (5) the last checkpoint
+        time.sleep(options.step_time)
+        session.step()  # (5) one call per step
+        measure()
+    session.finish()  # (6) the last checkpoint
 
 
 @contextmanager
@@ -231,6 +314,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data", type=Path, metavar="DIR", help="has a subfolder of images per class")
     data.add_argument("--fake-data", type=int, nargs="?", const=1280, metavar="N", help="N random images instead")
+    add(
+        "--val",
+        type=Path,
+        metavar="DIR",
+        help="the same for measuring the accuracy after each epoch; default: it is not",
+    )
+    add("--fake-val", type=int, default=0, metavar="N", help="with --fake-data: N random images for that")
+    add("--best", type=Path, metavar="DIR", help="keep the model with the best accuracy there, as best.pt")
     add("--model", choices=sorted(MODELS), default="resnet50")
     add("--image-size", type=int, metavar="PIXELS", help="default: what the model was designed for")
     add("--epochs", type=int, default=90)
@@ -247,7 +338,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--checkpoints", help="a folder, or s3://…, gs://…, abfs://…; default: the job's, else none")
     add("--checkpoint-every", type=int, metavar="STEPS", help="default: every 60 s")
     add("--tensorboard", type=Path, metavar="DIR", help="write curves to a folder that all machines see")
-    add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")
+    add("--step-time", type=float, default=0.0, metavar="S", help="sleep so long in each step, to be watchable")
     add("--log-every", type=int, default=20, metavar="STEPS")
     return parser.parse_args(arguments)
 

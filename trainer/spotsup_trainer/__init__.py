@@ -3,7 +3,7 @@
 Public, for training scripts:
 
     from spotsup_trainer import Session, SessionError
-    from spotsup_trainer.session import Session, SessionError
+    from spotsup_trainer.session import Counted, Session, SessionError, load_weights
     from spotsup_trainer.session.audit import analyse, parse
     from spotsup_trainer.callbacks import Parking, SpotsupLightningCallback, SpotsupTrainerCallback
 

@@ -64,6 +64,8 @@ class LeaseTimes:
         return self.endpoints * self.call_s + RETRY_S[-1] + self.ttl_s
 
 
+# How long a launcher may import what its program will need, before it waits at the rendezvous.
+MAX_PREPARE_S = 120.0
 MAX_YIELD_S = 7200.0
 _UNMEASURED_YIELD_S = 120.0
 

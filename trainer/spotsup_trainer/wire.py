@@ -154,6 +154,8 @@ class AgentStatus:
     version: str
     # Fingerprints of the CAs by which this node trusts etcd; none where it uses the system's, or no TLS.
     cas: tuple[str, ...] = ()
+    # What its launcher does before it waits at the rendezvous; "" once that is over.
+    preparing: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,43 @@ class Progress:
     step_s: float = 0.0
     # How often a checkpoint begins: the most training that a loss without a checkpoint costs; 0: not known.
     checkpoint_every_s: float = 0.0
+
+
+# The parts of a pause, in order. docs/glossary.md has their definitions.
+PAUSE_PARTS = ("detect", "checkpoint", "agree", "start", "connect", "restore", "first_step")
+
+
+@dataclass(frozen=True)
+class Pause:
+    """For how long training stood still before a round, as one node measured it, in seconds; None: not known.
+
+    The parts add up to `pause_s`, where that is known: the time of one that is not known is in the next one that is.
+    """
+
+    round: int
+    # When the first step of that round was completed.
+    at: UnixTime
+    # From the last step before it; None where this node was in no round before.
+    pause_s: FiniteOrNone = None
+    detect_s: FiniteOrNone = None
+    checkpoint_s: FiniteOrNone = None
+    agree_s: FiniteOrNone = None
+    start_s: FiniteOrNone = None
+    connect_s: FiniteOrNone = None
+    restore_s: FiniteOrNone = None
+    first_step_s: FiniteOrNone = None
+
+    def parts(self) -> dict[str, float | None]:
+        """By the names in PAUSE_PARTS, in order."""
+        return {name: getattr(self, f"{name}_s") for name in PAUSE_PARTS}
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The last pauses of a job, the newest last, by the agent of the node with rank 0."""
+
+    node: str
+    pauses: tuple[Pause, ...]
 
 
 @dataclass(frozen=True)
@@ -363,6 +402,10 @@ class Keys:
     def progress(self, job: str) -> str:
         """`Progress`, by the agent with rank 0."""
         return f"{self.run(job)}progress"
+
+    def pauses(self, job: str) -> str:
+        """`Pauses`, by the agent with rank 0."""
+        return f"{self.run(job)}pauses"
 
     def member(self, job: str, node: str) -> str:
         """`Member`, by the launcher, under its lease."""

@@ -11,10 +11,11 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from spotsup_trainer import wire
+from spotsup_trainer.moments import MomentFile
 from spotsup_trainer.objects import url as urls
 from spotsup_trainer.timing import SaveTimes
 
@@ -47,6 +48,8 @@ class WorkerFiles:
     times: Path | None = None
     # Written by the launcher, removed by the workers: all ranks should checkpoint, and train on.
     save: Path | None = None
+    # Written by this node's first worker: when it got how far.
+    moments: MomentFile = field(default_factory=lambda: MomentFile(None))
 
     @classmethod
     def named_by(cls, environ: Mapping[str, str]) -> WorkerFiles:
@@ -62,6 +65,7 @@ class WorkerFiles:
             progress=path("SPOTSUP_PROGRESS_FILE"),
             times=path("SPOTSUP_TIMES_FILE"),
             save=path("SPOTSUP_SAVE_FILE"),
+            moments=MomentFile(path("SPOTSUP_MOMENTS_FILE")),
         )
 
     def yield_wanted(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioners.account import Made, NotYetError, Plan, Wish
 from provisioners.aws import network
 from provisioners.aws.account import plan
+from provisioners.aws.account.buckets import Buckets
 from provisioners.aws.account.plan import (
+    AbortUploads,
     Allow,
+    CloseBucket,
     Delete,
     Facts,
     FoundFileSystem,
@@ -19,6 +22,7 @@ from provisioners.aws.account.plan import (
     FoundProfile,
     FoundRole,
     JoinProfile,
+    MakeBucket,
     MakeFileSystem,
     MakeGroup,
     MakeProfile,
@@ -51,12 +55,13 @@ NOT_YET = frozenset(
         *("FileSystemAlreadyExists", "FileSystemNotFound", "FileSystemInUse", "IncorrectFileSystemLifeCycleState"),
         *("MountTargetConflict", "MountTargetNotFound", "SecurityGroupNotFound", "DependencyTimeout"),
         "InternalServerError",
+        *("BucketAlreadyOwnedByYou", "OperationAborted", "NoSuchBucket", "BucketNotEmpty", "NoSuchUpload"),
     }
 )
 # The same, by a part of the message: AWS's own role is there; a profile has its one role.
 _TAKEN = (("InvalidInput", "has been taken"), ("LimitExceeded", "PerInstanceProfile"))
 _PERMISSION = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
-_ACTIONS = {"efs": "elasticfilesystem"}  # where the service's name in policies is not boto3's
+_ACTIONS = {"efs": "elasticfilesystem", "resourcegroupstaggingapi": "tag"}  # where policies do not use boto3's name
 _GOING = frozenset({"deleting", "deleted"})
 
 
@@ -69,6 +74,7 @@ class AwsAccount:
         self._wish = wish
         self._names = names(wish.owner.cluster)
         self._networks: list[Network] | None = None
+        self._buckets = Buckets(self._ask, self._change, wish.owner, self._tags(""))
         # Ids by (region, name), as the last look and the steps after it showed them.
         self._groups: dict[tuple[str, str], str] = {}
         self._systems: dict[tuple[str, str], str] = {}
@@ -93,7 +99,9 @@ class AwsAccount:
             for each in self._networks or ()
             for group in self._found_groups(each.region, {"vpc-id": each.vpc}, "group-name", self._used_groups())
         ]
-        return plan.missing(needed, self._facts(groups, storage=self._wish.shared_storage), self._wish.owner)
+        buckets = [(each.name, each.region) for each in needed.buckets]
+        facts = self._facts(groups, buckets, storage=self._wish.shared_storage)
+        return plan.missing(needed, facts, self._wish.owner)
 
     def remaining(self, *, with_data: bool) -> Plan:
         """As CloudAccount says: by tags, and by names for what has none of them."""
@@ -104,7 +112,8 @@ class AwsAccount:
             )
             named = self._found_groups(region, {}, "group-name", self._used_groups())
             groups |= {each.id: each for each in (*tagged, *named)}
-        return plan.remaining(self._facts(list(groups.values()), storage=True), owner, with_data=with_data)
+        buckets = [(name, region) for region in self._settings.regions for name in self._buckets.ours(region)]
+        return plan.remaining(self._facts(list(groups.values()), buckets, storage=True), owner, with_data=with_data)
 
     def made(self) -> Made:
         """As CloudAccount says."""
@@ -119,6 +128,8 @@ class AwsAccount:
         match step:
             case MakeSpotRole():
                 self._change("iam", self._home, "create_service_linked_role", AWSServiceName="spot.amazonaws.com")
+            case MakeBucket() | CloseBucket() | AbortUploads():
+                self._buckets.take(step)
             case MakeGroup() | Allow() | MakeFileSystem() | MakeTarget():
                 self._take_regional(step)
             case MakeRole(role):
@@ -187,6 +198,9 @@ class AwsAccount:
 
     def _delete(self, step: Delete) -> None:
         region = step.region or self._home
+        if step.kind == plan.BUCKET:
+            self._buckets.delete(step.id, region)
+            return
         calls: Mapping[str, tuple[str, str, dict[str, str]]] = {
             plan.TARGET: ("efs", "delete_mount_target", {"MountTargetId": step.id}),
             plan.FILE_SYSTEM: ("efs", "delete_file_system", {"FileSystemId": step.id}),
@@ -219,7 +233,8 @@ class AwsAccount:
     def _used_groups(self) -> list[str]:
         return [self._names["nodes"], self._names["storage"]]
 
-    def _facts(self, groups: Sequence[FoundGroup], *, storage: bool) -> Facts:
+    def _facts(self, groups: Sequence[FoundGroup], buckets: Iterable[tuple[str, str]], *, storage: bool) -> Facts:
+        """`buckets`: names and regions."""
         systems = [each for region in self._settings.regions for each in self._file_systems(region)] if storage else []
         self._groups |= {(each.region, each.name): each.id for each in groups if each.owner == self._wish.owner}
         self._systems |= {(each.region, each.name): each.id for each in systems}
@@ -227,7 +242,8 @@ class AwsAccount:
         roles = [role for name in called if (role := self._role(name))]
         profiles = [profile for name in called if (profile := self._profile(name))]
         spot = self._get("iam", "get_role", RoleName=SPOT_ROLE) is not None
-        return Facts(tuple(groups), tuple(roles), tuple(profiles), tuple(systems), spot)
+        found = tuple(each for name, region in buckets if (each := self._buckets.found(name, region)))
+        return Facts(tuple(groups), tuple(roles), tuple(profiles), tuple(systems), spot, found)
 
     def _found_groups(
         self, region: str, wanted: Mapping[str, str], key: str, values: Sequence[str]
@@ -326,7 +342,8 @@ class AwsAccount:
             ) from error
 
     def _tags(self, name: str) -> list[dict[str, str]]:
-        tags = {**self._settings.tags, NAME_TAG: name, **self._wish.owner.tags}
+        named = {NAME_TAG: name} if name else {}
+        tags = {**self._settings.tags, **named, **self._wish.owner.tags}
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _group(self, region: str, name: str) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.account import Free, Plan, left_alone, not_ours
-from provisioners.aws.account.wanted import POLICY, SPOT_ROLE, FileSystem, Group, Role, Rule, Wanted
+from provisioners.aws.account.wanted import POLICY, SPOT_ROLE, Bucket, FileSystem, Group, Role, Rule, Wanted
 from provisioners.base import Owner
 
+_S3_COST = "S3 bills what is stored, by the month, and each request"
 _EFS_COST = "EFS bills what is stored, by the month, and what is read and written, by the GB"
 
 
@@ -70,6 +71,20 @@ class FoundFileSystem:
         return f"the EFS file system {self.name} ({self.id}, {self.region})"
 
 
+@dataclass(frozen=True, slots=True)
+class FoundBucket:
+    """A bucket. Of ours: whether public access is blocked, and whether uploads that never end are deleted."""
+
+    region: str
+    name: str
+    owner: Owner
+    closed: bool = False
+    aborts: bool = False
+
+    def __str__(self) -> str:
+        return f"the S3 bucket {self.name} ({self.region})"
+
+
 Found: TypeAlias = FoundGroup | FoundRole | FoundProfile | FoundFileSystem
 
 
@@ -82,6 +97,7 @@ class Facts:
     profiles: tuple[FoundProfile, ...] = ()
     file_systems: tuple[FoundFileSystem, ...] = ()
     has_spot_role: bool = True
+    buckets: tuple[FoundBucket, ...] = ()
 
 
 # -- steps -------------------------------------------------------------------------------------------------
@@ -159,6 +175,41 @@ class JoinProfile(Free):
 
 
 @dataclass(frozen=True, slots=True)
+class MakeBucket:
+    """Private: the account's identities alone, by policies."""
+
+    bucket: Bucket
+
+    @property
+    def cost(self) -> str:
+        """Not a number: prices differ by region, and change."""
+        return _S3_COST
+
+    def __str__(self) -> str:
+        return f"make the S3 bucket {self.bucket.name} ({self.bucket.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseBucket(Free):
+    """Whatever a policy says."""
+
+    bucket: Bucket
+
+    def __str__(self) -> str:
+        return f"block public access to the S3 bucket {self.bucket.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AbortUploads(Free):
+    """A save that a preemption interrupts leaves parts, which are billed and which nobody sees."""
+
+    bucket: Bucket
+
+    def __str__(self) -> str:
+        return f"let the S3 bucket {self.bucket.name} delete uploads that never ended"
+
+
+@dataclass(frozen=True, slots=True)
 class MakeFileSystem:
     """Encrypted, and billed by use."""
 
@@ -202,10 +253,21 @@ class Delete(Free):
 
 
 TARGET, FILE_SYSTEM, GROUP = "mount target", "EFS file system", "security group"
+BUCKET = "S3 bucket"
 MEMBER, PROFILE, POLICY_KIND, ROLE = "role", "instance profile", "policy", "IAM role"
 
+MakeInS3: TypeAlias = MakeBucket | CloseBucket | AbortUploads
 Make: TypeAlias = (
-    MakeSpotRole | MakeGroup | Allow | MakeRole | SetPolicy | MakeProfile | JoinProfile | MakeFileSystem | MakeTarget
+    MakeSpotRole
+    | MakeGroup
+    | Allow
+    | MakeInS3
+    | MakeRole
+    | SetPolicy
+    | MakeProfile
+    | JoinProfile
+    | MakeFileSystem
+    | MakeTarget
 )
 
 # -- making ------------------------------------------------------------------------------------------------
@@ -225,6 +287,8 @@ def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
         steps += [Allow(group, rule) for rule in group.rules if rule not in have]
     for role in wanted.roles:
         steps += _role(role, facts)
+    for bucket in wanted.buckets:
+        steps += _bucket(bucket, facts, owner)
     systems = {(each.region, each.name): each for each in facts.file_systems}
     for system in wanted.file_systems:
         there = systems.get((system.region, system.name))
@@ -232,6 +296,19 @@ def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
         targets = there.targets if there else {}
         steps += [MakeTarget(system, subnet) for subnet in system.subnets if subnet not in targets]
     return Plan(tuple(steps))
+
+
+def _bucket(bucket: Bucket, facts: Facts, owner: Owner) -> Iterator[Make]:
+    """One that is there and not ours is a person's own, and is used as it is."""
+    found = next((each for each in facts.buckets if each.name == bucket.name), None)
+    if found is not None and found.owner != owner:
+        return
+    if found is None:
+        yield MakeBucket(bucket)
+    if found is None or not found.closed:
+        yield CloseBucket(bucket)
+    if found is None or not found.aborts:
+        yield AbortUploads(bucket)
 
 
 def _role(role: Role, facts: Facts) -> Iterator[Make]:
@@ -284,12 +361,16 @@ def remaining(facts: Facts, owner: Owner, *, with_data: bool) -> Plan:
         for each in systems
         for subnet, id_ in sorted(each.targets.items())
     ]
+    buckets = [each for each in facts.buckets if each.owner == owner]
     left = [
         f"{each} stays with its data, which is billed: --with-data deletes it for ever"
-        for each in systems
+        for each in (*systems, *buckets)
         if not with_data
     ]
     data = [Delete(FILE_SYSTEM, each.region, each.id, each.name) for each in systems if with_data]
+    data += [
+        Delete(BUCKET, each.region, each.name, f"{each.name} with all objects in it") for each in buckets if with_data
+    ]
     # A group that a rule of another one names cannot be deleted before that: the file system's names the nodes'.
     ours = sorted((each for each in facts.groups if each.owner == owner), key=_names_others, reverse=True)
     groups = [Delete(GROUP, each.region, each.id, each.name) for each in ours]

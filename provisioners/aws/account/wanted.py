@@ -77,6 +77,14 @@ class FileSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """A private bucket of S3, for checkpoints."""
+
+    region: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """Where the nodes of a region run: one subnet for each zone."""
 
@@ -92,6 +100,7 @@ class Wanted:
     groups: tuple[Group, ...]
     roles: tuple[Role, ...]
     file_systems: tuple[FileSystem, ...]
+    buckets: tuple[Bucket, ...] = ()
 
 
 def names(cluster: str) -> dict[str, str]:
@@ -112,7 +121,9 @@ def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> Wa
             rules = (Rule("tcp", NFS_PORT, called["nodes"]),)
             groups.append(Group(network.region, network.vpc, called["storage"], "spotsup: the file system", rules))
             file_systems.append(FileSystem(network.region, called["storage"], called["storage"], network.subnets))
-    return Wanted(tuple(groups), tuple(_roles(settings, wish, called)), tuple(file_systems))
+    # Jobs that move to another region pay for what they read from there: the first region is where they begin.
+    buckets = (Bucket(settings.regions[0], bucket_of(wish.checkpoints)[0]),) if wish.checkpoints else ()
+    return Wanted(tuple(groups), tuple(_roles(settings, wish, called)), tuple(file_systems), buckets)
 
 
 def _nodes(network: Network, name: str, sources: Sequence[str], ssh_port: int) -> Group:
@@ -148,11 +159,16 @@ def _daemon(text: str, passed: str) -> str:
     return canonical({**policy, "Statement": statements})
 
 
-def _checkpoints(text: str, url: str) -> str:
+def bucket_of(url: str) -> tuple[str, str]:
+    """(bucket, prefix). Raises ProvisionerError."""
     match = _BUCKET.fullmatch(url)
     if not match:
         raise ProvisionerError(f"{url!r} is no bucket of S3: write s3://BUCKET or s3://BUCKET/PREFIX")
-    bucket, prefix = match[1], (match[2] or "").strip("/")
+    return match[1], (match[2] or "").strip("/")
+
+
+def _checkpoints(text: str, url: str) -> str:
+    bucket, prefix = bucket_of(url)
     text = text.replace("PREFIX/", f"{prefix}/" if prefix else "").replace("BUCKET", bucket)
     return canonical(json.loads(text))
 

@@ -14,13 +14,16 @@ from provisioners.base import DeniedError, ProvisionerError
 from provisioners.codes import ApiError
 from provisioners.gcp import names
 from provisioners.gcp.account import plan
+from provisioners.gcp.account.buckets import Buckets
 from provisioners.gcp.account.calls import Calls, NotEnabledError
 from provisioners.gcp.account.look import Look
 from provisioners.gcp.account.plan import (
     Bind,
+    CloseBucket,
     Delete,
     Facts,
     MakeAccount,
+    MakeBucket,
     MakeFileSystem,
     MakeRole,
     MakeRule,
@@ -66,7 +69,7 @@ class GcpAccount:
         self._names = Names(wish.owner.cluster, settings.project)
         self._path = f"v1/projects/{settings.project}"
         self._zones: dict[str, str] | None = None
-        self._has_bucket = False
+        self._buckets = Buckets(self._calls, settings, wish.owner)
         # As the last look and the steps after it showed them.
         self._bound: frozenset[Binding] = frozenset()
         self._addresses: dict[str, str] = {}
@@ -84,7 +87,7 @@ class GcpAccount:
     def missing(self) -> Plan:
         """As CloudAccount says."""
         needed = self._wanted()
-        self._check_bucket(needed)
+        buckets = tuple(found for each in needed.buckets if (found := self._buckets.found(each.name)))
         accounts = tuple(self._look.accounts()) if needed.accounts else ()
         # There is no policy of an account that is not there.
         known = {PROJECT, *(each.email for each in accounts if each.email not in self._young)}
@@ -93,7 +96,7 @@ class GcpAccount:
         bindings |= self._of_young(resources)
         roles = tuple(self._look.roles(each.id for each in needed.roles))
         systems = tuple(self._look.file_systems()) if needed.file_systems else ()
-        facts = Facts(self._look.rules(), roles, accounts, bindings, systems)
+        facts = Facts(self._look.rules(), roles, accounts, bindings, systems, buckets)
         return plan.missing(needed, self._keep(facts), self._wish.owner)
 
     def remaining(self, *, with_data: bool) -> Plan:
@@ -107,7 +110,11 @@ class GcpAccount:
             systems = tuple(self._look.file_systems())
         except NotEnabledError:
             systems = ()  # so there is none
-        facts = Facts(self._look.rules(), roles, tuple(self._look.accounts()), bindings, systems)
+        try:
+            own = tuple(self._buckets.ours())
+        except NotEnabledError:
+            own = ()
+        facts = Facts(self._look.rules(), roles, tuple(self._look.accounts()), bindings, systems, own)
         return plan.remaining(self._keep(facts), owner, with_data=with_data)
 
     def made(self) -> Made:
@@ -137,8 +144,12 @@ class GcpAccount:
             case Unbind(binding):
                 self._rebind(binding, there=False)
                 self._bound -= {binding}
+            case MakeBucket() | CloseBucket():
+                self._buckets.take(step)
             case MakeFileSystem():
                 self._make_file_system(step)
+            case Delete(plan.BUCKET, name):
+                self._buckets.delete(name)
             case Delete():
                 self._delete(step)
             case _:
@@ -303,15 +314,6 @@ class GcpAccount:
                     raise ProvisionerError(f"{region} has no zone for a Filestore instance")
                 self._zones[region] = min(names.last_of(each) for each in found.zones)
         return wanted(self._settings, self._wish, self._zones)
-
-    def _check_bucket(self, needed: Wanted) -> None:
-        """Raises ProvisionerError for one that is not there: it would be waited for, to the end."""
-        for each in needed.bindings:
-            if each.resource.startswith("gs://") and not self._has_bucket:
-                if self._look.policy(each.resource) is None:
-                    command = f"gcloud storage buckets create {each.resource} --project {self._settings.project}"
-                    raise ProvisionerError(f"there is no bucket {each.resource}: name another one, or `{command}`")
-                self._has_bucket = True
 
     def _of_young(self, resources: set[str]) -> frozenset[Binding]:
         """The bindings of accounts that this process has made: none where IAM refuses to say."""

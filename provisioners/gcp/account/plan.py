@@ -15,8 +15,11 @@ from typing import TypeAlias
 
 from provisioners.account import Free, Plan, left_alone, not_ours, whose
 from provisioners.base import Owner
-from provisioners.gcp.account.wanted import CAPACITY_GB, Account, Binding, FileSystem, Role, Rule, Wanted
+from provisioners.gcp.account.wanted import CAPACITY_GB, Account, Binding, Bucket, FileSystem, Role, Rule, Wanted
 
+_STORAGE_COST = (
+    "Cloud Storage bills what is stored, and each request; what was deleted is kept and billed for 7 days more"
+)
 _FILESTORE_COST = f"Filestore bills all of its {CAPACITY_GB} GB, by the hour, used or not"
 READY, GOING = "READY", "DELETING"
 
@@ -73,6 +76,19 @@ class FoundFileSystem:
         return f"the Filestore instance {self.name} ({self.zone})"
 
 
+@dataclass(frozen=True, slots=True)
+class FoundBucket:
+    """A bucket. `closed`: whether rights are given on the whole of it alone, and to nobody in public."""
+
+    region: str
+    name: str
+    owner: Owner
+    closed: bool = False
+
+    def __str__(self) -> str:
+        return f"the bucket {self.name} ({self.region})"
+
+
 Found: TypeAlias = FoundRule | FoundRole | FoundAccount | FoundFileSystem
 
 
@@ -85,6 +101,7 @@ class Facts:
     accounts: tuple[FoundAccount, ...] = ()
     bindings: frozenset[Binding] = frozenset()
     file_systems: tuple[FoundFileSystem, ...] = ()
+    buckets: tuple[FoundBucket, ...] = ()
 
 
 # -- steps -------------------------------------------------------------------------------------------------
@@ -178,6 +195,31 @@ class MakeFileSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeBucket:
+    """Closed, with its labels from the first moment."""
+
+    bucket: Bucket
+
+    @property
+    def cost(self) -> str:
+        """Not a number: prices differ by region, and change."""
+        return _STORAGE_COST
+
+    def __str__(self) -> str:
+        return f"make the bucket {self.bucket.name} ({self.bucket.region})"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseBucket(Free):
+    """Whatever a policy says."""
+
+    bucket: Bucket
+
+    def __str__(self) -> str:
+        return f"close the bucket {self.bucket.name} to the public"
+
+
+@dataclass(frozen=True, slots=True)
 class Unbind(Free):
     """Take a role from an account."""
 
@@ -197,12 +239,16 @@ class Delete(Free):
     state: str = ""
 
     def __str__(self) -> str:
-        return f"delete the {self.kind} {self.name}{f' ({self.zone})' if self.zone else ''}"
+        inside = " with all objects in it" if self.kind == BUCKET else ""
+        return f"delete the {self.kind} {self.name}{f' ({self.zone})' if self.zone else ''}{inside}"
 
 
 RULE, ROLE, ACCOUNT, FILE_SYSTEM = "firewall rule", "role", "service account", "Filestore instance"
+BUCKET = "bucket"
 
-Make: TypeAlias = MakeRule | SetRule | MakeRole | RestoreRole | SetRole | MakeAccount | Bind | MakeFileSystem
+MakeRoles: TypeAlias = MakeRole | RestoreRole | SetRole
+MakeInStorage: TypeAlias = MakeBucket | CloseBucket
+Make: TypeAlias = MakeRule | SetRule | MakeRoles | MakeAccount | MakeInStorage | Bind | MakeFileSystem
 
 # -- making ------------------------------------------------------------------------------------------------
 
@@ -219,12 +265,24 @@ def missing(wanted: Wanted, facts: Facts, owner: Owner) -> Plan:
         steps += _role(role, facts)
     there = {each.email for each in facts.accounts}
     steps += [MakeAccount(each) for each in wanted.accounts if each.email not in there]
+    # A role is given on a bucket that is there.
+    for bucket in wanted.buckets:
+        steps += _bucket(bucket, facts, owner)
     steps += [Bind(each) for each in wanted.bindings if each not in facts.bindings]
     for system in wanted.file_systems:
         found = next((each for each in facts.file_systems if _same(each, system)), None)
         if found is None or found.state != READY:
             steps.append(MakeFileSystem(system, found.state if found else ""))
     return Plan(tuple(steps))
+
+
+def _bucket(bucket: Bucket, facts: Facts, owner: Owner) -> Iterator[Make]:
+    """One that is there and not ours is a person's own, and is used as it is."""
+    found = next((each for each in facts.buckets if each.name == bucket.name), None)
+    if found is None:
+        yield MakeBucket(bucket)
+    elif found.owner == owner and not found.closed:
+        yield CloseBucket(bucket)
 
 
 def _rule(rule: Rule, facts: Facts) -> Iterator[Make]:
@@ -312,10 +370,13 @@ def remaining(facts: Facts, owner: Owner, *, with_data: bool) -> Plan:
     steps += [Delete(ROLE, each.id) for each in facts.roles if each.owner == owner and not each.deleted]
     data = [Delete(FILE_SYSTEM, each.name, each.zone, each.state) for each in systems]
     going = [each for each in data if each.state == GOING]
+    buckets = [each for each in facts.buckets if each.owner == owner]
+    data += [Delete(BUCKET, each.name) for each in buckets]
+    staying = [*(each for each in systems if each.state != GOING), *buckets]
     left = [
         f"{each} stays with its data, which is billed: --with-data deletes it for ever"
-        for each in systems
-        if not with_data and each.state != GOING
+        for each in staying
+        if not with_data
     ]
     left += _left(facts, owner)
     return Plan((*steps, *(data if with_data else going)), left=tuple(left))

@@ -93,6 +93,14 @@ class FileSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket that is closed to the public, for checkpoints."""
+
+    region: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """All of it."""
 
@@ -101,6 +109,7 @@ class Wanted:
     accounts: tuple[Account, ...]
     bindings: tuple[Binding, ...]
     file_systems: tuple[FileSystem, ...]
+    buckets: tuple[Bucket, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ def wanted(settings: GcpSettings, wish: Wish, zones: Mapping[str, str]) -> Wante
         tuple(accounts),
         tuple(bindings),
         tuple(systems) if wish.shared_storage else (),
+        # Jobs that move to another region pay for what they read from there: the first region is where they begin.
+        (Bucket(settings.regions[0], _bucket(wish.checkpoints)),) if wish.checkpoints else (),
     )
 
 

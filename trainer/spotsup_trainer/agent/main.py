@@ -25,6 +25,7 @@ from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_fo
 from spotsup_trainer.etcd.access import EtcdAccess, fingerprints, read_access
 from spotsup_trainer.etcd.gateway import file_version
 from spotsup_trainer.etcd.outbox import Outbox
+from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import (
@@ -34,6 +35,7 @@ from spotsup_trainer.wire import (
     Health,
     Keys,
     Notice,
+    Pauses,
     Progress,
     WireError,
     decode,
@@ -42,6 +44,7 @@ from spotsup_trainer.wire import (
 
 _TICK_S = 0.2
 _PROGRESS_S = 1.0  # publish steps at most this often: the daemon reads those of all jobs
+_PREPARING_S = 1.0
 _LEAVE_SLACK_S = 10.0  # beyond what the launcher gives its workers
 _FINAL_FLUSH_TIMEOUT_S = 600.0
 
@@ -56,6 +59,7 @@ class Agent:
         self._keys = Keys(config.cluster)
         self._status = AgentStatus(config.node, boot_id, os.getpid(), time.time(), __version__)
         self._access_version: tuple[int, ...] | None = None
+        self._preparation, self._preparing_at = Preparation(config.run_dir), 0.0
         self._run_dir = RunDir(Path(config.run_dir))
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
         self._log_file = Path(config.log_dir) / f"{config.node}.log"
@@ -77,6 +81,7 @@ class Agent:
         self._crashes = 0
         self._progress: Progress | None = None
         self._progress_at = 0.0
+        self._pauses: Pauses | None = None
         self._dead_man_switch = DeadManSwitch(
             Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file
         )
@@ -118,11 +123,14 @@ class Agent:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _publish_status(self) -> None:
-        """Once, and again whenever the file with the access to etcd is another one: its launcher replaces the CA."""
-        version = file_version(self._config.etcd_access)
-        if version == self._access_version:
+        """Once, and again whenever the file with the access to etcd is another one: its launcher replaces the CA; and
+        when what the launcher prepares changes, at most once a second."""
+        version, preparing = file_version(self._config.etcd_access), self._status.preparing
+        if time.monotonic() >= self._preparing_at + _PREPARING_S:
+            self._preparing_at, preparing = time.monotonic(), self._preparation.current()
+        if (version, preparing) == (self._access_version, self._status.preparing):
             return
-        self._access_version = version
+        self._access_version, self._status = version, replace(self._status, preparing=preparing)
         try:
             status = replace(self._status, cas=fingerprints(read_access(self._config.etcd_access).ca))
         except ValueError as error:
@@ -198,11 +206,23 @@ class Agent:
 
     def _publish_progress(self, *, last: bool = False) -> None:
         found, now = self._run_dir.progress(), time.monotonic()
-        if found is None or found == self._progress:
+        if found is None:
+            return
+        self._publish_pauses(found.round)
+        if found == self._progress:
             return
         if last or has_changed(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
             self._progress, self._progress_at = found, now
             self._outbox.put(self._keys.progress(self._config.job), encode(found))
+
+    def _publish_pauses(self, number: int) -> None:
+        """Once this node has rank 0: every node measures, and one speaks. `number`: of the round."""
+        if self._pauses is not None and self._pauses.pauses[-1].round == number:
+            return
+        found = self._run_dir.pauses()
+        if found is not None and found.pauses and found.pauses[-1].round == number:
+            self._pauses = found
+            self._outbox.put(self._keys.pauses(self._config.job), encode(found))
 
     def _wait(self, duration_s: float) -> None:
         until = time.monotonic() + duration_s

@@ -73,6 +73,7 @@ class Parking:
         self._epoch = 0
         self._at = self._first_step_at = self._progress_at = 0.0
         self._files.announce()
+        self._files.moments.called()
 
     @property
     def rank(self) -> int:
@@ -83,6 +84,7 @@ class Parking:
         """Report `step` completed optimizer steps. True, on every rank, if all must save this very step and `park`."""
         self._step, self._epoch, self._at = step, epoch, self._clock()
         first = self._first_step_at == 0.0
+        self._files.moments.step_done(first=first)
         if first:
             self._first_step_at = self._at
         leaving = self.active and self._peers.highest([self._files.yield_wanted()]) == [1]

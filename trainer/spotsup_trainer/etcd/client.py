@@ -324,7 +324,8 @@ class Watch:
         except http.client.HTTPException as error:
             raise EtcdUnavailableError(f"watch broken: {error}") from error
         for result in found:
-            if LOGIN_ENDED in result.problem:
+            # etcd 3.5 says of a watch whose login has ended what it says of one that is not allowed.
+            if LOGIN_ENDED in result.problem or "permission denied" in result.problem:
                 self._etcd.forget_login()
             if result.problem:
                 raise EtcdUnavailableError(f"watch {result.problem}")

@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd.stream import LineStream
+from spotsup_trainer.etcd.tls import TlsSocket
 
 LOGIN_ENDED = "invalid auth token"
-# A user or a role was changed while the request was under way, whosever it was (ErrAuthOldRevision of etcd's
-# api/v3rpc/rpctypes/error.go). Nothing was done, and the same request is accepted when it is sent again.
-_USERS_CHANGED = "revision of auth store is old"
+# A user or a role was changed while the request was under way, whosever it was: ErrAuthOldRevision, in the words of
+# api/v3rpc/rpctypes/error.go, and since etcd 3.5 also of server/auth/store.go. Nothing was done, and the same request
+# is accepted when it is sent again.
+_USERS_CHANGED = ("revision of auth store is old", "revision in header is old")
 _MAX_REPEATS = 8
 
 # Far more than all keys of 10,000 nodes. What sends more is not etcd.
@@ -167,7 +169,7 @@ class Gateway:
             if status == 200:
                 return text
             message, code = _error_of(status, text)
-            if _USERS_CHANGED not in message:
+            if not any(each in message for each in _USERS_CHANGED):
                 break
         # Simple tokens expire after 5 minutes without use: log in again, once.
         if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
@@ -225,15 +227,14 @@ class Gateway:
                 return
         connection.close()
 
-    def connect(self, index: int) -> http.client.HTTPConnection:
+    def connect(self, index: int, *, watch: bool = False) -> http.client.HTTPConnection:
         """A new connection to endpoint `index`. It sends small writes at once and detects a dead peer in about 10 s."""
         url = urlsplit(self.endpoints[index])
         host, port = url.hostname or "127.0.0.1", url.port or 2379
+        context = self._trust.context() if self._trust else None
         connection = (
-            http.client.HTTPSConnection(
-                host, port, timeout=self.timeout_s, context=self._trust.context() if self._trust else None
-            )
-            if url.scheme == "https"
+            http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=context)
+            if url.scheme == "https" and not watch
             else http.client.HTTPConnection(host, port, timeout=self.timeout_s)
         )
         connection.connect()
@@ -241,6 +242,12 @@ class Gateway:
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
             connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        if url.scheme == "https" and watch:
+            try:
+                connection.sock = TlsSocket(connection.sock, context or ssl.create_default_context(), host)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _headers(self) -> dict[str, str]:
@@ -259,7 +266,7 @@ class Gateway:
         raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
 
     def _begin(self, index: int, path: str, body: Json) -> LineStream:
-        connection = self.connect(index)
+        connection = self.connect(index, watch=True)
         try:
             connection.request("POST", path, json.dumps(body).encode(), self._headers())
             response = connection.getresponse()

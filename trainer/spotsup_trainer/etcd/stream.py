@@ -7,11 +7,9 @@ each of them receives 64 lines; as one batch they are one change to evaluate.
 from __future__ import annotations
 
 import http.client
-import ssl
 from typing import Any
 
 _READ_BYTES = 1 << 16
-_RECORD_BYTES = 1 << 14  # TLS has no larger ones
 _MAX_LINE_BYTES = 1 << 24  # far more than etcd's largest response
 _MAX_SIZE_BYTES = 1 << 10  # of the line that has a chunk's size
 
@@ -33,7 +31,7 @@ class LineStream:
         Raises OSError, ValueError, HTTPException.
         """
         while True:
-            raw = self._arrived()
+            raw: bytes = self._file.read1(_READ_BYTES)  # waits for bytes, and takes all that are there
             if not raw:
                 return []
             data = self._rest + (self._chunks.feed(raw) if self._chunks else raw)
@@ -42,42 +40,6 @@ class LineStream:
                 return lines
             if (self._chunks and self._chunks.ended) or len(self._rest) > _MAX_LINE_BYTES:
                 return []
-
-    def _arrived(self) -> bytes:
-        """Wait for bytes, and take all that are there. Empty at the end."""
-        if not isinstance(self.socket, ssl.SSLSocket):
-            raw: bytes = self._file.read1(_READ_BYTES)
-            return raw
-        # A read of TLS gives one record, and etcd sends each line as one: 64 nodes that write at once are 64 reads. The
-        # layers of http.client above the socket would be most of their cost.
-        raw = self._rest_of_head() if self._file is not None else b""
-        raw = raw or self.socket.recv(_RECORD_BYTES)
-        if not raw:
-            return raw
-        pieces, size, timeout_s = [raw], len(raw), self.socket.gettimeout()
-        self.socket.settimeout(0.0)
-        try:
-            while size < _READ_BYTES and (raw := self.socket.recv(_RECORD_BYTES)):
-                pieces.append(raw)
-                size += len(raw)
-        except ssl.SSLWantReadError:
-            pass  # no whole record is left
-        finally:
-            self.socket.settimeout(timeout_s)
-        return b"".join(pieces)
-
-    def _rest_of_head(self) -> bytes:
-        """What http.client has read beyond the head of the response. Afterwards it holds nothing more."""
-        timeout_s = self.socket.gettimeout()
-        self.socket.settimeout(0.0)
-        try:
-            found: bytes = self._file.read1(_READ_BYTES)
-        except ssl.SSLWantReadError:
-            found = b""
-        finally:
-            self.socket.settimeout(timeout_s)
-        self._file = None
-        return found
 
     def close(self) -> None:
         """Close response and connection; not while another thread reads."""

@@ -32,7 +32,8 @@ from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
-from spotsup_trainer.rendezvous.membership import Broken, Over, Rules, Standing, Stay, Wait, standing
+from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Stay, Wait, standing
+from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import Failure, Progress, Result, Round
 from spotsup_trainer.worker_files import WorkerFiles

@@ -9,15 +9,13 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Any
 
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -29,14 +27,17 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousGracefulExitError,
     RendezvousInfo,
 )
-from torch.distributed.elastic.utils import macros
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.launcher import examine
 from spotsup_trainer.launcher.examine import Idleness
+from spotsup_trainer.launcher.failures import message_of
 from spotsup_trainer.launcher.forkserver import WorkerServer
 from spotsup_trainer.launcher.gpu_check import ask_agent
+from spotsup_trainer.launcher.pauses import PauseWatch
+from spotsup_trainer.launcher.program import Program, environment
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
+from spotsup_trainer.launcher.signs import SignsOfLife
 from spotsup_trainer.launcher.supervision import (
     AnnounceDone,
     AskToYield,
@@ -55,47 +56,21 @@ from spotsup_trainer.launcher.worker import WorkerRequest
 from spotsup_trainer.launcher.worker_context import ServedContext
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
-from spotsup_trainer.rendezvous.membership import Broken, Over, Stay, hangs, has_finished, may_restart
+from spotsup_trainer.rendezvous.history import may_restart
+from spotsup_trainer.rendezvous.membership import Broken, Over, Stay, hangs, has_finished
 from spotsup_trainer.wire import Failure, Result, Round
 
 _POLL_S = 0.02  # workers and their files; keys are noticed at once
 _EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try again
 _MAX_EXCHANGES = 600
-_MESSAGE_CHARS = 2000
 _RESULT_ATTEMPTS = 3
 _STOP_GRACE_S = 2.0
 _GONE_POLL_S = 0.2
-_SIGNS_S = 1.0
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
 
 _WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.HEALTHY: "running"}
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Program:
-    """What the workers run."""
-
-    name: str
-    arguments: tuple[str, ...]
-    # `name` is a module.
-    module: bool
-    # The interpreter; "" if the program is not Python.
-    python: str
-    # Run it in a process forked from the launcher, which has torch imported.
-    warm: bool
-    # A torch.numa affinity mode, "" for none.
-    numa: str = ""
-
-    def request(self, local_rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
-        """The worker of one local rank."""
-        arguments = tuple(macros.substitute(list(self.arguments), str(local_rank)))
-        if self.warm:
-            kind: Literal["module", "script"] = "module" if self.module else "script"
-            return WorkerRequest(kind, (self.name, *arguments), env, local_rank, stdout, stderr, self.numa)
-        python = (self.python, "-u", *(["-m"] if self.module else [])) if self.python else ()
-        return WorkerRequest("exec", (*python, self.name, *arguments), env, local_rank, stdout, stderr)
 
 
 class _UnhealthyError(Exception):
@@ -127,12 +102,11 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
-        # The last signs of life of all workers, and when they were found.
-        self._marks: list[int] = []
-        self._alive_at = self._looked_at = 0.0
+        self._signs = SignsOfLife(spec.local_world_size, 0.0)
         # Of workers that run while others have ended well.
         self._idleness: Idleness | None = None
         self._checkpoints, self._look_at = CheckpointCount(), 0.0
+        self._pauses = PauseWatch(run_dir, self._handler.client.config.node)
 
     def leave(self) -> None:
         """Leave in order; when called twice, at once. Only sets a flag."""
@@ -148,9 +122,11 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             while True:
                 self._begin_round(failure, parked=parked, unhealthy=unhealthy)
                 stop, result = self._supervise()
+                stopped_at = time.monotonic()
                 log.info("round %d: stopping the workers: %s", self._round.number, stop.reason)
                 failure, parked = self._failure(result) if stop.blame else None, stop.parked
                 self._stop_workers(self._worker_group, stop.grace_s)
+                self._pauses.stopped(self._round.number, stopped_at, parked=stop.parked)
                 if stop.then == "rejoin":
                     self._await_gone(failure, parked=parked)
                 # Before this node is seen to have stopped: no round forms, and nothing is blamed, until then.
@@ -186,13 +162,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 break
             log.warning("round %d broke before its workers started", self._round.number)
             failure, parked, self._checkpoints = None, False, CheckpointCount()
+        self._pauses.agreed(self._round.number, time.monotonic(), self._handler.lost_at)
         group.workers = workers
         group.store = self._store = info.store
         group.group_rank, group.group_world_size = info.rank, info.world_size
         group.master_addr = info.bootstrap_store_info.master_addr
         group.master_port = info.bootstrap_store_info.master_port
         self._local = Local("running", group.spec.local_world_size, 0, 0)
-        self._marks, self._alive_at, self._idleness = [], time.monotonic(), None
+        self._signs, self._idleness = SignsOfLife(self._local.ranks, time.monotonic()), None
         self._run_dir.begin(self._round.number)
         self._checkpoints = CheckpointCount()
         log.info(
@@ -274,6 +251,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         while True:
             result = self._monitor_workers(self._worker_group)
             self._count_checkpoints()
+            self._pauses.look(time.monotonic())
             standing = self._handler.standing()
             self._update_local(result, broken=isinstance(standing, Broken))
             action = decide(self._local, standing, time.monotonic(), self._limits_now())
@@ -348,17 +326,12 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
 
     def _watch_signs(self, now: float) -> None:
         """Announce that no rank of this node gives a sign of life, and that one does again."""
-        if now < self._looked_at + _SIGNS_S:
+        if not self._signs.is_due(now):
             return
-        self._looked_at = now
-        signs = self._run_dir.signs(self._round.number, self._local.ranks)
-        marks = [sign.mark for sign in signs]
-        if marks != self._marks or len(marks) < self._local.ranks:
-            self._marks, self._alive_at = marks, now
-        silent = now > self._alive_at + max((sign.hangs_after_s for sign in signs), default=0.0)
+        silent_since = self._signs.silent_since(self._run_dir.signs(self._round.number, self._local.ranks), now)
         stalled = self._handler.client.member.stalled_since > 0
-        if stalled != silent and len(signs) == self._local.ranks:
-            since = round(time.time() - now + self._alive_at) if silent else 0
+        if silent_since is not None and stalled != (silent_since > 0):
+            since = round(time.time() - now + silent_since) if silent_since else 0
             self._handler.client.announce(stalled_since=float(since))
 
     def _idle_since(self, now: float) -> float | None:
@@ -428,43 +401,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._round.number,
             first.local_rank,
             first.exitcode,
-            _message(first)[-_MESSAGE_CHARS:],
+            message_of(first),
             time.time(),
             after_s=round(self._pcontext.failed_after_s, 1),
             stepped=bool(self._run_dir.signs(self._round.number, self._local.ranks)),
         )
 
     def _worker_env(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
-        """The environment that torchrun gives its workers, and the variables of docs/training.md."""
-        spec, config, number = group.spec, self._handler.client.config, self._round.number
-        env = {
-            "RANK": str(worker.global_rank),
-            "GROUP_RANK": str(group.group_rank),
-            "ROLE_RANK": str(worker.role_rank),
-            "ROLE_NAME": spec.role,
-            "LOCAL_WORLD_SIZE": str(spec.local_world_size),
-            "WORLD_SIZE": str(worker.world_size),
-            "GROUP_WORLD_SIZE": str(group.group_world_size),
-            "ROLE_WORLD_SIZE": str(worker.role_world_size),
-            "MASTER_ADDR": group.master_addr,
-            "MASTER_PORT": str(group.master_port),
-            # How often the job was re-formed: the same on all nodes, where torchrun's differs from node to node.
-            "TORCHELASTIC_RESTART_COUNT": str(number - 1),
-            "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
-            "TORCHELASTIC_RUN_ID": config.job,
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-            "SPOTSUP_ROUND": str(number),
-            "SPOTSUP_JOB": config.job,
-            "SPOTSUP_NODE_ID": config.node,
-            "SPOTSUP_TASK_ID": os.environ.get("SPOTSUP_TASK_ID", config.job),
-            "SPOTSUP_NODE_ADDRS": ",".join(member.addr for member in self._round.members),
-        }
+        env = environment(group, worker, self._handler.client.config, self._round)
         if hasattr(self, "_set_local_rank_env"):
-            self._set_local_rank_env(env, worker.local_rank, spec)
+            self._set_local_rank_env(env, worker.local_rank, group.spec)
         else:
             env["LOCAL_RANK"] = str(worker.local_rank)
-        return env | self._run_dir.worker_env(number, worker.local_rank)
+        return env | self._run_dir.worker_env(self._round.number, worker.local_rank)
 
     def _stop_watching(self) -> None:
         """What torch starts beside the workers of a round."""
@@ -492,26 +441,3 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         for folder in (self._run_dir.path / "torch").glob("*/attempt_*"):
             if folder.name != current:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _message(failure: ProcessFailure) -> str:
-    """The worker's traceback if it left one."""
-    message = failure.message
-    if isinstance(message, dict):
-        extra = message.get("extraInfo", {})
-        message = extra.get("py_callstack") or message.get("message", "")
-    if failure.exitcode < 0:
-        return f"killed by {failure.signal_name()}" if "received by PID" in str(message) else str(message)
-    if "torch.org/docs" in str(message):
-        return "it left no traceback; see its log"
-    return str(message)
-
-
-def python_of(environ: Mapping[str, str]) -> str:
-    """The interpreter for workers, chosen as torchrun does."""
-    return environ.get("PYTHON_EXEC", sys.executable)
-
-
-def own_logs(run_dir: Path) -> str:
-    """The default folder for torch's own log files."""
-    return str(run_dir / "torch")

@@ -16,10 +16,13 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-from spotsup_trainer.launcher.parent_death import set_process_name
+from spotsup_trainer.launcher.parent_death import die_with_parent, outlive_parent, set_process_name
+from spotsup_trainer.launcher.preload import changed_environ, end_children, problem_of, with_changes
+from spotsup_trainer.launcher.program_imports import Import
 from spotsup_trainer.launcher.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
@@ -50,6 +53,25 @@ class WorkerServer:
         self._pump(0.0)
         if not self._alive:
             raise WorkerServerError(f"process {self.pid}, which starts the workers, has ended")
+
+    def prepared(self, timeout_s: float, importing: Callable[[str], None]) -> tuple[str, str] | None:
+        """Wait until all imports are there; None then, else the one that must not be imported here, and why: this
+        server is of no use then. `importing` is called with the name of each. Raises TimeoutError."""
+        deadline, current = time.monotonic() + timeout_s, ""
+        while True:
+            while self._replies:
+                reply = self._replies.pop(0)
+                if "prepared" in reply:
+                    return None
+                if "problem" in reply:
+                    return str(reply["importing"]), str(reply["problem"])
+                current = str(reply["importing"])
+                importing(current)
+            if not self._alive:
+                return current, "it ended the process"
+            if time.monotonic() >= deadline:
+                raise TimeoutError(current)
+            self._pump(deadline - time.monotonic())
 
     def spawn(self, request: WorkerRequest) -> int:
         """Start a worker; its pid, which is also its process group. Raises WorkerServerError."""
@@ -92,11 +114,15 @@ class WorkerServer:
         for pid in pids:
             self._exit_codes.pop(pid, None)
 
-    def close(self) -> None:
-        """End the server and all workers. The server kills them when its pipe closes, unless it hangs."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the server and all workers. The server kills them when its pipe closes, unless it hangs. `at_once`: kill
+        it and all that it has started, where it has no workers yet."""
         self._connection.close()
         self._alive = False
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            if at_once:
+                with contextlib.suppress(ProcessLookupError):  # it has no group yet
+                    os.killpg(self.pid, signal.SIGKILL)
             if not self._has_ended(_END_TIMEOUT_S):
                 os.kill(self.pid, signal.SIGKILL)  # the kernel ends its workers with it
                 self._has_ended(_END_TIMEOUT_S)
@@ -146,10 +172,11 @@ class WorkerServer:
             self._replies.append(message)
 
 
-def start() -> WorkerServer:
+def start(imports: Sequence[Import] = (), argv: Sequence[str] = ()) -> WorkerServer:
     """Fork the server off this process, which must not have touched a GPU, nor have started threads that matter.
 
-    Workers leave through this call, by SystemExit: no caller may have anything to clean up.
+    With `imports`, call `prepared` first: the server imports them, under the workers' own `argv`. Workers leave through
+    this call, by SystemExit: no caller may have anything to clean up.
     """
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
@@ -158,8 +185,10 @@ def start() -> WorkerServer:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        gc.freeze()  # else the garbage collector would write to, and so copy, all shared pages
         server = _Server(theirs)
+        if imports:
+            server.prepare(imports, argv)
+        gc.freeze()  # else the garbage collector would write to, and so copy, all shared pages
         run(server.serve(), parent_pid=server.pid)
     theirs.close()
     return WorkerServer(ours, pid)
@@ -173,9 +202,34 @@ class _Server:
         self._connection = connection
         self._received = b""
         self._workers: set[int] = set()
+        # What imports have set in the environment, and what was in it before.
+        self._environ_before: dict[str, str] = {}
+        self._environ_changes: dict[str, str] = {}
+
+    def prepare(self, imports: Sequence[Import], argv: Sequence[str]) -> None:
+        """Import what can be imported before a fork. Ends with the launcher: it does not look at its pipe meanwhile."""
+        die_with_parent(os.getppid())
+        os.setsid()  # so that all which an import starts can be killed with this process
+        sys.argv = list(argv)
+        # torch then asks NVML, and not CUDA, whether there are GPUs: CUDA cannot be used after a fork.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        self._environ_before = dict(os.environ)
+        for each in imports:
+            self._reply({"importing": each.module})
+            if problem := problem_of(each):
+                self._reply({"importing": each.module, "problem": problem})
+                end_children()
+                self._end()
+        self._environ_changes = changed_environ(self._environ_before)
+        sys.stdout.flush()  # what imports have printed, once: not again by each worker
+        sys.stderr.flush()
+        gc.collect()
+        outlive_parent()  # from here on the pipe is watched
+        self._reply({"prepared": True})
 
     def serve(self) -> WorkerRequest:
-        os.setsid()
+        if os.getsid(0) != self.pid:
+            os.setsid()
         set_process_name("spotsup-workers")
         wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the signal reaches the wakeup descriptor
@@ -219,7 +273,8 @@ class _Server:
             self._reply({"error": str(error)})
             return None
         if pid == 0:
-            return WorkerRequest(**fields)
+            request = WorkerRequest(**fields)
+            return replace(request, env=with_changes(request.env, self._environ_changes, self._environ_before))
         # In both processes, as shells do: the group then exists before the launcher gets the pid.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)

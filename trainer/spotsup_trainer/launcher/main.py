@@ -18,7 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotsup_trainer import snapshot_files
 from spotsup_trainer.launcher.parent_death import die_with_parent
+from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.launcher.supervision import Limits
 from spotsup_trainer.rendezvous.abandonable_call import call_while
@@ -47,20 +49,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only now: importing torch takes seconds, and an agent that is killed meanwhile must not leave us behind.
     from torch.distributed import run as torchrun
 
+    from spotsup_trainer.launcher import forkserver
+    from spotsup_trainer.launcher.prepare import PreloadError, start_prepared, wanted_imports
+
     try:
         args = torchrun.parse_args(argv)
         _check(args, os.environ)
         warm = _is_warm(args, os.environ)
         for module in _PRELOAD if warm else ():
             importlib.import_module(module)
-    except UsageError as error:
+        program = args.training_script
+        imports = wanted_imports(program, is_module=args.module, environ=os.environ) if warm else ()
+    except (UsageError, PreloadError) as error:
         sys.stderr.write(f"spotsup: {error}\n")
         return 2
+    # Inherited by all workers.
+    wanted = os.environ.get("SPOTSUP_SNAPSHOTS", "1") != "0"
+    os.environ[snapshot_files.VARIABLE] = snapshot_files.create(args.nproc_per_node) if wanted else ""
     # Before any code that starts threads or touches GPUs, and with no caller that would clean up in a worker.
-    from spotsup_trainer.launcher import forkserver
-
+    notes = Preparation(os.environ.get("SPOTSUP_RUN_DIR"))
+    worker_argv = (program, *args.training_script_args)
     try:
-        return _launch(args, forkserver.start(), warm=warm)
+        server, left_out = start_prepared(imports, worker_argv, notes.left_out(), notes.importing)
+        notes.ended(left_out)
+        return _launch(args, server, warm=warm)
     except forkserver.WorkerServerError as error:
         log.error("%s; restart this launcher", error)  # noqa: TRY400 - the message needs no traceback
         return 1
@@ -105,7 +117,8 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
-    from spotsup_trainer.launcher.elastic_agent import Program, SpotsupElasticAgent, own_logs, python_of
+    from spotsup_trainer.launcher.elastic_agent import SpotsupElasticAgent
+    from spotsup_trainer.launcher.program import Program, own_logs, python_of
     from spotsup_trainer.launcher.torch_versions import OF_WORKER_SPEC, SIGNALS, fields_of
     from spotsup_trainer.rendezvous.handler import handler_from
 

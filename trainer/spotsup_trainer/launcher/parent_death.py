@@ -24,6 +24,11 @@ def die_with_parent(parent_pid: int) -> None:
         raise SystemExit(f"spotsup: process {parent_pid}, which started this one, has ended")
 
 
+def outlive_parent() -> None:
+    """Take `die_with_parent` back."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 def set_process_name(name: str) -> None:
     """Set the name that ps and top show (15 characters)."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)

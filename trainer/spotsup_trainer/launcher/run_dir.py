@@ -5,20 +5,23 @@ Every name has its round's number, so that a file of an old round cannot be take
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from spotsup_trainer.moments import Moments, read_moments
 from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
-from spotsup_trainer.wire import Progress, WireError, decode
+from spotsup_trainer.wire import Pauses, Progress, WireError, decode, encode
 from spotsup_trainer.worker_files import replace_file
 
-_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict")
+_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict", "moments")
 # Not of one round: a new one takes as long as the one before.
 _TIMES = "times.json"
 _OUTCOME = "ended.json"
+_PAUSES = "pauses.json"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,16 @@ class RunDir:
             "SPOTSUP_PARKED_FILE": str(self.path / f"parked-{number}-{local_rank}"),
             "SPOTSUP_PROGRESS_FILE": str(self.path / f"progress-{number}.json"),
             "SPOTSUP_SAVE_FILE": str(self.path / f"save-{number}"),
-        } | ({"SPOTSUP_TIMES_FILE": str(self.path / _TIMES)} if local_rank == 0 else {})
+        } | (self._of_first_worker(number) if local_rank == 0 else {})
+
+    def _of_first_worker(self, number: int) -> dict[str, str]:
+        return {
+            "SPOTSUP_TIMES_FILE": str(self.path / _TIMES),
+            "SPOTSUP_MOMENTS_FILE": str(self._moments_file(number)),
+        }
+
+    def _moments_file(self, number: int) -> Path:
+        return self.path / f"moments-{number}"
 
     def ask_to_yield(self, number: int) -> None:
         """Ask the workers to checkpoint together at the next step, and park."""
@@ -80,6 +92,22 @@ class RunDir:
         except (OSError, ValueError, TypeError, KeyError):
             return SaveTimes()
         return SaveTimes(*found) if all(map(math.isfinite, found)) else SaveTimes()
+
+    def moments(self, number: int) -> Moments:
+        """How far the node's first worker got in a round, and when."""
+        return read_moments(self._moments_file(number))
+
+    def pauses(self) -> Pauses | None:
+        """The last pauses that this node has measured."""
+        try:
+            return decode(Pauses, (self.path / _PAUSES).read_bytes())
+        except (OSError, WireError):
+            return None
+
+    def write_pauses(self, pauses: Pauses) -> None:
+        """For the agent, which publishes them. A full disk must not stop training."""
+        with contextlib.suppress(OSError):
+            replace_file(self.path / _PAUSES, encode(pauses))
 
     def sessions(self, number: int, ranks: int) -> int:
         """How many local workers have a Session, which will park when asked to."""

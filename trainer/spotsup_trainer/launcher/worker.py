@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import runpy
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
+from spotsup_trainer import snapshot_files
 from spotsup_trainer.launcher import examine
 from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_name
+from spotsup_trainer.moments import connect
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
         _set_threads()
     _reseed_numpy()
     _keep_process_groups()
+    _time_process_groups()
     if request.stacks:
         with contextlib.suppress(OSError):  # a full disk must not keep it from training
             examine.register(request.stacks)
@@ -70,6 +75,7 @@ def _redirect(path: str, descriptor: int) -> None:
 
 
 def _execute(request: WorkerRequest) -> NoReturn:
+    snapshot_files.set_inheritable(request.env, inheritable=True)
     try:
         os.execvpe(request.argv[0], list(request.argv), dict(request.env))  # noqa: S606 - the user's own program
     except OSError as error:
@@ -119,11 +125,36 @@ def _keep_process_groups() -> None:
     distributed_c10d._register_process_group = register_and_keep  # noqa: SLF001
 
 
+def _time_process_groups() -> None:
+    """Measure for how long process groups are being made: by torch's own functions below `init_process_group` and
+    `new_group`, which the program may have imported under any name."""
+    from torch.distributed import distributed_c10d
+
+    rendezvous = getattr(distributed_c10d, "rendezvous", None)
+    new_group = getattr(distributed_c10d, "_new_process_group_helper", None)
+    if rendezvous is None or new_group is None:
+        return  # a torch that this was not written for: the time remains unknown
+
+    def timed_rendezvous(*args: Any, **options: Any) -> Iterator[Any]:
+        stores = rendezvous(*args, **options)
+        with connect.counted():
+            store = next(stores)
+        yield store
+        yield from stores
+
+    def timed_new_group(*args: Any, **options: Any) -> Any:
+        with connect.counted():
+            return new_group(*args, **options)
+
+    distributed_c10d.rendezvous = timed_rendezvous
+    distributed_c10d._new_process_group_helper = timed_new_group  # noqa: SLF001
+    connect.begin()
+
+
 def _run_program(request: WorkerRequest) -> int:
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    handler = get_error_handler()
-    handler.initialize()
+    get_error_handler().initialize()
     program = request.argv[0]
     sys.argv = list(request.argv)
     try:
@@ -136,11 +167,21 @@ def _run_program(request: WorkerRequest) -> int:
             sys.path.insert(0, str(Path(program).resolve().parent))
             runpy.run_path(program, run_name="__main__")
     except Exception as error:  # noqa: BLE001 - an error of the user's program ends here, as in the interpreter
-        error.__traceback__ = _frames_of_program(error.__traceback__)
-        handler.record_exception(error)
-        traceback.print_exception(type(error), error, error.__traceback__)
+        frames = _frames_of_program(error.__traceback__)
+        text = "".join(traceback.format_exception(type(error), error, frames))
+        _leave(f"{type(error).__name__}: {error}", text)
+        sys.stderr.write(text)
         return 1
     return 0
+
+
+def _leave(message: str, trace: str) -> None:
+    """What torchrun's agent reads after a worker's end, in the form of torch's ErrorHandler. That one itself asks for
+    the traceback as it was caught, which before Python 3.11 still has our frames."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        details = {"py_callstack": trace, "timestamp": str(int(time.time()))}
+        Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": details}}))
 
 
 def _bind_to_numa_node(request: WorkerRequest) -> None:

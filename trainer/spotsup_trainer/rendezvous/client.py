@@ -14,7 +14,8 @@ from spotsup_trainer.etcd.access import NO_ACCESS, EtcdAccess
 from spotsup_trainer.etcd.mirror import Mirror
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.etcd.trust import CaFollower
-from spotsup_trainer.rendezvous.membership import Close, Decision, Finish, Rules, View, is_behind, next_round
+from spotsup_trainer.rendezvous.membership import Close, Decision, Finish, is_behind, next_round
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import RETRY_S, LeaseTimes
 from spotsup_trainer.wire import (
     CaBundle,

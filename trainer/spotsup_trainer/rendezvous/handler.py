@@ -34,7 +34,8 @@ from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.heartbeat import Heartbeat
-from spotsup_trainer.rendezvous.membership import Rules, Standing, Stay, View, Wait, standing
+from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing
+from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
 
@@ -60,6 +61,10 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
     def __init__(self, client: RendezvousClient, *, join_timeout_s: float, store_timeout_s: float) -> None:
         self.client = client
         self.current: Round | None = None
+        # When it was last seen that a member of the round before is gone; monotonic, None if none was.
+        self.lost_at: float | None = None
+        self._gone: frozenset[str] = frozenset()
+        self._noted: object = None
         self.interrupted: Callable[[], bool] = lambda: False
         self._join_timeout_s = join_timeout_s
         self._store_timeout = timedelta(seconds=store_timeout_s)
@@ -125,6 +130,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         """
         if self.current is None:
             return Stay()
+        self._note_losses(self.client.snapshot().view)
         self.client.restore_round(self.current, running=True)
         return self._standing_in(self.current)
 
@@ -190,6 +196,15 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             checkpoints=checkpoints,
         )
 
+    def _note_losses(self, view: View) -> None:
+        """Of the round that ends, or has just ended."""
+        if self.current is None or view is self._noted:
+            return
+        self._noted, found = view, gone(view, self.current)
+        if not found <= self._gone:
+            self.lost_at = time.monotonic()
+        self._gone = found
+
     def _last_round(self) -> int:
         return self.current.number if self.current else 0
 
@@ -202,6 +217,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         config, waiting = self.client.config, _Waiting()
         while True:
             now = self.client.snapshot()
+            self._note_losses(now.view)
             self._raise_if_over(patience, waiting.reason)
             formed = now.view.round
             if (

@@ -10,72 +10,15 @@ number has left that round; one with a smaller number has not yet seen that it i
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Union
 
-from spotsup_trainer.wire import Failure, Hint, Loss, Member, Result, Round, RoundMember
+from spotsup_trainer.rendezvous import history
+from spotsup_trainer.rendezvous.view import View, bounds, is_in, is_same, live, multiple_of, unhealthy
+from spotsup_trainer.wire import Hint, Member, Result, Round, RoundMember
 
-# A node may be lost this often within the last minutes and rejoin at once; after that it has to wait.
-_FREE_LOSSES = 2
-_MAX_REJOIN_BACKOFF_S = 30.0
-_MAX_DOUBT_BACKOFF_S = 60.0
-_LOSS_WINDOW_S = 600.0
-_MAX_LOSSES = 16
-# A failure so soon after the start of the workers, before any step, is the same at the next start.
-EARLY_FAILURE_S = 30.0
-# Rounds whose steps hang are formed anew so often within a day, where the job asks for it.
-MAX_HANG_RESTARTS = 3
-_HANG_WINDOW_S = 24 * 3600.0
 _PROBLEM_CHARS = 400
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+|(?:/[\w.+@-]+)+", re.IGNORECASE)
-_SIGKILL = -9  # most likely by the kernel, out of memory
-# After this much progress, failures of the program before it do not count any more: after so many checkpoints, or, for
-# programs without a Session, after a round that ran for so long before it failed.
-_PROGRESS_CHECKPOINTS = 3
-_PROGRESS_S = 24 * 3600.0
-
-
-@dataclass(frozen=True)
-class Rules:
-    """A launcher's settings, from its command line."""
-
-    # Both hold unless a hint says otherwise.
-    min_nodes: int
-    max_nodes: int
-    # How many rounds may end by the program's own failure; None for any number. A hint may say otherwise, too.
-    app_failures: int | None = None
-    # A round has a multiple of so many nodes, unless a hint says otherwise.
-    multiple_of: int = 1
-    # Without a hint, a round closes once nothing has changed for this long: launchers that start together join it.
-    settle_s: float = 0.3
-    # The same while a hinted member has not come yet.
-    absent_settle_s: float = 1.0
-
-
-@dataclass(frozen=True)
-class View:
-    """The job's keys as one launcher sees them. Times are of one monotonic clock."""
-
-    rules: Rules
-    # The member keys that exist, by node.
-    members: Mapping[str, Member]
-    round: Round | None = None
-    hint: Hint | None = None
-    # Nodes with a tombstone.
-    tombstones: frozenset[str] = frozenset()
-    result: Result | None = None
-    # When any of the above last changed.
-    changed_at: float = 0.0
-    # After an outage, leases may have ended although their launchers live, and etcd may have lost its data. Until this
-    # time a missing key is not a loss, and a missing hint does not mean that there is no daemon.
-    grace_until: float = -math.inf
-    # When each member appeared, if that was observed.
-    since: Mapping[str, float] = field(default_factory=dict)
-    # Members without a key that still run in the round, by its store (heartbeat.py): only etcd is out of their reach.
-    heard: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -133,52 +76,6 @@ Decision = Union[Close, Wait, Finish]
 Standing = Union[Stay, Yield, Broken, Over]
 
 
-def bounds(view: View) -> tuple[int, int]:
-    """How many nodes a round has, at least and at most."""
-    source = view.hint or view.rules
-    return source.min_nodes, source.max_nodes
-
-
-def multiple_of(view: View) -> int:
-    """A round has a multiple of so many nodes."""
-    return max(1, (view.hint or view.rules).multiple_of)
-
-
-def unhealthy(view: View) -> frozenset[str]:
-    """Live nodes whose GPUs cannot train, as their own agents found.
-
-    Not believed of more than one node and more than a tenth at once: then it is the check that does not work.
-    """
-    here = live(view)
-    found = frozenset(node for node, member in here.items() if member.unhealthy)
-    return found if len(found) <= max(1, len(here) // 10) else frozenset()
-
-
-def live(view: View) -> dict[str, Member]:
-    """Members whose key exists and who have no tombstone, by node."""
-    return {node: member for node, member in view.members.items() if node not in view.tombstones}
-
-
-def rejoin_backoff_s(losses: int) -> float:
-    """How long a node must be up before it may rejoin, after so many recent losses.
-
-    Each loss pauses all nodes: a node that keeps dying must not keep the others from training.
-    """
-    return min(_MAX_REJOIN_BACKOFF_S, 2.0 ** (losses - _FREE_LOSSES)) if losses > _FREE_LOSSES else 0.0
-
-
-def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
-    """Node -> until when it may not rejoin. `at`: `now` in UNIX seconds, to leave out old losses."""
-    if view.round is None or len(view.round.recent_losses) < _FREE_LOSSES:
-        return {}  # with the current one, no node can have more than the free ones
-    backoffs = {}
-    for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
-        member, until = live(view).get(node), view.since.get(node, -math.inf) + rejoin_backoff_s(losses)
-        if member is not None and until > now and not _is_in(view.round, member):
-            backoffs[node] = until
-    return backoffs
-
-
 def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
     """The members that should be in the next round, in rank order, whatever their state now.
 
@@ -227,7 +124,7 @@ def _hinted(hint: Hint, staying: Mapping[str, Member], going: Collection[str], v
 
 def next_round(view: View, now: float, formed_at: float) -> Decision:
     """Whether a round can be formed from `view` at `now`. `formed_at`: `now` in UNIX seconds."""
-    backoffs = rejoin_backoffs(view, now, formed_at)
+    backoffs = history.rejoin_backoffs(view, now, formed_at)
     chosen = target(view, backoffs)
     minimum, maximum = bounds(view)
     if view.result is not None:
@@ -246,7 +143,7 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     due = view.changed_at + _settle_s(view, full=len(chosen) == maximum)
     if now < due:
         return Wait("more nodes may join", due)
-    if (left_s := _doubt_left_s(view.round, chosen, formed_at)) > 0:
+    if (left_s := history.doubt_left_s(view.round, chosen, formed_at)) > 0:
         return Wait("a node failed that may have unhealthy GPUs", now + left_s)
     return _close(view, chosen, formed_at)
 
@@ -292,15 +189,16 @@ def has_finished(view: View, current: Round) -> bool:
     return any(m.node in view.members and view.members[m.node].state == "done" for m in current.members)
 
 
+def gone(view: View, current: Round) -> frozenset[str]:
+    """The members of a round that are not there any more: no key, a tombstone, or another start of the launcher."""
+    here = live(view)
+    return frozenset(member.node for member in current.members if not is_same(member, here.get(member.node)))
+
+
 def hangs(view: View, current: Round) -> bool:
     """Whether the steps of the round hang: no rank of any member gives a sign of life."""
     found = (view.members.get(m.node) for m in current.members)
     return all(m is not None and m.state == "running" and m.stalled_since > 0 for m in found)
-
-
-def may_restart(current: Round, at: float) -> bool:
-    """Whether a round whose steps hang may be formed anew, or that did not help before. `at`: UNIX seconds."""
-    return sum(at - hung_at < _HANG_WINDOW_S for hung_at in current.recent_hangs) < MAX_HANG_RESTARTS
 
 
 def _left(member: Member, current: Round) -> bool:
@@ -339,7 +237,7 @@ def _welcome(view: View, current: Round, now: float) -> Standing:
     """Whether to yield to a different set of members. Running nodes never stop for a node that is not ready yet."""
     if held := _why_held(view):
         return Yield(held)
-    chosen = target(view, rejoin_backoffs(view, now))
+    chosen = target(view, history.rejoin_backoffs(view, now))
     members = {member.node for member in current.members}
     if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
         return Stay()  # in the grace period: they may reconnect, and the round be written again
@@ -366,15 +264,7 @@ def _is_ready(view: View, member: Member) -> bool:
     """Whether a member waits for the round after the current one, not for the current one itself."""
     if member.state != "waiting":
         return False
-    return view.round is None or member.round >= view.round.number or not _is_in(view.round, member)
-
-
-def _is_in(current: Round, member: Member) -> bool:
-    return current.incarnations.get(member.node) == member.incarnation
-
-
-def _is_same(one: RoundMember, other: Member | None) -> bool:
-    return other is not None and (one.node, one.incarnation) == (other.node, other.incarnation)
+    return view.round is None or member.round >= view.round.number or not is_in(view.round, member)
 
 
 def _still_stopping(view: View) -> set[str]:
@@ -385,7 +275,7 @@ def _still_stopping(view: View) -> set[str]:
     """
     if view.round is None:
         return set()
-    members = {node: member for node, member in live(view).items() if _is_in(view.round, member)}
+    members = {node: member for node, member in live(view).items() if is_in(view.round, member)}
     stopping = {node for node, m in members.items() if not (_is_ready(view, m) or _is_out(m))}
     return stopping | (view.heard & set(view.round.nodes()) - view.tombstones)
 
@@ -411,13 +301,13 @@ def _settle_s(view: View, *, full: bool) -> float:
 
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
     last = view.round
-    doubtful = _doubtful_failures(last, chosen)
-    failed = _failed_member(last, chosen) if last and not doubtful else None
-    checkpoints, before = _progress(last, chosen, failed)
+    doubtful = history.doubtful_failures(last, chosen)
+    failed = history.failed_member(last, chosen) if last and not doubtful else None
+    checkpoints, before = history.progress(last, chosen, failed)
     failures = before + (1 if failed else 0)
     hinted = view.hint.app_failures if view.hint else None
     allowed = view.rules.app_failures if hinted is None else hinted
-    if last and failed and allowed is not None and (verdict := _verdict(last, failed, failures, allowed)):
+    if last and failed and allowed is not None and (verdict := history.verdict(last, failed, failures, allowed)):
         return Finish(Result("failure", verdict, last.number))
     number = 1 + max([last.number if last else 0, *(member.round for member in chosen)])
     return Close(
@@ -425,121 +315,12 @@ def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | 
             number=number,
             members=tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in chosen),
             formed_at=formed_at,
-            reason=_reason(last, chosen, failed=failed is not None),
+            reason=history.reason(last, chosen, failed=failed is not None),
             app_failures=failures,
             checkpoints=0 if failed else checkpoints,
             last_failure=failed.failure if failed else (last.last_failure if last else None),
-            recent_losses=_losses(view, formed_at),
-            recent_hangs=_hangs(last, chosen, formed_at),
+            recent_losses=history.losses(view, formed_at),
+            recent_hangs=history.hangs(last, chosen, formed_at),
             doubtful_failures=doubtful,
         )
     )
-
-
-def _losses(view: View, at: float) -> tuple[Loss, ...]:
-    """The losses of the last minutes, those from the last round included. `at`: UNIX seconds."""
-    if view.round is None:
-        return ()
-    here = live(view)
-    lost = [m.node for m in view.round.members if m.node not in view.tombstones and not _is_same(m, here.get(m.node))]
-    old = [loss for loss in view.round.recent_losses if at - loss.at < _LOSS_WINDOW_S]
-    return (*old, *(Loss(node, at) for node in lost))[-_MAX_LOSSES:]
-
-
-def _hangs(last: Round | None, chosen: tuple[Member, ...], at: float) -> tuple[float, ...]:
-    """When rounds of the last day hung, the last round included. `at`: UNIX seconds."""
-    if last is None:
-        return ()
-    old = [hung_at for hung_at in last.recent_hangs if at - hung_at < _HANG_WINDOW_S]
-    return (*old, *([at] if _hung(last, chosen) else []))[-MAX_HANG_RESTARTS:]
-
-
-def _hung(last: Round, chosen: tuple[Member, ...]) -> bool:
-    stayed = [member for member in chosen if _is_in(last, member)]
-    return bool(stayed) and all(member.stalled_since > 0 for member in stayed)
-
-
-def _failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
-    """The first member whose program's own failure ended `last`; None if the program was not the reason.
-
-    A lost, left or joined node is the reason instead: a worker that failed was most likely torn down by that (P5).
-    """
-    if {(m.node, m.incarnation) for m in last.members} != {(m.node, m.incarnation) for m in chosen}:
-        return None
-    failed = [(m.failure.at, rank) for rank, m in enumerate(chosen) if m.failure and m.failure.round == last.number]
-    return chosen[min(failed)[1]] if failed else None
-
-
-def _doubted(last: Round | None, chosen: tuple[Member, ...]) -> dict[str, Failure]:
-    """The members whose program failed in `last`, and whose agents call their GPUs unhealthy, which is not believed
-    because too many do: node -> its failure."""
-    found = ((member.node, member.failure) for member in chosen if member.unhealthy)
-    return {node: failure for node, failure in found if last and failure and failure.round == last.number}
-
-
-def _doubtful_failures(last: Round | None, chosen: tuple[Member, ...]) -> int:
-    """How many rounds in a row failed on such members, the last one included: then nobody knows whether the program or
-    a GPU failed. The program is not blamed (P5); a person was alerted, and each further round waits longer.
-    """
-    return last.doubtful_failures + 1 if last and _doubted(last, chosen) else 0
-
-
-def _doubt_left_s(last: Round | None, chosen: tuple[Member, ...], at: float) -> float:
-    """How long the next round waits for that. `at`: UNIX seconds; where clocks differ by more, it does not wait."""
-    if (failures := _doubtful_failures(last, chosen)) == 0:
-        return 0.0
-    backoff_s = min(_MAX_DOUBT_BACKOFF_S, 2.0 ** min(failures, 10))
-    left_s = max(failure.at for failure in _doubted(last, chosen).values()) + backoff_s - at
-    return left_s if left_s <= backoff_s else 0.0
-
-
-def _progress(last: Round | None, chosen: tuple[Member, ...], failed: Member | None) -> tuple[int, int]:
-    """How many checkpoints were completed since the program last failed, and how many of its failures still count."""
-    if last is None:
-        return 0, 0
-    seen = max((member.checkpoints for member in chosen if member.round == last.number), default=0)
-    checkpoints = min(_PROGRESS_CHECKPOINTS, last.checkpoints + seen)
-    ran_s = failed.failure.at - last.formed_at if failed and failed.failure else 0.0
-    has_progressed = checkpoints >= _PROGRESS_CHECKPOINTS or ran_s >= _PROGRESS_S
-    return checkpoints, 0 if has_progressed else last.app_failures
-
-
-def repeats(before: Failure | None, now: Failure) -> bool:
-    """Whether a program has failed as in the round before, soon after both starts: it would fail so every time.
-
-    Numbers, addresses and paths in the messages may differ.
-    """
-    if before is None or now.round != before.round + 1:
-        return False
-    if any(not 0 < each.after_s <= EARLY_FAILURE_S or each.stepped for each in (before, now)):
-        return False
-    alike = before.exit_code == now.exit_code != _SIGKILL
-    return alike and _VARYING.sub("", before.message) == _VARYING.sub("", now.message)
-
-
-def _verdict(last: Round, failed: Member, failures: int, allowed: int) -> str:
-    """Why the job has failed; "" while its program is started again."""
-    failure = failed.failure
-    assert failure is not None
-    if failures > allowed:
-        how = f"{'once' if failures == 1 else f'{failures} times'}, {allowed} allowed; last"
-    elif repeats(last.last_failure, failure):
-        how = f"twice in the same way, {failure.after_s:.1f} s after the start; last"
-    else:
-        return ""
-    where = f"on {failed.node}, local rank {failure.local_rank}, exit code {failure.exit_code}"
-    return f"the program failed {how} {where}: {failure.message}"
-
-
-def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> str:
-    if last is None:
-        return "first round"
-    before, after = set(last.nodes()), {member.node for member in chosen}
-    parts = [f"{node} joined" for node in sorted(after - before)]
-    parts += [f"{node} left" for node in sorted(before - after)]
-    parts += [f"{m.node} restarted" for m in chosen if m.node in before and not _is_in(last, m)]
-    if not parts and (doubted := _doubted(last, chosen)):
-        return f"the program failed on {', '.join(doubted)}, which may have unhealthy GPUs"
-    if not parts and not failed and _hung(last, chosen):
-        return "its steps hung"
-    return ", ".join(parts) or ("the program failed" if failed else "re-formed")

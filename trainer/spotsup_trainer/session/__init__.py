@@ -1,6 +1,6 @@
-"""What a training script uses: `Session` and its errors. Public: the names in `__all__`, and the module `audit`.
+"""What a training script uses: `Session`, its errors, data without a position, and weights out of a checkpoint.
 
-torch is imported when a name is first used.
+Public: the names in `__all__`, and the module `audit`. torch is imported when a name is first used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spotsup_trainer.session.counted import Counted
     from spotsup_trainer.session.course import SessionError
     from spotsup_trainer.session.session import Session
+    from spotsup_trainer.session.weights import load_weights
 
-__all__ = ["Session", "SessionError"]
+__all__ = ["Counted", "Session", "SessionError", "load_weights"]
 
-_MODULES = {"Session": "session", "SessionError": "course"}
+_MODULES = {"Counted": "counted", "Session": "session", "SessionError": "course", "load_weights": "weights"}
 
 
 def __getattr__(name: str) -> Any:

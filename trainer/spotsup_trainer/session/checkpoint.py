@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import sys
 import threading
 import time
@@ -15,27 +16,36 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from spotsup_trainer.objects.store import StoreError
 from spotsup_trainer.session import replicas, snapshot, staging
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
+from spotsup_trainer.session.memory import Keeper, Room
 from spotsup_trainer.session.peers import Peers
-from spotsup_trainer.session.places import READ_TRIES, Checkpoint, checkpoints_at, open_place
+from spotsup_trainer.session.places import open_place
+from spotsup_trainer.session.restoring import Restorer, Sources
+from spotsup_trainer.session.retention import Retention
+from spotsup_trainer.session.survivors import Copy, Lineage
 
 _MEASURED = 20  # checkpoints: as many as p95 needs to leave one out
 _ATTEMPTS = 2  # a transient error of a network file system should not cost steps
 _ABANDON_S = 10.0  # how long a failing process waits for a checkpoint that is being written
 _TIMEOUT_S = 1500.0  # less than gloo's 30 min, after which the other ranks would fail
 _POLL_S = 0.2
-_READ_PAUSE_S = 15.0
 
 
-# What became of reading a checkpoint, on the rank where it went worst.
-_READ, _DAMAGED, _AWAY = 0, 1, 2
-_T = TypeVar("_T")
+@dataclass(frozen=True)
+class _Copied:
+    """A copy of this rank's part of the state."""
+
+    position: Position
+    # What this rank writes to storage.
+    written: dict[str, Any]
+    # What it keeps in the memory of its node, and where that is; None: nothing.
+    kept: dict[str, Any] | None
+    room: Room | None
 
 
 class Checkpointer:
@@ -44,7 +54,7 @@ class Checkpointer:
     `step` is that of the newest complete checkpoint, 0 without one. On ranks other than 0 it may be one that rank 0
     could not complete; where it matters they ask rank 0. `round_number`: if two processes claim the same directory, the
     one of the newer round wins. A write that takes longer than `warn_after_s` is a `problem`. `resume_from`: where to
-    look while there is none; nothing is written there.
+    look while there is none; nothing is written there. `keeper`: memory for snapshots that outlives this process.
     """
 
     def __init__(  # noqa: PLR0913  # all but four have a default, and are given by name
@@ -54,9 +64,11 @@ class Checkpointer:
         peers: Peers,
         keep: int,
         *,
+        keep_every: int | None = None,
         round_number: int = 0,
         warn_after_s: float = 60.0,
         resume_from: Sequence[Path | str] = (),
+        keeper: Keeper | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -64,9 +76,13 @@ class Checkpointer:
         self.step = 0
         self._state = state
         self._peers = peers
-        self._dir = open_place(root, Owner(round_number, uuid.uuid4().hex[:12]), keep)
+        self._dir = open_place(root, Owner(round_number, uuid.uuid4().hex[:12]), Retention(keep, keep_every))
         self._resume_from = tuple(resume_from)
-        self._restored_step = 0
+        self._restored = Position(0)
+        # Of the state that was restored.
+        self.sources = Sources()
+        self._round = round_number
+        self._keeper = keeper
         # What was copied last in this round, in short: see `_lacks`.
         self._copied_of: tuple[Position, bytes] | None = None
         self._staging = staging.Staging()
@@ -90,6 +106,11 @@ class Checkpointer:
         In milliseconds, rounded up: a checkpoint that was made is never 0.
         """
         return math.ceil(1000 * _quantile(self._took_s, share)) / 1000
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the state was restored from memory, and is newer than the newest complete checkpoint."""
+        return self._restored.step > self.step
 
     @property
     def busy(self) -> bool:
@@ -121,6 +142,8 @@ class Checkpointer:
 
     def claim(self) -> None:
         """Training goes on from here: see CheckpointDir.claim. In the background; a failure is a `problem`."""
+        if self._keeper is not None:
+            self._keeper.begin_round(Lineage(self._round, self._restored.snapshot))
         if self._peers.rank != 0:
             return
         self._began = self._clock()
@@ -162,6 +185,21 @@ class Checkpointer:
         self.check()
         return not needed
 
+    def present(self, meanwhile: Callable[[], object]) -> set[int] | None:
+        """The steps of the complete checkpoints, once none is being written; None while storage does not answer. For
+        rank 0."""
+        found: list[set[int]] = []
+
+        def look() -> None:
+            with contextlib.suppress(OSError, CheckpointError):
+                found.append({each.step for each in self._dir.checkpoints()})
+
+        ended = self._wait([self._writing], _TIMEOUT_S, meanwhile)
+        looking = _thread(look)
+        looking.start()
+        ended = self._wait([looking], _TIMEOUT_S, meanwhile) and ended
+        return found[0] if ended and found else None
+
     def _lacks(self, position: Position) -> bool:
         """Whether the newest checkpoint is not of `position`, or something but tensors has changed since: a program's
         own counters may change between two steps."""
@@ -187,86 +225,24 @@ class Checkpointer:
     # -- reading -------------------------------------------------------------------------------------------
 
     def _restore(self) -> Position | None:
-        problems: list[str] = []
-        candidates = self._whole_checkpoints(problems) if self._peers.rank == 0 else iter(())
-        # `_dir` too: its token must be the same on all ranks
-        self._dir, candidate = self._peers.from_rank_0((self._dir, next(candidates, None)))
-        while candidate is not None:
-            checkpoint, position = candidate
-            if self._read(checkpoint, problems):
-                self.step = self._restored_step = position.step
-                if problems:
-                    self._warn(f"training goes on from step {position.step}, an older checkpoint")
-                return position  # type: ignore[no-any-return]  # it came from another rank
-            candidate = self._peers.from_rank_0(next(candidates, None))
-        if problems := self._peers.from_rank_0(problems):
-            raise CheckpointError(
-                f"no checkpoint in {self._dir.root} can be read; repair one, or move them away to start over. "
-                + " | ".join(problems)
-            )
-        if self._resume_from:
-            folders = ", ".join(map(str, self._resume_from))
-            raise CheckpointError(
-                f"there is no complete checkpoint in {folders}: submit the job without --resume-from to start over"
-            )
-        return None
-
-    def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
-        """The checkpoints from which no file is missing, the newest first. For rank 0."""
-        with contextlib.suppress(OSError):  # then its owner counts as another process
-            self._patiently(self._dir.remember_owner)
-        places = (self._dir.root, *self._resume_from)
-        found = (self._patiently(partial(checkpoints_at, place)) for place in places)
-        for checkpoint in next(filter(None, found), []):
-            try:
-                if missing := self._patiently(partial(snapshot.incomplete, checkpoint.path)):
-                    raise CheckpointError(missing)
-                position = self._patiently(checkpoint.position)
-            except CheckpointError as error:
-                self._pass_over(checkpoint, str(error), problems)
-                continue
-            yield checkpoint, position
-
-    def _patiently(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns. An object store that does not answer is asked again for some minutes: taking an older
-        checkpoint, or failing, would cost steps. Raises its last StoreError."""
-        for _ in range(READ_TRIES):
-            try:
-                return call()
-            except StoreError as error:
-                self._warn(f"{error}; it is tried again")
-                self._sleep(_READ_PAUSE_S)
-        return call()
-
-    def _read(self, checkpoint: Checkpoint, problems: list[str]) -> bool:
-        """Read it on every rank; whether all of them could. Raises CheckpointError if a store did not answer for long:
-        then an older checkpoint is no remedy."""
-        for tried in range(READ_TRIES):
-            if tried:
-                self._sleep(_READ_PAUSE_S)
-            problem, outcome = self._try_to_read(checkpoint)
-            worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
-            if worst != _AWAY:
-                break
-        else:
-            raise CheckpointError(problem or f"rank {failed_rank} cannot read {checkpoint.path}: see its output")
-        if worst == _DAMAGED:
-            self._pass_over(checkpoint, problem or f"rank {failed_rank} cannot read it", problems)
-        return worst == _READ
-
-    def _try_to_read(self, checkpoint: Checkpoint) -> tuple[str, int]:
-        try:
-            snapshot.read(self._state, checkpoint.path)
-        except CheckpointError as error:
-            return f"rank {self._peers.rank}: {error}", _DAMAGED
-        except StoreError as error:
-            self._warn(f"{error}; it is tried again", any_rank=True)
-            return f"rank {self._peers.rank}: {error}", _AWAY
-        return "", _READ
-
-    def _pass_over(self, checkpoint: Checkpoint, problem: str, problems: list[str]) -> None:
-        problems.append(f"{checkpoint.path.name}: {problem}")
-        self._warn(f"skipping checkpoint {checkpoint.path}: {problem}")
+        (unkept,) = self._peers.highest([self._keeper is None])
+        if unkept:
+            self._keeper = None
+        restorer = Restorer(
+            *(self._state, self._peers, self._dir, self._resume_from),
+            keeper=self._keeper,
+            this_round=self._round,
+            sleep=self._sleep,
+            warn=self._warn,
+        )
+        restored = restorer.run()
+        self._dir = restorer.place
+        if restored is None:
+            return None
+        self.step, self._restored, self.sources = restored.stored_step, restored.position, restored.sources
+        if restored.older:
+            self._warn(f"training goes on from step {restored.position.step}, an older checkpoint")
+        return restored.position
 
     @contextmanager
     def _warning_while_slow(self, what: str) -> Iterator[None]:
@@ -291,23 +267,43 @@ class Checkpointer:
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def _copied(self, position: Position) -> dict[str, Any]:
+    def _copied(self, position: Position) -> _Copied:
         """This rank's part of the state, as it is now. Collective."""
         captured = snapshot.capture(self._state)
-        self._copied_of = (position, snapshot.digest(self._state, captured))
+        opaque = snapshot.digest(self._state, captured)
+        self._copied_of = (position, opaque)
         layout = staging.fingerprint(captured)
         sampled = replicas.sample(self._state, captured) if self._peers.world > 1 else {}
         values = replicas.digest(sampled)
-        compared = [layout, -layout, values, -values, self._writers is None]
-        layout_max, neg_layout_min, values_max, neg_values_min, unconnected = self._peers.highest(compared)
+        others = int.from_bytes(opaque[:7], "big")
+        number = secrets.randbits(62) + 1 if self._peers.rank == 0 else 0
+        compared = [layout, -layout, values, -values, others, -others, number, self._writers is None]
+        found = self._peers.highest(compared)
+        layout_max, neg_layout_min, values_max, neg_values_min, others_max, neg_others_min, number, unconnected = found
         if unconnected:
             self._writers = self._peers.another()
         same_everywhere = layout_max == -neg_layout_min
         if not self._differing and not (same_everywhere and values_max == -neg_values_min):
             self._warn_of_difference(sampled)
-        return self._staging.copy(
-            staging.share(captured, self._peers.rank, self._peers.world) if same_everywhere else captured
-        )
+        if others_max != -neg_others_min:
+            # what a node has in its memory must be what rank 0 writes
+            snapshot.put_opaque(captured, self._peers.from_rank_0(snapshot.opaque(captured)))
+        position = replace(position, snapshot=number)
+        keeper = self._keeper
+        node, nodes = (self._peers.rank, self._peers.world) if keeper is None else (keeper.node, keeper.nodes)
+
+        def to_write(mine: dict[str, Any]) -> dict[str, Any]:
+            return staging.share(mine, node, nodes) if same_everywhere else mine
+
+        mine = captured
+        if keeper is not None and same_everywhere:
+            mine = staging.share(captured, keeper.local_rank, keeper.local_world)
+        # Where a node has the memory, its ranks copy all of the state together, and write a share of that.
+        room = None if keeper is None else keeper.room(staging.room_for(mine))
+        if room is None:
+            return _Copied(position, self._staging.copy(to_write(mine)), None, None)
+        staged = self._staging.copy(mine, room)
+        return _Copied(position, to_write(staged), staged, room)
 
     def _warn_of_difference(self, sampled: dict[str, bytes]) -> None:
         """Once, because it costs an exchange, and nothing changes it. Collective."""
@@ -330,7 +326,7 @@ class Checkpointer:
         if not _is_alive(self._claiming):
             self._began = self._clock()
         self._writing_step = position.step
-        self._writing = _thread(self._write_in_background, copied, position, self._writers)
+        self._writing = _thread(self._write_in_background, copied, self._writers)
         self._writing.start()
 
     def _wait(
@@ -349,18 +345,24 @@ class Checkpointer:
 
     def _claim_in_background(self) -> None:
         try:
-            self._dir.claim(self._restored_step)
+            self._dir.claim(self._restored.step)
         except OSError as error:
             self._last_error = f"{self._dir.title} cannot be written to: {error}"
             self.problem()
         except BaseException as error:  # noqa: BLE001  # raised again by check(), in the training thread
             self._failure = error
 
-    def _write_in_background(self, copied: dict[str, Any], position: Position, writers: Peers) -> None:
+    def _write_in_background(self, copied: _Copied, writers: Peers) -> None:
         if self._claiming is not None:
             self._claiming.join()
+        position = copied.position
         try:
-            self._write(copied, position, writers)
+            keeping = self._keep(copied, writers)
+            try:
+                self._write(copied.written, position, writers)
+            finally:
+                if keeping is not None:
+                    keeping.join()  # the next copy may go to the same memory
         except SupersededError as error:
             self._failure = error
         except (CheckpointError, OSError, RuntimeError) as error:
@@ -377,19 +379,37 @@ class Checkpointer:
             self._took_s.append(self._clock() - self._asked_at)
             self.step, self._last_error = position.step, ""
 
-    def _write(self, copied: dict[str, Any], position: Position, writers: Peers) -> None:
+    def _keep(self, copied: _Copied, writers: Peers) -> threading.Thread | None:
+        """Begin to make the copy a snapshot in memory, if all ranks have the memory. Collective."""
+        keeper = self._keeper
+        if keeper is None:
+            return None
+        part = snapshot.part(copied.kept) if copied.kept is not None else 0
+        parts = writers.highest([part if rank == writers.rank else 0 for rank in range(writers.world)])
+        if 0 in parts:
+            keeper.give_up("another node has too little memory to spare")
+            return None
+        assert copied.kept is not None
+        assert copied.room is not None
+        step, number = copied.position.step, copied.position.snapshot
+        made = Copy(number, step, self._round, part, tuple(sorted(set(parts))))
+        keeping = _thread(keeper.keep, copied.room, snapshot.items(copied.kept), made, copied.position, writers.rank)
+        keeping.start()
+        return keeping
+
+    def _write(self, written: dict[str, Any], position: Position, writers: Peers) -> None:
         unfinished = self._dir.staging(position.step)
         try:
             if writers.rank == 0:
                 # The disk may be full of files that earlier processes left. A failure here repeats below; raising it
                 # now would leave the other ranks waiting for this one.
                 with contextlib.suppress(OSError, SupersededError):
-                    self._dir.claim(self._restored_step)
-            snapshot.write(copied, unfinished, writers.group)
+                    self._dir.claim(self._restored.step)
+            snapshot.write(written, unfinished, writers.group)
             if writers.rank == 0:
                 if missing := snapshot.incomplete(unfinished):
                     raise CheckpointError(missing)
-                self._dir.claim(self._restored_step)
+                self._dir.claim(self._restored.step)
                 self._dir.complete(position)
         except (CheckpointError, OSError, RuntimeError):
             if writers.rank == 0:

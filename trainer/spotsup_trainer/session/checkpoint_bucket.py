@@ -23,6 +23,7 @@ from typing import Any
 
 from spotsup_trainer.objects.store import ChangedError, Object, Store, StoreError
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError, position_in
+from spotsup_trainer.session.retention import Retention
 
 INDEX = "index.json"
 MANIFEST = "manifest.json"
@@ -133,12 +134,10 @@ def bucket_checkpoints(store: Store) -> list[BucketCheckpoint]:
 
 
 class CheckpointBucket:
-    """The checkpoints in `store`, as `CheckpointDir` has them in a directory: the `keep` newest of them, as `owner`
-    sees them. Every call may raise StoreError, which is an OSError."""
+    """The checkpoints in `store`, as `CheckpointDir` has them in a directory, as `owner` sees them. Every call may
+    raise StoreError, which is an OSError."""
 
-    def __init__(self, store: Store, owner: Owner, keep: int) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; keep at least 1 checkpoint, and 2 or more to survive a damaged one")
+    def __init__(self, store: Store, owner: Owner, keep: Retention) -> None:
         self.root = store.url
         self.title = f"the object store {store.url}"
         self._store = store
@@ -154,9 +153,10 @@ class CheckpointBucket:
         """The complete checkpoints, the newest first."""
         return bucket_checkpoints(self._store)
 
-    def remember_owner(self) -> None:
-        """Call it before reading a checkpoint: a later `claim` may replace this owner."""
+    def remember_owner(self) -> Owner | None:
+        """The owner now. Call it before reading a checkpoint: a later `claim` may replace this owner."""
         self._owner_before = _read(self._store)[0].owner
+        return self._owner_before
 
     def claim(self, restored_step: int) -> None:
         """As `CheckpointDir.claim`: this process alone completes checkpoints here from now on, and newer ones than
@@ -206,10 +206,12 @@ class CheckpointBucket:
         for _ in range(_SWAPS):
             older = [name for name in index.complete if _step_of(name) < position.step]
             newer = [name for name in index.complete if _step_of(name) > position.step]
+            names = (folder.name, *older)
+            kept = self._keep.kept(map(_step_of, names), position.best)
             completed = replace(
                 index,
                 owner=self._owner,
-                complete=(folder.name, *older)[: self._keep],
+                complete=tuple(name for name in names if _step_of(name) in kept),
                 aside=newer[0] if newer else index.aside,
             )
             self._unsure = folder.name

@@ -17,9 +17,11 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from spotsup_trainer.session.retention import Best, Retention
 
 POSITION_FILE = "session.json"
 LATEST_FILE = "LATEST"
@@ -53,13 +55,17 @@ class Position:
     # The order of the epoch's samples was made from these.
     data_length: int = 0
     data_seed: int = 0
-    # 0: the data set's own order, 1: shuffled, 2: that of the program's batch sampler.
+    # 0: the data set's own order, 1: shuffled, 2: that of the program's batch sampler, 3: of its own loader.
     data_shuffled: int = 1
     # Of how many epochs the program has also done what follows their last batch; -1: it does not say.
     epochs_closed: int = -1
+    # By metric; see retention.py.
+    best: tuple[Best, ...] = field(default=(), compare=False)
     # Of the round that wrote it; for people.
     round: int = 0
     world: int = 1
+    # Of the copy of the state that it belongs to, a number of its own; 0: none was made. See survivors.py.
+    snapshot: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,9 @@ class Checkpoint:
 def position_in(parsed: Any, where: str, step: int) -> Position:
     """A position as it was written, which has to be of `step`. Raises CheckpointError."""
     try:
-        known = {spec.name for spec in fields(Position)}
-        position = Position(**{name: int(value) for name, value in parsed.items() if name in known})
+        known = {spec.name for spec in fields(Position)} - {"best"}
+        best = tuple(Best(**each) for each in parsed.get("best", ()))
+        position = Position(**{name: int(value) for name, value in parsed.items() if name in known}, best=best)
     except (ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where} cannot be read: {error}") from error
     if position.step != step:
@@ -126,14 +133,12 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
 
 
 class CheckpointDir:
-    """The checkpoints below `root`, the `keep` newest of which are kept, as `owner` sees them.
+    """The checkpoints below `root`, of which some are kept, as `owner` sees them.
 
     The owner's token names its unfinished checkpoints.
     """
 
-    def __init__(self, root: Path, owner: Owner, keep: int) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; keep at least 1 checkpoint, and 2 or more to survive a damaged one")
+    def __init__(self, root: Path, owner: Owner, keep: Retention) -> None:
         self.root = root
         self.title = f"the checkpoint directory {root}"
         self._owner = owner
@@ -145,9 +150,10 @@ class CheckpointDir:
         """The complete checkpoints, the newest first; none if the directory does not exist."""
         return checkpoints_in(self.root)
 
-    def remember_owner(self) -> None:
-        """Call it before reading a checkpoint: a later `claim` may replace this owner. Raises OSError."""
+    def remember_owner(self) -> Owner | None:
+        """The owner now. To be called before a checkpoint is read: a later `claim` may replace it. Raises OSError."""
         self._owner_before = self._read_owner()
+        return self._owner_before
 
     def claim(self, restored_step: int) -> None:
         """Make this process the only one that completes checkpoints here. Call it when training goes on from
@@ -200,7 +206,7 @@ class CheckpointDir:
             target.rename(self._doomed(target))
         staging.rename(target)
         _sync_dir(self.root)
-        self._prune()
+        self._prune(position)
         self._replace(LATEST_FILE, target.name)
 
     def discard(self, step: int) -> None:
@@ -238,10 +244,13 @@ class CheckpointDir:
         shutil.rmtree(doomed, ignore_errors=True)
         return doomed
 
-    def _prune(self) -> None:
+    def _prune(self, newest: Position) -> None:
         """Remove old checkpoints, and files that this process could not remove before."""
-        for checkpoint in self.checkpoints()[self._keep :]:
-            checkpoint.path.rename(self._doomed(checkpoint.path))
+        found = self.checkpoints()
+        kept = self._keep.kept((checkpoint.step for checkpoint in found), newest.best)
+        for checkpoint in found:
+            if checkpoint.step not in kept:
+                checkpoint.path.rename(self._doomed(checkpoint.path))
         for entry in self.root.glob(f"step_*.{self._owner.token}.*tmp"):
             shutil.rmtree(entry, ignore_errors=True)
 

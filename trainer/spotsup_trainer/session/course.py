@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spotsup_trainer.session.checkpoint_dir import Position
-from spotsup_trainer.session.sampler import Cursor, Order, Step
+from spotsup_trainer.session.retention import Best
+from spotsup_trainer.session.sampler import Cursor, Step
+
+# Length, seed and kind of an order of samples: what must stay the same for an epoch to be exact.
+Identity = tuple[int, int, int]
 
 
 class SessionError(RuntimeError):
@@ -37,7 +41,7 @@ class Course:
 
     @property
     def weight(self) -> float:
-        """The factor for the mean loss over the current micro-batch; 1 without a loader."""
+        """As Session.weight says."""
         return 1.0 if self._step is None else self._step.pieces[self.piece][1]
 
     @property
@@ -49,27 +53,27 @@ class Course:
     def step(self) -> Step:
         """The current one. Raises SessionError without a loader, and before its first batch."""
         if self._step is None:
-            raise SessionError("there is no current batch: use weight and indices while iterating over a loader")
+            raise SessionError("there is no current batch: use indices while iterating over a loader")
         return self._step
 
-    def begin(self, order: Order) -> None:
+    def begin(self, identity: Identity) -> None:
         """A loader begins at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
         samples and miss others.
         """
         at = self.position
         saved = (at.data_length, at.data_seed, at.data_shuffled)
-        if at.offset and saved != order.identity:
+        if at.offset and saved != identity:
             raise SessionError(
                 f"epoch {at.epoch} was begun with length, seed, order = {_shown(saved)}, but this loader has "
-                f"{_shown(order.identity)}: use the same, or another checkpoint directory"
+                f"{_shown(identity)}: use the same, or another checkpoint directory"
             )
         self._taken, self._step = at, None
 
-    def take(self, order: Order, step: Step, piece: int) -> None:
+    def take(self, identity: Identity, step: Step, piece: int) -> None:
         """A micro-batch of `step` is about to be trained on."""
         self._step, self.piece = step, piece
         if piece == 0:
-            length, seed, kind = order.identity
+            length, seed, kind = identity
             self._taken = replace(
                 self._taken,
                 epoch=step.after.epoch,
@@ -86,6 +90,10 @@ class Course:
         self.position = replace(self.position, epoch=epoch, offset=0)
         self._step = None
 
+    def rewind(self) -> None:
+        """The current epoch begins again."""
+        self.skip_to(self.position.epoch)
+
     def leave(self) -> None:
         """A loader has ended: what follows has no weight of its last step."""
         self._step = None
@@ -94,6 +102,10 @@ class Course:
         """What follows the last batch of an epoch has been done for the first `epochs` epochs."""
         self._taken = replace(self._taken, epochs_closed=epochs)
         self.position = replace(self.position, epochs_closed=epochs)
+
+    def know_best(self, best: tuple[Best, ...]) -> None:
+        """The best values so far."""
+        self._taken, self.position = replace(self._taken, best=best), replace(self.position, best=best)
 
     def complete(self) -> None:
         """The optimizer's step is done. Raises SessionError in the middle of it."""
@@ -105,6 +117,6 @@ class Course:
         self.position = replace(self._taken, step=self.position.step + 1)
 
 
-def _shown(identity: tuple[int, int, int]) -> str:
+def _shown(identity: Identity) -> str:
     length, seed, kind = identity
-    return f"({length}, {seed}, {('in order', 'shuffled', 'by a batch_sampler')[kind]})"
+    return f"({length}, {seed}, {('in order', 'shuffled', 'by a batch_sampler', 'by a wrapped loader')[kind]})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,42 +14,11 @@ from spotsup_trainer.session.sampler import Cursor, Order, Part, StepSampler, st
 Load = Callable[[StepSampler], Any]
 
 
-class Batches:
-    """This rank's part of each step, from where training stopped until all epochs are complete.
+class Loop(ABC):
+    """One loop over batches, or one per epoch over its batches."""
 
-        for x, y in batches: ...                        len(batches): how many are left
-
-        for epoch in batches.epochs():
-            for x, y in epoch: ...                      len(epoch): how many are left of it
-            evaluate(model, epoch.number)
-
-    Each batch is a micro-batch if there is a `micro_batch`, else the whole part of a step.
-    """
-
-    def __init__(  # made by Session.loader alone
-        self,
-        course: Course,
-        order: Order,
-        part: Part,
-        load: Load,
-        before: Callable[[bool, bool], None],
-        epochs: int,
-        micro_batch: int | None,
-    ) -> None:
-        self._course, self._order, self._part = course, order, part
-        self._load, self._before = load, before
-        self._epochs, self._micro_batch = epochs, micro_batch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of a whole epoch, for schedules. Raises TypeError if the batch sampler has no length."""
-        return self._order.pieces_left(Cursor(), self._part.world, None)
-
-    def __len__(self) -> int:
-        at = self._course.cursor
-        if at.epoch >= self._epochs:
-            return 0
-        return self._left(at) + (self._epochs - at.epoch - 1) * self._left(Cursor())
+    def __init__(self, course: Course, before: Callable[[bool, bool], None], epochs: int) -> None:
+        self._course, self._before, self._epochs = course, before, epochs
 
     def __iter__(self) -> Iterator[Any]:
         return self._data(self._epochs)
@@ -70,11 +40,60 @@ class Batches:
             course.close(number + 1)
             if course.cursor.epoch <= number:  # the program left the epoch early
                 course.skip_to(number + 1)
+                self._left_early()
                 self._before(True, True)
 
+    @abstractmethod
     def _data(self, epochs: int) -> Iterator[Any]:
-        """What the DataLoader makes of the micro-batches until so many epochs are complete; tells the course what is
-        trained on."""
+        """The batches until so many epochs are complete; tells the course what is trained on."""
+
+    @abstractmethod
+    def _left_of(self, number: int) -> int:
+        """Batches that are left of that epoch. Raises TypeError if that is unknown."""
+
+    def _left_early(self) -> None:  # noqa: B027  # most need nothing
+        """The program has left an epoch in which there were batches left."""
+
+
+class Batches(Loop):
+    """This rank's part of each step, from where training stopped until all epochs are complete.
+
+        for x, y in batches: ...                        len(batches): how many are left
+
+        for epoch in batches.epochs():
+            for x, y in epoch: ...                      len(epoch): how many are left of it
+            evaluate(model, epoch.number)
+
+    Each batch is a micro-batch if there is a `micro_batch`, else the whole part of a step.
+    """
+
+    def __init__(  # made by Session.loader alone
+        self,
+        course: Course,
+        order: Order,
+        part: Part,
+        load: Load,
+        before: Callable[[bool, bool], None],
+        epochs: int,
+        micro_batch: int | None,
+    ) -> None:
+        super().__init__(course, before, epochs)
+        self._order, self._part = order, part
+        self._load, self._micro_batch = load, micro_batch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a whole epoch, for schedules. Raises TypeError if the batch sampler has no length."""
+        return self._order.pieces_left(Cursor(), self._part.world, None)
+
+    def __len__(self) -> int:
+        at = self._course.cursor
+        if at.epoch >= self._epochs:
+            return 0
+        return self._left(at) + (self._epochs - at.epoch - 1) * self._left(Cursor())
+
+    def _data(self, epochs: int) -> Iterator[Any]:
+        """What the DataLoader makes of the micro-batches."""
         of_rank = steps(self._order, self._course.cursor, self._part, epochs, self._micro_batch)
         sampler = StepSampler(of_rank)
         loaded = iter(self._load(sampler))
@@ -82,7 +101,7 @@ class Batches:
             step = sampler.given.popleft()
             last = len(step.pieces) - 1
             for piece in range(last + 1):
-                self._course.take(self._order, step, piece)
+                self._course.take(self._order.identity, step, piece)
                 self._before(piece == 0, piece == last)
                 yield next(loaded) if piece else data
         self._course.leave()

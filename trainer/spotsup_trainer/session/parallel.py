@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from spotsup_trainer.session.course import SessionError
+
 # The parts of dimensions' names, as torch's documentation and TorchTitan give them ("dp_shard_cp": not data).
 _DATA = {"dp", "ddp", "fsdp", "hsdp", "data", "batch", "replicate", "replica", "shard"}
 _OTHER = {"tp", "cp", "pp", "sp", "mp", "tensor", "context", "pipeline", "sequence", "model"}
@@ -162,3 +164,19 @@ def place(mesh: Mesh, data_dims: Sequence[str]) -> tuple[int, int]:
         if name in data_dims:
             rank, world = rank * size + at, world * size
     return rank, world
+
+
+def data_place(
+    state: Mapping[str, Any], mesh: Any, data_dims: Sequence[str] | None, rank: int, world: int
+) -> tuple[int, int]:
+    """(rank, number of ranks) among those that get different samples. Raises SessionError if that is unclear."""
+    if (mesh is None) != (data_dims is None):
+        raise SessionError("a mesh and data_dims tell together which ranks get different samples: give both or none")
+    if mesh is None or data_dims is None:
+        if reason := refusal(distributed(state), world):
+            raise SessionError(reason)
+        return rank, world
+    seen, names = Mesh.of(mesh), (data_dims,) if isinstance(data_dims, str) else tuple(data_dims)
+    if reason := misfit(seen, names, world):
+        raise SessionError(reason)
+    return place(seen, names)

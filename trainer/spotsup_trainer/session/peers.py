@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Peers:
-    """Every method is collective: all ranks must call it, in the same order."""
+    """Every method but the last two is collective: all ranks must call it, in the same order."""
 
     rank: int
     world: int
@@ -59,8 +59,38 @@ class Peers:
 
     def from_rank_0(self, value: Any) -> Any:
         """Rank 0's value, on every rank (pickled, but only between processes of one job)."""
+        return self.from_rank(0, value)
+
+    def from_rank(self, source: int, value: Any) -> Any:
+        """The value of that rank, on every rank, as above."""
         if self.world == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.group)
+        dist.broadcast_object_list(box, src=source, group=self.group)
         return box[0]
+
+    def gathered(self, value: Any) -> list[Any] | None:
+        """All ranks' values in their order, as above, on rank 0; None on the others."""
+        if self.world == 1:
+            return [value]
+        found = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, found, dst=0, group=self.group)
+        return found
+
+    def from_all(self, value: Any) -> list[Any]:
+        """The values of all ranks, on every rank (pickled, as above)."""
+        if self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value, group=self.group)
+        return found
+
+    # Not collective: between two ranks.
+
+    def send(self, raw: torch.Tensor, rank: int) -> Any:
+        """Begin to send bytes to a rank that calls `receive`. `wait()` for what it returns before changing them."""
+        return dist.isend(raw, rank, group=self.group)
+
+    def receive(self, raw: torch.Tensor, rank: int) -> None:
+        """Fill `raw` with what a rank sends."""
+        dist.recv(raw, rank, group=self.group)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spotsup_trainer.objects import url as urls
 from spotsup_trainer.session.checkpoint_dir import CheckpointDir, Owner, Position, checkpoints_in
+from spotsup_trainer.session.retention import Retention
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -51,8 +52,13 @@ class Place(Protocol):
         """The place as users write it; `title` is as a sentence names it."""
         ...
 
-    def remember_owner(self) -> None:
+    def checkpoints(self) -> Sequence[Checkpoint]:
         """As CheckpointDir says."""
+        ...
+
+    def remember_owner(self) -> Owner | None:
+        """As CheckpointDir says."""
+        ...
 
     def claim(self, restored_step: int) -> None:
         """As CheckpointDir says."""
@@ -71,7 +77,7 @@ class Place(Protocol):
         """As CheckpointDir says."""
 
 
-def open_place(place: Path | str, owner: Owner, keep: int) -> Place:
+def open_place(place: Path | str, owner: Owner, keep: Retention) -> Place:
     """The place for checkpoints at a folder or an address. Raises ValueError, and StoreError without obstore."""
     if isinstance(place, Path) and place.parts and place.parts[0] in {f"{scheme}:" for scheme in urls.SCHEMES}:
         raise ValueError(f"{place} was an address, and a Path has changed it: pass the address as text")

@@ -24,17 +24,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from spotsup_trainer.session import parallel, seeds
+from spotsup_trainer.session import agreement, parallel, retention, seeds
+from spotsup_trainer.session.agreement import Call, Level
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
-from spotsup_trainer.session.course import Course, SessionError
+from spotsup_trainer.session.course import Course
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.positions import Positions
 from spotsup_trainer.session.sampler import Order, OwnBatches, Part, Plan, StepSampler
 from spotsup_trainer.session.seeds import Seeds
+from spotsup_trainer.session.wrapped import Reshard, Wrapped
 from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles, earlier_places
@@ -42,12 +45,8 @@ from spotsup_trainer.worker_files import WorkerFiles, earlier_places
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
 
-# What all ranks do next: the highest value that any of them wants.
-_CONTINUE, _CHECKPOINT, _YIELD = 0, 1, 2
-# Which call a rank is in. Ranks in different calls would wait for each other forever.
-_IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH, _IN_SAVE = range(5)
-_CALLS = 5
-
+# The name that a checkpoint has for them.
+_POSITIONS = "spotsup_positions"
 _DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
 _PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
@@ -64,7 +63,8 @@ class Session:
     - `checkpoints`: a folder that all nodes share, or an address in an object store, such as s3://bucket/prefix; by
       default where the job file says. Without either, no checkpoints.
     - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
-    - `keep`: how many of the newest checkpoints are kept.
+    - `keep`: how many of the newest checkpoints are kept. `keep_every`: besides, one is made after every so many steps,
+      and kept for ever.
     - `mesh`, `data_dims`: for tensor and context parallelism. The DeviceMesh of all ranks, with names, and those of its
       dimensions along which ranks train on different samples, such as ("dp_replicate", "dp_shard"). Ranks that differ
       only along others get the same samples and random numbers. Without them, every rank gets samples of its own.
@@ -88,6 +88,7 @@ class Session:
         every_steps: int | None = None,
         every_s: float | None = None,
         keep: int = 3,
+        keep_every: int | None = None,
         warn_after_s: float | None = None,
         park_timeout_s: float = 120.0,
         rng: Literal["per-rank", "keep"] = "per-rank",
@@ -103,12 +104,14 @@ class Session:
         if rng not in {"per-rank", "keep"}:
             raise ValueError(f"rng is {rng!r}; it must be 'per-rank' or 'keep'")
         self._every_steps, self._every_s = every_steps, every_s
+        self._keep_every = keep_every
         self._rng = rng
         self._park_timeout_s = park_timeout_s
         self._clock = clock
         self._files = WorkerFiles.named_by(environ)
+        self._files.moments.called()
         self._peers = Peers.join(environ)
-        self._rank, self._world = self._place(state, mesh, data_dims)
+        self._rank, self._world = parallel.data_place(state, mesh, data_dims, self._peers.rank, self._peers.world)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss = LossReading()
         self._gradients = Gradients(state, self._peers)
@@ -119,22 +122,27 @@ class Session:
         self._trains = False
         self._times_written = SaveTimes()
         self._progress_failed = False
+        self._positions = Positions()
         self._checkpoints = self._open_checkpoints(
-            state,
+            {**state, _POSITIONS: self._positions},
             checkpoints or environ.get("SPOTSUP_CHECKPOINT_URL") or environ.get("SPOTSUP_CHECKPOINT_DIR"),
-            keep,
+            (keep, keep_every),
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
-            earlier_places(environ),
+            environ,
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
         program = self._agreed_seeds()
+        # What the round began from is in memory only: the first step is written at once.
+        self._unwritten = self._checkpoints is not None and self._checkpoints.unwritten
         start = restored or Position(0, rng_seed=program.torch)
         self._course = Course(replace(start, round=self._round, world=self._peers.world))
         self._due_from = (self.steps_done, clock())
         if rng == "per-rank":
             seeds.begin(program, start.rng_seed, self.steps_done, self.rank)
         self._files.announce()
-        self._act(self._agree(_IN_INIT))
+        level = self._agree(Call.INIT)
+        self._files.moments.restored()
+        self._act(level)
 
     # -- state ------------------------------------------------------------------------------------------------
 
@@ -171,9 +179,9 @@ class Session:
 
         DDP and FSDP average gradients over the ranks with different samples. With this factor the average is the
         gradient of the mean loss over the whole global batch, although the ranks' parts may differ by a sample, or be
-        empty (then it is 0).
+        empty (then it is 0). 1 without a loader.
         """
-        return self._course.step.pieces[self._course.piece][1]
+        return self._course.weight
 
     @property
     def indices(self) -> list[int]:
@@ -241,7 +249,7 @@ class Session:
             order = OwnBatches(batch_sampler, len(dataset))
         else:
             order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
-        self._course.begin(order)
+        self._course.begin(order.identity)
         position = self._course.position
         loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")
         options.setdefault("generator", torch.Generator().manual_seed(loading))
@@ -251,6 +259,43 @@ class Session:
 
         part = Part(self.rank, self.world)
         return Batches(self._course, order, part, load, self._gradients.before, epochs, micro_batch)
+
+    def wrap(
+        self,
+        loader: Any,
+        *,
+        epochs: int = 1,
+        micro_batches: int = 1,
+        shards: int | None = None,
+        reshard: Reshard | None = None,
+    ) -> Wrapped:
+        """This rank's part of each step, from a loader of the program's own with `state_dict` and `load_state_dict`.
+
+        Collective. `loader` gives this rank's batches; each `iter` of it is an epoch. A step has `micro_batches` of
+        them: see `accumulating`. The position, of what completed steps have had, is in the checkpoints, and restored
+        here: exactly, if there are as many ranks as before. If not, `reshard` turns the states of all loaders of before
+        (a list), with this rank and the number of ranks, into one for this rank's loader; without it, the epoch begins
+        again.
+
+        With `shards`, `loader` is a function: it makes loader `number` of so many, which have a part of the data each.
+        The ranks share them, so it is exact over any number of ranks. A step has a batch of each shard.
+
+        A rank whose loader ends before others repeats a batch with weight 0. Raises TypeError if a loader has no
+        state, SessionError if it cannot be saved or restored, or if the epoch was begun with other data.
+        """
+        return Wrapped(
+            loader,
+            shards,
+            part=Part(self.rank, self.world),
+            micro_batches=micro_batches,
+            reshard=reshard,
+            course=self._course,
+            positions=self._positions,
+            peers=self._peers,
+            compare=lambda call, batches: self._compare(call, Level.CONTINUE, batches)[1],
+            before=self._gradients.before,
+            epochs=epochs,
+        )
 
     def backward(self, loss: torch.Tensor, *, count: Any = None, scaler: Any = None) -> None:
         """Compute gradients, so that over all ranks and micro-batches they are those of the mean loss of the step.
@@ -277,12 +322,13 @@ class Session:
         self._last_step_at = self._clock()
         self._pace.step(self._last_step_at)
         first = self._first_step_at == 0.0
+        self._files.moments.step_done(first=first)
         if first:
             self._first_step_at = self._last_step_at
             self._trains = True
             if self._checkpoints:
                 self._checkpoints.claim()
-        level = self._agree(_IN_STEP)
+        level = self._agree(Call.STEP)
         self._report(now=first)
         self._act(level)
 
@@ -292,7 +338,7 @@ class Session:
         Call it now and then during long work that is not training (evaluation, warm-up), the same number of times on
         every rank: otherwise a notice has to wait for the next step.
         """
-        level = self._agree(_IN_CHECKPOINT_POINT)
+        level = self._agree(Call.CHECKPOINT_POINT)
         self._report(now=False)
         self._act(level)
 
@@ -301,11 +347,37 @@ class Session:
 
         False, on every rank, if it could not be written: training can go on, and the next one may succeed.
         """
-        self._act(self._agree(_IN_SAVE))
+        self._act(self._agree(Call.SAVE))
         if self._checkpoints is None:
             return False
         self._due_from = (self.steps_done, self._clock())
-        return self._checkpoints.save(self._course.position, meanwhile=self._report, anew=True)
+        return self._save(self._checkpoints, anew=True)
+
+    def save_best(self, name: str, value: Any, *, mode: Literal["min", "max"]) -> bool:
+        """Checkpoint the last completed step if `value`, of the metric `name`, is better than all before. Collective.
+
+        `mode`: whether lower or higher values are better. `value` is a number, or a tensor of one; rank 0's counts. The
+        checkpoint is kept until a better one is complete; load_weights() and spotsup_trainer.session.weights find it by
+        `name`. Returns whether it is the best, and complete.
+        """
+        if mode not in retention.MODES:
+            raise ValueError(f"mode is {mode!r}; it must be 'min' or 'max'")
+        self._act(self._agree(Call.SAVE))
+        if self._checkpoints is None:
+            return False
+        present = self._checkpoints.present(self._report) if self._peers.rank == 0 else None
+        value, present = self._peers.from_rank_0((float(value), present))
+        if present is None:
+            return False
+        best = retention.resolved(self._course.position.best, present)
+        if not retention.is_better(value, name, mode, best):
+            return False
+        new = retention.Best(name, value, mode, self.steps_done)
+        self._course.know_best(retention.tried(best, new))
+        self._due_from = (self.steps_done, self._clock())
+        saved = self._save(self._checkpoints, anew=True)
+        self._course.know_best(retention.done(best, new) if saved else retention.failed(best, new))
+        return saved
 
     def on_park(self, call: Callable[[], object], budget_s: float = 5.0) -> None:
         """Call this before the process is ended for a notice or a new round: to send what a logger still holds back.
@@ -317,8 +389,8 @@ class Session:
 
     def finish(self) -> None:
         """Checkpoint the last step of training. Collective. Raises CheckpointError if that failed."""
-        self._agree(_IN_FINISH)
-        saved = self._checkpoints is None or self._checkpoints.save(self._course.position, meanwhile=self._report)
+        self._agree(Call.FINISH)
+        saved = self._checkpoints is None or self._save(self._checkpoints)
         self._trains = False
         self._report(now=True)
         if self._checkpoints is not None and not saved:
@@ -338,40 +410,28 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _place(self, state: Mapping[str, Any], mesh: Any, data_dims: Sequence[str] | None) -> tuple[int, int]:
-        """(rank, number of ranks) among those that get different samples. Raises SessionError if that is unclear."""
-        if (mesh is None) != (data_dims is None):
-            raise SessionError(
-                "a mesh and data_dims tell together which ranks get different samples: give both or none"
-            )
-        if mesh is None or data_dims is None:
-            if reason := parallel.refusal(parallel.distributed(state), self._peers.world):
-                raise SessionError(reason)
-            return self._peers.rank, self._peers.world
-        seen, names = parallel.Mesh.of(mesh), (data_dims,) if isinstance(data_dims, str) else tuple(data_dims)
-        if reason := parallel.misfit(seen, names, self._peers.world):
-            raise SessionError(reason)
-        return parallel.place(seen, names)
-
     def _open_checkpoints(
         self,
         state: Mapping[str, Any],
         place: str | os.PathLike[str] | None,
-        keep: int,
+        keep: tuple[int, int | None],
         warn_after_s: float,
-        resume_from: list[str],
+        environ: Mapping[str, str],
     ) -> Checkpointer | None:
         if place:
             from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
+            from spotsup_trainer.session.memory import Keeper
 
             return Checkpointer(
                 place if isinstance(place, str) else Path(place),
                 state,
                 self._peers,
-                keep,
+                keep[0],
+                keep_every=keep[1],
                 round_number=self._round,
                 warn_after_s=warn_after_s,
-                resume_from=resume_from,
+                resume_from=earlier_places(environ),
+                keeper=Keeper.named_by(environ, self._peers.rank, self._peers.world),
             )
         if self._files.yield_ is not None and self._peers.rank == 0:
             print(
@@ -381,27 +441,17 @@ class Session:
             )
         return None
 
-    def _agree(self, call: int) -> int:
+    def _agree(self, call: Call) -> Level:
         """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
-        wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _CONTINUE
-        here = _CALLS * self.steps_done + call
+        wanted = Level.YIELD if self._files.yield_wanted() else Level.CHECKPOINT if self._due() else Level.CONTINUE
+        return self._compare(call, wanted)[0]
+
+    def _compare(
+        self, call: Call, wanted: Level, batches: Sequence[int] = agreement.NO_BATCHES
+    ) -> tuple[Level, list[int]]:
         busy = self._checkpoints is not None and self._checkpoints.busy
-        samples = self._course.digest
-        compared = [wanted, here, -here, busy, samples, -samples]
-        level, furthest, least, any_busy, samples_max, neg_samples_min = self._peers.highest(compared)
-        if furthest != -least:
-            raise SessionError(
-                f"the ranks made different Session calls (this is rank {self._peers.rank}, after step "
-                f"{self.steps_done}): call step(), checkpoint_point(), save() and finish() on every rank, the same "
-                "number of times"
-            )
-        if samples_max != -neg_samples_min:
-            raise SessionError(
-                f"the batch_sampler of rank {self._peers.rank} gives other batches than that of another rank: it has "
-                "to give the same ones on all ranks, from a seed of its own and the epoch that set_epoch() names"
-            )
-        # one rank's disk may still hang when the others have given up waiting for theirs
-        return _CONTINUE if level == _CHECKPOINT and any_busy else level
+        digest = self._course.digest
+        return agreement.compare(self._peers, call, self.steps_done, wanted, busy=busy, digest=digest, batches=batches)
 
     def _due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
@@ -413,25 +463,32 @@ class Session:
         step, at = self._due_from
         if self._checkpoints.busy or self.steps_done == step:
             return False
+        if self._unwritten:
+            return True
+        if self._keep_every is not None and self.steps_done // self._keep_every > step // self._keep_every:
+            return True
         if self._every_steps is not None and self.steps_done - step >= self._every_steps:
             return True
         # a clock that was set back must not delay the next one
         return self._every_s is not None and not 0 <= self._clock() - at < self._every_s
 
-    def _act(self, level: int) -> None:
-        if level == _CHECKPOINT and self._checkpoints:
-            self._due_from = (self.steps_done, self._clock())
+    def _act(self, level: Level) -> None:
+        if level == Level.CHECKPOINT and self._checkpoints:
+            self._due_from, self._unwritten = (self.steps_done, self._clock()), False
             self._files.save_begun()
+            self._positions.collect(self._peers)
             self._checkpoints.begin(self._course.position)
-        elif level == _YIELD:
+        elif level == Level.YIELD:
             # if the disk hangs, the launcher ends this process before this call times out
-            saved = self._checkpoints is not None and self._checkpoints.save(
-                self._course.position, meanwhile=self._report
-            )
+            saved = self._checkpoints is not None and self._save(self._checkpoints)
             self._report(now=True)
             for park_call in self._park_calls:
                 park_call.make()
             self._files.park(self.steps_done, saved, self._park_timeout_s)
+
+    def _save(self, checkpoints: Checkpointer, *, anew: bool = False) -> bool:
+        self._positions.collect(self._peers)
+        return checkpoints.save(self._course.position, meanwhile=self._report, anew=anew)
 
     def _show_life(self, *, now: bool = False) -> None:
         at = self._clock()

@@ -14,7 +14,8 @@ import inspect
 import io
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,18 @@ import torch
 from torch.distributed.checkpoint import (
     CheckpointException,
     DefaultLoadPlanner,
+    DefaultSavePlanner,
     FileSystemReader,
     FileSystemWriter,
+    LoadPlan,
+    Metadata,
+    ReadItem,
     state_dict_loader,
     state_dict_saver,
 )
 from torch.distributed.checkpoint import load as dcp_load
 from torch.distributed.checkpoint import save as dcp_save
+from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -97,6 +103,28 @@ def digest(state: State, captured: Mapping[str, Any] | None = None) -> bytes:
     return found.digest()
 
 
+def opaque(captured: Mapping[str, Any]) -> dict[str, bytes]:
+    """What was pickled whole, by its name in the state."""
+    return {name: value[_OPAQUE] for name, value in captured.items() if value.keys() == {_OPAQUE}}
+
+
+def put_opaque(captured: Mapping[str, Any], other: Mapping[str, bytes]) -> None:
+    """Another rank's in place of this one's."""
+    for name in opaque(captured).keys() & other.keys():
+        captured[name][_OPAQUE] = other[name]
+
+
+def part(captured: dict[str, Any]) -> int:
+    """Which part of the state this is: a number of 1 or more and below 2**57, the same for ranks that have the same."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(captured, is_coordinator=True)
+    described = sorted(
+        (item.index.fqn, *((tuple(item.index.offset), tuple(item.tensor_data.chunk.sizes)) if item.tensor_data else ()))
+        for item in planner.create_local_plan().items
+    )
+    return int.from_bytes(hashlib.blake2b(repr(described).encode(), digest_size=7).digest(), "big") + 1
+
+
 def _pickled(thing: Any) -> bytes:
     pickled = io.BytesIO()
     torch.save(thing if isinstance(thing, dict) else thing.state_dict(), pickled)
@@ -114,7 +142,7 @@ def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
     if not isinstance(path, Path):
         on_store(writer, path.store, path.name)
     try:
-        dcp_save(captured, storage_writer=writer, process_group=group, no_dist=group is None)
+        dcp_save(captured, storage_writer=writer, planner=_SavePlanner(), process_group=group, no_dist=group is None)
     except CheckpointException as error:
         failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
         texts = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
@@ -132,7 +160,7 @@ def incomplete(path: Data) -> str | None:
     except CheckpointError as error:
         return str(error)
     except Exception as error:  # unpickling a damaged file raises anything
-        if _is_away(error):
+        if is_away(error):
             raise
         return f"{_file(path, '.metadata')} cannot be read: {error!r}"
     needed: dict[str, int] = {}
@@ -164,50 +192,122 @@ def _reader(path: Data, files: Files | None = None) -> FileSystemReader:
     return ObjectReader(path.store, path.name, Files.of(path.written()) if files is None else files)
 
 
-def _is_away(error: BaseException) -> bool:
+def is_away(error: BaseException) -> bool:
     """Whether an object store did not answer: that is no fault of the checkpoint."""
     return isinstance(error, StoreError) and not isinstance(error, MissingError)
 
 
-def read(state: State, path: Data) -> None:
-    """Load this rank's part of a checkpoint of any world size into `state`. Not collective.
+@dataclass(frozen=True)
+class Item:
+    """A part of the state that this rank has, as a checkpoint names it."""
 
-    Raises CheckpointError if it cannot be read, StoreError while an object store does not answer; `state` may be partly
-    overwritten then.
+    name: str
+    # Of a part of a tensor within the whole; None of an object.
+    offsets: tuple[int, ...] | None
+    # Of the whole tensor.
+    whole: tuple[int, ...]
+    # A tensor, or a pickled object.
+    data: torch.Tensor | bytes
+
+
+def items(captured: dict[str, Any]) -> Iterator[Item]:
+    """What `write` would write of `captured` if this rank were alone, as DCP plans it. An object is pickled here."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(captured, is_coordinator=True)
+    for item in planner.create_local_plan().items:
+        data = planner.resolve_data(item)
+        if isinstance(data, io.BytesIO):
+            yield Item(item.index.fqn, None, (), data.getvalue())
+        else:
+            yield Item(item.index.fqn, tuple(item.tensor_data.chunk.offsets), tuple(item.tensor_data.size), data)
+
+
+def metadata_of(path: Data) -> Metadata:
+    """What a checkpoint has, and where. Raises StoreError while an object store does not answer, anything if it cannot
+    be read."""
+    return _reader(path).read_metadata()
+
+
+class Reading:
+    """Reads a checkpoint or a snapshot with that `metadata` into the live tensors of `state`.
+
+    Raises ValueError if it is of another program or model.
     """
-    captured = capture(state)
-    planner = _Planner(_required(captured, state))
+
+    def __init__(self, state: State, metadata: Metadata) -> None:
+        self._state = state
+        self._metadata = metadata
+        self._captured = capture(state)
+        self._planner = _Planner(_required(self._captured, state))
+        self._planner.set_up_planner(self._captured, metadata, is_coordinator=False)
+        # What this rank needs: parts of tensors, and objects.
+        self.items: list[ReadItem] = self._planner.create_local_plan().items
+
+    def destination(self, item: ReadItem) -> torch.Tensor:
+        """Where a part of a tensor belongs."""
+        return self._planner.resolve_tensor(item).detach()
+
+    def put_object(self, item: ReadItem, raw: bytes) -> None:
+        """Unpickle an object."""
+        self._planner.load_bytes(item, io.BytesIO(raw))
+
+    def read(self, items: Sequence[ReadItem], path: Data) -> dict[str, bytes]:
+        """Read `items` from a checkpoint. Returns the objects among them, as they were pickled. Raises as
+        `metadata_of`."""
+        if not items:
+            return {}
+        reader = _reader(path)
+        reader.set_up_storage_reader(self._metadata, is_coordinator=False)
+        self._planner.objects.clear()
+        reader.read_data(LoadPlan(list(items)), self._planner).wait()
+        return dict(self._planner.objects)
+
+    def finish(self) -> None:
+        """All items are in place: load them into the state."""
+        captured = self._captured
+        for name, thing in self._state.items():
+            loaded = captured[name]
+            if isinstance(thing, torch.nn.Module):
+                set_model_state_dict(thing, loaded)
+            elif isinstance(thing, torch.optim.Optimizer):
+                # A parameter that never had a gradient has no state in the checkpoint, and must have none now.
+                saved = self._planner.prefixes(f"{name}.state.")
+                kept = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
+                loaded["state"] = defaultdict(dict, kept)  # torch 2.6 asks for all of them
+                lenient = StateDictOptions(strict=False)
+                set_optimizer_state_dict(owner(name, thing, self._state), thing, loaded, options=lenient)
+            else:
+                # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
+                # Tensors come from rank 0's device.
+                here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+                own = torch.load(io.BytesIO(loaded[_OPAQUE]), here, weights_only=False)
+                if isinstance(thing, dict):
+                    thing.clear()
+                    thing.update(own)
+                else:
+                    thing.load_state_dict(own)
+
+
+def tensors_in(path: Data) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Size and type of all tensors of a checkpoint, by dotted names. Raises as `read`."""
+    try:
+        found = _reader(path).read_metadata().state_dict_metadata
+    except MissingError as error:
+        raise CheckpointError(str(error)) from None
+    return {name: (each.size, each.properties.dtype) for name, each in found.items() if hasattr(each, "size")}
+
+
+def read_tensors(into: dict[str, torch.Tensor], path: Data) -> None:
+    """Load the tensors of those dotted names: this rank's part of sharded ones. Not collective. Raises as `read`."""
     _expect_no_group()
     try:
-        # DCP's own exchange would cost six collectives for the same result: each rank plans for itself
-        dcp_load(captured, storage_reader=_reader(path), planner=planner, no_dist=True)
+        dcp_load(into, storage_reader=_reader(path), planner=DefaultLoadPlanner(), no_dist=True)
     except MissingError as error:
         raise CheckpointError(str(error)) from None
     except CheckpointException as error:
-        if away := [reason for reason, _ in error.failures.values() if _is_away(reason)]:
+        if away := [reason for reason, _ in error.failures.values() if is_away(reason)]:
             raise away[0] from None
         raise CheckpointError("; ".join(repr(reason) for reason, _ in error.failures.values())) from None
-    for name, thing in state.items():
-        loaded = captured[name]
-        if isinstance(thing, torch.nn.Module):
-            set_model_state_dict(thing, loaded)
-        elif isinstance(thing, torch.optim.Optimizer):
-            # A parameter that never had a gradient has no state in the checkpoint, and must have none now.
-            saved = planner.prefixes(f"{name}.state.")
-            kept = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
-            loaded["state"] = defaultdict(dict, kept)  # torch 2.6 asks for all of them
-            lenient = StateDictOptions(strict=False)
-            set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
-        else:
-            # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
-            # Tensors come from rank 0's device.
-            here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-            own = torch.load(io.BytesIO(loaded[_OPAQUE]), here, weights_only=False)
-            if isinstance(thing, dict):
-                thing.clear()
-                thing.update(own)
-            else:
-                thing.load_state_dict(own)
 
 
 class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
@@ -225,6 +325,20 @@ class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
             raise reason or error from None
 
 
+class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]  # torch is untyped here
+    """DCP's own, but that what is pickled comes from the lowest rank that has it, and not from the one that has least
+    to write."""
+
+    def create_global_plan(self, all_plans: list[Any]) -> Any:
+        taken: set[Any] = set()
+        plans = []
+        for plan in all_plans:
+            items = [each for each in plan.items if each.type != WriteItemType.BYTE_IO or each.index not in taken]
+            taken |= {each.index for each in items}
+            plans.append(replace(plan, items=items))
+        return super().create_global_plan(plans)
+
+
 def _required(captured: dict[str, Any], state: State) -> set[str]:
     """The entries that the checkpoint must have. Not those of optimizers: see `read`; a newer torch may add
     settings."""
@@ -232,7 +346,7 @@ def _required(captured: dict[str, Any], state: State) -> set[str]:
     for name, thing in state.items():
         if isinstance(thing, torch.nn.Module):
             required |= {f"{name}.{fqn}" for fqn, value in captured[name].items() if isinstance(value, torch.Tensor)}
-        elif not isinstance(thing, torch.optim.Optimizer):
+        elif not isinstance(thing, torch.optim.Optimizer) and not getattr(thing, "optional", False):
             required.add(f"{name}.{_OPAQUE}")
     return required
 
@@ -243,6 +357,11 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is untyped he
     def __init__(self, required: set[str]) -> None:
         super().__init__(allow_partial_load=True)
         self._required = required
+        self.objects: dict[str, bytes] = {}
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        self.objects[read_item.storage_index.fqn] = value.getvalue()
+        super().load_bytes(read_item, value)
 
     def create_local_plan(self) -> Any:
         missing = sorted(self._required - self.metadata.state_dict_metadata.keys())

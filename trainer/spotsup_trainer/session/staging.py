@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch.distributed._state_dict_utils import _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.tensor import DTensor
+
+from spotsup_trainer.session.memory import Room, aligned, bytes_at, first_place
 
 KeyPath = tuple[Any, ...]
 
@@ -24,37 +27,80 @@ _LEFT_OUT = object()
 class Staging:
     """Copies to memory that is allocated once: allocating it takes several times as long as copying into it.
 
-    The next copy overwrites the last one. With CUDA the memory is pinned.
+    The next copy to the same memory overwrites the last one. With CUDA its own memory is pinned; a slot's is not: it is
+    mapped anew when it grows, and CUDA would go on using the pages of before.
     """
 
     def __init__(self) -> None:
-        self._layout: list[Any] = []
-        self._stager = BlockingAsyncStager()
+        self._room = Room()
 
-    def copy(self, captured: dict[str, Any]) -> dict[str, Any]:
-        """`captured` as it is now. Leaves other than tensors are deep-copied, and should be small."""
-        tensors: dict[str, torch.Tensor] = {}
-
-        def collect(path: KeyPath, leaf: Any) -> None:
-            if isinstance(leaf, torch.Tensor):
-                tensors[repr(path)] = leaf
-
-        _rebuilt(captured, collect)
-        staged = self._stage(tensors)
+    def copy(self, captured: dict[str, Any], room: Room | None = None) -> dict[str, Any]:
+        """`captured` as it is now, in the memory of `room`, or of its own. Leaves other than tensors are deep-copied,
+        and should be small."""
+        tensors = _tensors(captured)
+        staged = _stage(tensors, self._room if room is None else room)
         return _rebuilt(  # type: ignore[no-any-return]  # a dictionary again
             captured, lambda path, leaf: staged[repr(path)] if repr(path) in staged else copy.deepcopy(leaf)
         )
 
-    def _stage(self, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        layout = [(name, *_kind(tensor)) for name, tensor in tensors.items()]
-        if layout == self._layout:
-            return self._stager.stage(tensors)  # type: ignore[no-any-return]  # torch is untyped here
-        # Not by the stager itself: it always pins, and up to torch 2.6 its first copy of a CPU tensor is that tensor.
-        self._layout, self._stager = [], BlockingAsyncStager(cache_staged_state_dict=True)
-        self._stager.state_dict_cache = _create_cpu_state_dict(tensors, pin_memory=torch.cuda.is_available())
-        staged: dict[str, Any] = self._stager.stage(tensors)
-        self._layout = layout
-        return staged
+
+def room_for(captured: dict[str, Any]) -> int:
+    """Bytes that a copy of `captured` takes in a slot."""
+    return _places(_tensors(captured))[1]
+
+
+def _tensors(captured: dict[str, Any]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+
+    def collect(path: KeyPath, leaf: Any) -> None:
+        if isinstance(leaf, torch.Tensor):
+            tensors[repr(path)] = leaf
+
+    _rebuilt(captured, collect)
+    return tensors
+
+
+def _stage(tensors: dict[str, torch.Tensor], room: Room) -> dict[str, Any]:
+    layout = [(name, *_kind(tensor)) for name, tensor in tensors.items()]
+    if room.stager is not None and layout == room.layout:
+        return room.stager.stage(tensors)  # type: ignore[no-any-return]  # torch is untyped here
+    # Not by the stager itself: it always pins, and up to torch 2.6 its first copy of a CPU tensor is that tensor.
+    room.layout, room.stager = [], BlockingAsyncStager(cache_staged_state_dict=True)
+    pinned = torch.cuda.is_available()
+    copies = _create_cpu_state_dict(tensors, pin_memory=pinned and room.memory is None)
+    if room.memory is not None:
+        places, _ = _places(tensors)
+        for name, (at, size) in places.items():
+            local = _local(tensors[name])
+            view = bytes_at(room.memory, at, size).view(local.dtype).view(local.shape)
+            if local is tensors[name]:
+                copies[name] = view
+            else:
+                copies[name]._local_tensor = view  # noqa: SLF001  # as torch itself sets it
+    room.stager.state_dict_cache = copies
+    staged: dict[str, Any] = room.stager.stage(tensors)
+    room.layout = layout
+    return staged
+
+
+def _places(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Where in a slot the bytes of which tensors are, and how many bytes they take in all. Only of plain tensors and
+    DTensors, which have one part per rank."""
+    places, at = {}, first_place()
+    for name, tensor in tensors.items():
+        local = _local(tensor)
+        if local is not None and local.numel() and tensor.dim() and local.layout == torch.strided:
+            at = aligned(at)
+            places[name] = (at, local.nbytes)
+            at += local.nbytes
+    return places, at - first_place()
+
+
+def _local(tensor: Any) -> Any:
+    """This rank's part of a tensor; None of a kind that may have several."""
+    if isinstance(tensor, DTensor):
+        return tensor._local_tensor  # noqa: SLF001  # to_local() would make autograd's nodes
+    return tensor if type(tensor) in {torch.Tensor, torch.nn.Parameter} else None
 
 
 def fingerprint(captured: dict[str, Any]) -> int:

@@ -1,0 +1,5 @@
+"""Why a run on an account cannot begin."""
+
+
+class UnusableError(Exception):
+    """One sentence."""

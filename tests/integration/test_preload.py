@@ -1,0 +1,155 @@
+"""What is imported before workers are forked, with real processes: what must not be there is found and left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotsup_trainer.launcher.preparation import Preparation
+from spotsup_trainer.launcher.prepare import MAX_LEFT_OUT
+
+from tests.e2e.launching import processes_with
+
+MARK = "SPOTSUP_TEST_PRELOAD"
+# A launcher as far as preparing goes: prints what was left out, and what a worker finds.
+HOST = """
+import json, os, sys
+from spotsup_trainer.launcher import prepare
+from spotsup_trainer.launcher.program_imports import Import
+from spotsup_trainer.launcher.worker import WorkerRequest
+
+imports, limit_s, known = map(json.loads, sys.argv[1:])
+seen = []
+server, left_out = prepare.start_prepared(
+    [Import(module, tuple(names)) for module, names in imports], ("train.py", "--lr=1"), known, seen.append, limit_s
+)
+print(json.dumps({"left_out": left_out, "seen": seen}), flush=True)
+pid = server.spawn(WorkerRequest("script", (os.environ["WORKER"],), {**os.environ, "RANK": "1"}, 0))
+server.wait([pid], 60)
+print(json.dumps(server.exit_code(pid)), flush=True)
+server.close()
+"""
+WORKER = """
+import json, os, sys, threading
+names = [name for name in sys.modules if name.startswith("sample_")]
+print(json.dumps({
+    "modules": names, "set": os.environ.get("SET_AT_IMPORT"), "rank": os.environ["RANK"], "argv": sys.argv[0],
+    "torch_check": os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"), "threads": threading.active_count(),
+}), flush=True)
+"""
+MODULES = {
+    "good": "import os; os.environ['SET_AT_IMPORT'] = 'yes'",
+    "lazy": "import importlib\ndef __getattr__(name):\n    return importlib.import_module('sample_' + name)",
+    "behind": "print('imported', flush=False)",
+    "thread": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "short": "import threading; threading.Thread(target=int).start()",
+    "rank": "import os; RANK = int(os.environ.get('LOCAL_RANK', '0'))",
+    "master": "import os; HERE = 'MASTER_ADDR' in os.environ",
+    "threads": "import os; THREADS = os.getenv('OMP_NUM_THREADS')",
+    "copy": "import os; COPY = dict(os.environ)",
+    "raises": "raise RuntimeError('no licence')",
+    "exits": "import sys; sys.exit(3)",
+    "dies": "import os; os._exit(3)",
+    "child": "import subprocess; CHILD = subprocess.Popen(['sleep', '600'])",
+    "slow": "import time; time.sleep(600)",
+    "argv": "import sys; assert sys.argv == ['train.py', '--lr=1'], sys.argv",
+}
+
+
+def prepared(folder: Path, *modules: str, limit_s: float = 60.0, **known: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was left out of these modules, and what a worker then finds. Nothing is left behind."""
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    for name, text in MODULES.items():
+        (site / f"sample_{name}.py").write_text(text)
+    (folder / "worker.py").write_text(textwrap.dedent(WORKER))
+    own = {"PYTHONPATH": str(site), "WORKER": str(folder / "worker.py"), MARK: str(folder)}
+    environ = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | own
+    imports = [(f"sample_{module}", names.split()) for module, _, names in (each.partition(":") for each in modules)]
+    command = [sys.executable, "-c", HOST, *(json.dumps(each) for each in (imports, limit_s, known))]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert printed.count("imported") <= 1, "once, and not by each worker again"
+    lines = [json.loads(line) for line in printed if line != "imported"]
+    assert lines[-1] == 0
+    deadline = time.monotonic() + 10
+    while left := processes_with(MARK, str(folder)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    return lines[0], lines[1]
+
+
+def test_workers_have_what_was_imported_and_its_environment_and_their_own(tmp_path: Path) -> None:
+    host, worker = prepared(tmp_path, "good", "lazy:behind", "short", "copy", "argv")
+    assert host["left_out"] == {}
+    assert host["seen"] == [f"sample_{name}" for name in ("good", "lazy", "short", "copy", "argv")]
+    assert set(worker["modules"]) == {f"sample_{name}" for name in ("good", "lazy", "behind", "short", "copy", "argv")}
+    assert (worker["set"], worker["rank"], worker["threads"]) == ("yes", "1", 1)
+    assert worker["argv"] == str(tmp_path / "worker.py")
+    assert worker["torch_check"] is None, "set only while modules are imported"
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("thread", "it started 1 thread, which a worker would not have"),
+        ("rank", "it reads LOCAL_RANK when it is imported, which differs from worker to worker"),
+        ("master", "it reads MASTER_ADDR when it is imported, which differs from worker to worker"),
+        ("threads", "it reads OMP_NUM_THREADS when it is imported, which differs from worker to worker"),
+        ("raises", "it raised RuntimeError: no licence"),
+        ("exits", "it raised SystemExit: 3"),
+        ("dies", "it ended the process"),
+        ("child", "it started a process"),
+        ("missing", "it raised ModuleNotFoundError: No module named 'sample_missing'"),
+    ],
+)
+def test_a_module_that_must_not_be_there_before_a_fork_is_left_out_and_the_others_are_there(
+    tmp_path: Path, module: str, why: str
+) -> None:
+    host, worker = prepared(tmp_path, "good", module, "behind")
+    assert host["left_out"] == {f"sample_{module}": why}
+    assert set(worker["modules"]) == {"sample_good", "sample_behind"}
+
+
+def test_of_many_that_must_not_be_there_the_last_try_ends_before_the_first(tmp_path: Path) -> None:
+    bad = [f"missing{number}" for number in range(MAX_LEFT_OUT + 3)]
+    host, worker = prepared(tmp_path, "good", *bad, "behind")
+    assert len(host["left_out"]) == MAX_LEFT_OUT
+    assert worker["modules"] == ["sample_good"]
+
+
+def test_an_import_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    began = time.monotonic()
+    host, worker = prepared(tmp_path, "good", "slow", limit_s=1.0)
+    assert time.monotonic() - began < 60
+    assert (host["left_out"], worker["modules"]) == ({}, [])
+
+
+def test_what_was_left_out_before_is_not_tried_again(tmp_path: Path) -> None:
+    host, worker = prepared(tmp_path, "good", "dies", sample_dies="it ended the process")
+    assert host["seen"] == ["sample_good"]
+    assert worker["modules"] == ["sample_good"]
+
+
+def test_what_a_launcher_prepares_is_noted_for_its_agent_and_the_next_launcher(tmp_path: Path) -> None:
+    notes = Preparation(tmp_path / "run")
+    assert (notes.current(), notes.left_out()) == ("", {})
+    notes.importing("a" * 1000)
+    assert notes.current().startswith("importing aaa")
+    assert len(notes.current()) == 100
+    notes.ended({"a": "why"})
+    assert (notes.current(), notes.left_out()) == ("", {"a": "why"})
+    (tmp_path / "run" / "left-out.json").write_text("[1, 2")
+    assert notes.left_out() == {}
+    for nowhere in (Preparation(None), Preparation("/dev/null/x")):
+        nowhere.importing("a")
+        nowhere.ended({"a": "why"})
+        assert (nowhere.current(), nowhere.left_out()) == ("", {})

@@ -1,0 +1,178 @@
+"""What a Session's loader gives in one process, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotsup_trainer.session import Session, SessionError
+from spotsup_trainer.session.peers import Peers
+from torch.utils.data import IterableDataset
+
+from tests.integration.sessions import COMPARED, TEN, session
+
+
+class StreamOfKnownLength(IterableDataset[int]):  # type: ignore[misc]  # torch is untyped here
+    """Like some streams of files."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class BesideOtherBatches(Peers):
+    """Ranks of which one other has a batch sampler with a seed of its own."""
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        return [*values[:4], values[4] + 1, *values[5:]] if len(values) == COMPARED else list(values)
+
+
+def test_what_the_loader_gives_is_what_is_counted(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    seen = []
+    for batch in one.loader(TEN, global_batch=4, epochs=2, seed=5):
+        assert batch.tolist() == one.indices
+        assert one.weight == 1.0
+        seen.append((one.steps_done, one.epoch, len(batch)))
+        one.step()
+    assert seen == [(0, 0, 4), (1, 0, 4), (2, 0, 2), (3, 1, 4), (4, 1, 4), (5, 1, 2)]
+    assert (one.steps_done, one.epoch, one.rank, one.world, one.round) == (6, 2, 0, 1, 0)
+
+
+def test_a_batch_without_a_step_is_given_again_but_one_that_was_skipped_is_not(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    batches = iter(one.loader(TEN, global_batch=2, shuffle=False))
+    next(batches)
+    one.step()
+    next(batches)  # skipped, as after a loss that is not a number: the next step counts it as used
+    next(batches)
+    one.step()
+    next(batches)  # interrupted before its step
+    one.finish()
+    again = session(tmp_path)
+    assert again.steps_done == 2
+    assert [batch.tolist() for batch in again.loader(TEN, global_batch=2, shuffle=False)] == [[6, 7], [8, 9]]
+
+
+def test_epochs_are_counted_over_all_calls(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    for epochs in (1, 2, 2):
+        for _ in one.loader(TEN, global_batch=5, epochs=epochs):
+            one.step()
+    assert (one.steps_done, one.epoch) == (4, 2)
+
+
+def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    next(iter(one.loader(TEN, global_batch=4, seed=5)))
+    one.step()
+    one.finish()
+    again = session(tmp_path)
+    for seed, shuffle in ((6, True), (5, False)):
+        with pytest.raises(SessionError, match=r"epoch 0 was begun with length, seed, order = \(10, 5, shuffled\)"):
+            again.loader(TEN, global_batch=4, seed=seed, shuffle=shuffle)
+    with pytest.raises(SessionError, match=r"this loader has \(9, 5, shuffled\)"):
+        again.loader(TEN[:9], global_batch=4, seed=5)
+    # another batch size is fine: the offset counts samples
+    assert sum(len(batch) for batch in again.loader(TEN, global_batch=3, seed=5)) == 6
+
+
+def test_data_without_length_and_questions_without_a_batch_are_refused() -> None:
+    one = session(None)
+    for stream in (iter([1, 2]), StreamOfKnownLength()):
+        with pytest.raises(TypeError, match=f"{type(stream).__name__} has no length or no index"):
+            one.loader(stream, global_batch=1)
+    with pytest.raises(SessionError, match="no current batch"):
+        _ = one.indices
+    assert one.weight == 1.0
+
+
+def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:
+    """Number, length and batches of each epoch, with a step after each batch."""
+    found = []
+    for epoch in one.loader(TEN, global_batch=4, epochs=epochs, shuffle=False, **options).epochs():
+        length, batches = len(epoch), []
+        for batch in epoch:
+            batches.append(batch.tolist())
+            one.step()
+        assert len(epoch) == 0
+        found.append((epoch.number, length, batches))
+    return found
+
+
+WHOLE = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_epochs_are_loops_of_their_own_and_go_on_where_training_stopped(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    batches = one.loader(TEN, global_batch=4, epochs=3, shuffle=False)
+    assert (len(batches), batches.steps_per_epoch) == (9, 3)
+    first = next(batches.epochs())
+    next(iter(first))
+    one.step()
+    assert (len(first), len(batches)) == (2, 8)
+    with pytest.raises(SessionError, match="epoch 0 is iterated over twice"):
+        iter(first)
+    one.finish()
+    assert numbers_of(session(tmp_path), 3) == [(0, 2, WHOLE[1:]), (1, 3, WHOLE), (2, 3, WHOLE)]
+
+
+def test_what_follows_an_epoch_is_done_again_if_it_was_interrupted(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    for epoch in one.loader(TEN, global_batch=4, epochs=2, shuffle=False).epochs():
+        for _ in epoch:
+            one.step()
+        if epoch.number == 0:
+            one.finish()
+            break  # as if the machine had gone during the evaluation
+    again = session(tmp_path)
+    assert numbers_of(again, 2) == [(0, 0, []), (1, 3, WHOLE)]
+    again.finish()
+    assert numbers_of(session(tmp_path), 2) == []
+    assert numbers_of(session(tmp_path), 3) == [(2, 3, WHOLE)]
+
+
+def test_an_epoch_that_is_left_early_is_over() -> None:
+    one = session(None)
+    seen = []
+    for epoch in one.loader(TEN, global_batch=4, epochs=3, shuffle=False, num_workers=0).epochs():
+        for batch in epoch:
+            seen.append((epoch.number, batch.tolist()))
+            one.step()
+            if epoch.number == 1:
+                break
+    assert [batch for number, batch in seen if number == 1] == WHOLE[:1]
+    assert [batch for number, batch in seen if number == 2] == WHOLE
+    assert (one.steps_done, one.epoch) == (7, 3)
+
+
+def test_batches_of_the_programs_own() -> None:
+    one = session(None)
+    own = [[3, 1], [9, 8, 7], [0]]
+    batches = one.loader(TEN, batch_sampler=own, epochs=2)
+    assert (len(batches), batches.steps_per_epoch) == (6, 3)
+    seen = []
+    for batch in batches:
+        seen.append(batch.tolist())
+        one.step()
+    assert seen == own * 2
+    once = session(None)
+    for _ in once.loader(TEN, batch_sampler=(batch for batch in own), epochs=1):  # is not read for a second epoch
+        once.step()
+    assert once.steps_done == 3
+    wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
+    other = session(None)
+    other._peers = BesideOtherBatches(0, 1, None)
+    batches_of_other = iter(other.loader(TEN, batch_sampler=own))
+    next(batches_of_other)
+    with pytest.raises(SessionError, match="the batch_sampler of rank 0 gives other batches than that of another rank"):
+        other.step()
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="either a global_batch or a batch_sampler"):
+            one.loader(TEN, **wrong)
+    with pytest.raises(ValueError, match="micro_batch is 0"):
+        one.loader(TEN, global_batch=2, micro_batch=0)

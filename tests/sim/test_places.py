@@ -1,0 +1,115 @@
+"""Where a job's nodes are: all in one zone, which it leaves as a whole when that zone takes or lacks too many."""
+
+from __future__ import annotations
+
+from provisioners.base import EndCause
+from supervisor.model import EventKind, JobState
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+from tests.sim.harness import alive, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of, settled
+
+
+def zones(world: World) -> set[str]:
+    """Where the current round is."""
+    job = jobs_of(world)["job"]
+    assert job.round is not None
+    return {job.nodes[node].offer.zone for node in job.round.nodes()}
+
+
+def test_a_job_whose_zone_takes_all_of_its_nodes_goes_on_in_another_one_without_losing_a_step() -> None:
+    world = training_world(low=2, desired=3, high=3)
+    assert zones(world) == {"zone-a"}
+    world.cloud.capacity["zone-a"] = 0
+    for rank in range(3):
+        world.cloud.preempt(machine_of(world, rank), 120.0)
+    assert world.run_until(lambda w: zones(w) == {"zone-b"}, 60.0), "as many are ready before the others have to leave"
+    assert world.run_until(settled, 60.0)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_trains_on_with_all_that_are_doomed_until_as_many_are_ready_or_they_have_to_leave() -> None:
+    world = training_world(low=1, desired=3, high=3)
+    world.cloud.capacity.update({"zone-a": 0, "zone-b": 2})
+    for rank in range(3):
+        world.cloud.preempt(machine_of(world, rank), 120.0)
+    world.run(60.0)
+    assert zones(world) == {"zone-a"}, "two that are ready elsewhere are fewer than three that have a minute left"
+    assert world.run_until(lambda w: zones(w) == {"zone-b"}, 65.0)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_of_which_some_nodes_stay_stays_with_them() -> None:
+    world = training_world(low=1, desired=3, high=3)
+    world.cloud.preempt(machine_of(world, 0), 120.0)
+    world.cloud.preempt(machine_of(world, 1), 120.0)
+    world.cloud.capacity["zone-a"] = 3
+    world.run(150.0)
+    assert zones(world) == {"zone-a"}
+
+
+def test_machines_that_are_too_few_to_train_are_given_back_and_the_next_zone_is_asked() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 16})
+    submit(world, "job", 4, 6, 6)
+    world.run(60.0)
+    assert alive(world) == 2
+    assert record(world).state is not JobState.RUNNING
+    assert world.run_until(in_state(JobState.RUNNING), 150.0)
+    assert zones(world) == {"zone-b"}
+    (given_up,) = [each for each in world.journal.events("job") if each.kind is EventKind.TOO_FEW_NODES]
+    assert given_up.text == "zone-a had 2 of at least 4 nodes for 120 s: they are released"
+
+
+def test_machines_that_are_too_few_are_kept_while_nobody_has_refused_more() -> None:
+    """An answer that is slow says nothing: here each further request waits for credentials."""
+    world = training_world(low=2, desired=3, high=3)
+    world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
+    world.cloud.end(machine_of(world, 1), EndCause.PREEMPTED)
+    world.set_fault_rates(FaultRates(denied=1.0))
+    world.run(400.0)
+    assert alive(world) == 1
+    assert not events_of(world, "job", EventKind.TOO_FEW_NODES)
+
+
+def test_machines_that_are_too_few_are_kept_longer_where_no_other_place_can_be_asked() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 0})
+    submit(world, "job", 4, 6, 6)
+    world.run(100.0)
+    assert alive(world) == 2
+    world.cloud.capacity["zone-a"] = 4
+    assert world.run_until(lambda w: alive(w) == 4, 60.0)
+
+
+def test_drained_nodes_are_replaced_where_they_are() -> None:
+    world = training_world(low=1, desired=3, high=3)
+    world.cloud.capacity.update({"zone-a": 5, "zone-b": 2})
+    for node in list(jobs_of(world)["job"].nodes):
+        service(world).drain(node)
+    world.run(300.0)
+    assert zones(world) == {"zone-a"}
+    assert {machine.instance.zone for machine in world.cloud.machines.values() if machine.alive} == {"zone-a"}
+
+
+def test_too_few_machines_are_asked_for_ever_more_rarely_while_no_zone_has_enough() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 1})
+    submit(world, "job", 4, 6, 6)
+    world.run(3600.0)
+    assert 4 <= len(events_of(world, "job", EventKind.TOO_FEW_NODES)) <= 16
+    world.cloud.capacity["zone-b"] = 6
+    assert world.run_until(in_state(JobState.RUNNING), 900.0)
+
+
+def test_a_zone_that_refused_is_asked_for_one_machine_before_it_is_asked_for_all() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 0, "zone-b": 0})
+    submit(world, "job", 4, 16, 16)
+    world.run(5.0)
+    asked = len(events_of(world, "job", EventKind.LAUNCH_REQUESTED))
+    world.run(100.0)
+    more = len(events_of(world, "job", EventKind.LAUNCH_REQUESTED)) - asked
+    assert 10 <= more <= 24, "each of two zones every ten seconds, for one"
+    world.cloud.capacity["zone-b"] = 16
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)

@@ -1,0 +1,157 @@
+"""The daemon's planner on recorded markets: it learns by asking alone, and what it did adds up."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli.daemon import main
+from supervisor.errors import UsageError
+from supervisor.replay import compare, oracle
+from supervisor.replay.costs import Costs
+from supervisor.replay.recording import Recording
+from supervisor.replay.run import Replay
+from supervisor.spec import JobSpec, parse_spec
+from tests.support.documents import blocks
+from tests.unit.test_replay_references import market
+
+COSTS = Costs(spot_usd_per_hour=1.0)
+EVERY_S = 600.0
+
+
+def job(low: int, desired: int, **more: Any) -> JobSpec:
+    nodes = {"min": low, "desired": desired, "max": desired}
+    return parse_spec({"name": "job", "nodes": nodes, "run": "train.py", "checkpoints": "none", **more})
+
+
+def replay(recording: Recording, low: int, desired: int, seed: int = 1, costs: Costs = COSTS, **more: Any) -> Replay:
+    work = more.pop("work_node_h", None)
+    return compare.replayed(recording, job(low, desired, **more), costs, seed, work)
+
+
+def test_a_market_with_enough_costs_the_first_arrival_and_the_checkpoints() -> None:
+    played = replay(market((3,), interval_s=7200.0), 2, 3)
+    found = played.run()
+    assert found.useful_node_h == pytest.approx((6 - 3 * 120 / 3600) * 300 / 302, abs=0.05)
+    assert (found.pauses, found.requests, found.refusals, found.lost_node_h) == (0, 3, 0, 0)
+    assert found.usd == pytest.approx(6.0, abs=0.01)
+
+
+def test_a_machine_is_taken_when_the_recording_says_so_and_announced_before() -> None:
+    played = replay(market((3,), (2,), (2,), interval_s=EVERY_S), 2, 3)
+    found = played.run()
+    (taken,) = (bought.machine for bought in played.world.recorded.bought if bought.machine.noticed_at is not None)
+    drop = played.world.started_at + EVERY_S
+    assert (taken.noticed_at, taken.instance.preempt_at) == (drop - 120.0, drop)
+    assert taken.ended_at is not None
+    assert drop - 20.0 < taken.ended_at <= drop, "the node leaves its round a little earlier, and is given back"
+    assert [nodes for _, nodes in played.rounds] == [3, 2]
+    assert (found.lost_node_h, found.refusals > 0) == (0, True)
+
+
+def test_what_is_granted_shortly_before_a_loss_is_announced_at_once() -> None:
+    played = replay(market((0,), (1,), (0,), interval_s=300.0), 1, 1, costs=Costs(notice_s=1e9, spot_usd_per_hour=1.0))
+    played.run()
+    assert played.world.recorded.bought
+    for bought in played.world.recorded.bought:
+        assert bought.machine.noticed_at == bought.since
+        assert bought.machine.instance.preempt_at == played.world.started_at + EVERY_S
+
+
+def test_two_markets_that_differ_later_are_played_alike_until_then() -> None:
+    """Nothing of the future reaches the planner, nor when a zone has something again without a request."""
+    same = [(2, 0), (1, 0), (0, 2), (0, 0)]
+    one = replay(market(*same, (4, 4), interval_s=EVERY_S), 1, 2)
+    other = replay(market(*same, (0, 1), interval_s=EVERY_S), 1, 2)
+    logs = []
+    for played in (one, other):
+        played.run()
+        until = len(same) * EVERY_S - COSTS.notice_s
+        logs.append([line for line in played.world.log if float(line.split(maxsplit=1)[0]) < until])
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 20
+
+
+def test_the_same_seed_gives_the_same_result_to_the_last_digit() -> None:
+    recording = market((4, 2), (2, 4), (1, 1), (4, 0), interval_s=EVERY_S)
+    first, again = (asdict(replay(recording, 1, 3, seed=5).run()) for _ in range(2))
+    assert first == again
+
+
+def test_a_program_ends_with_its_work_and_its_machines_with_it() -> None:
+    played = replay(market((2,), interval_s=4 * 3600.0), 1, 2, work_node_h=3.0)
+    found = played.run()
+    assert found.finished
+    assert found.useful_node_h == pytest.approx(3.0, abs=0.1)
+    assert found.hours < 1.8
+    assert all(bought.machine.ended_at is not None for bought in played.world.recorded.bought)
+
+
+def test_the_daemon_is_never_better_than_the_oracle_and_close_to_it_where_nothing_happens() -> None:
+    recording = market((2, 0), (2, 2), (0, 2), (0, 2), interval_s=1800.0)
+    found = replay(recording, 1, 2).run()
+    best = oracle.best(recording, 1, 2, COSTS, 100.0)
+    assert 0.9 * best.useful_node_h < found.useful_node_h <= best.useful_node_h
+
+
+def test_jobs_that_no_recording_can_play_are_refused() -> None:
+    with pytest.raises(UsageError, match="only training jobs whose nodes share one zone"):
+        replay(market((1,)), 1, 1, placement={"spread": "region"})
+
+
+# -- the document and the command -------------------------------------------------------------------------
+
+
+def test_the_document_shows_what_its_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Path(__file__).resolve().parents[2] / "docs" / "simulate.md"
+    for each in blocks(document):
+        if each.file:
+            (tmp_path / each.file).write_text(each.text)
+    monkeypatch.chdir(tmp_path)
+    ((command,),) = (each.commands() for each in blocks(document, "sh"))
+    shown = CliRunner().invoke(main, command.split()[1:])
+    (printed,) = (each.text for each in blocks(document, "text"))
+    assert [line[:30] for line in shown.output.splitlines()] == [line[:30] for line in printed.splitlines()]
+    # What calls take is drawn; a change of the simulation draws otherwise.
+    now, then = (re.findall(r"\d+\.?\d*", text) for text in (shown.output, printed))
+    assert [float(each) for each in now] == pytest.approx([float(each) for each in then], rel=0.1, abs=1.0)
+
+
+def simulate(folder: Path, *options: str) -> Any:
+    (folder / "market.csv").write_text("seconds,z-1a,z-1b\n0,2,0\n900,1,2\n1800,0,2\n2700,2,2\n")
+    (folder / "job.yaml").write_text("name: job\nnodes: {min: 1, desired: 2, max: 2}\nrun: train.py\n")
+    arguments = ["simulate", str(folder / "market.csv"), "--job", str(folder / "job.yaml"), *options]
+    return CliRunner().invoke(main, arguments)
+
+
+def test_the_command_prints_a_table_or_json_and_draws_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    shown = simulate(tmp_path, "--baseline", "--on-demand-usd", "3", "--spot-usd", "1", "--plot", str(picture))
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.split()[:4] == ["spotsup", "rigid", "restart-all", "oracle"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    exact = simulate(tmp_path, "-o", "json", "--hours", "0.5")
+    (result,) = json.loads(exact.output)["results"]
+    assert (result["policy"], result["hours"], result["usd"]) == ("spotsup", 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--start", "5"), "market has 1.0 h: nothing is left from 5 h on"),
+        (("--prices", "none.csv"), "cannot read none.csv: No such file or directory"),
+        (("--plot", "/none/picture.png"), "cannot write the picture /none/picture.png"),
+        (("--boot", "-1"), "-1.0 is not in the range x>=0.0"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(options: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    shown = simulate(tmp_path, *options)
+    assert shown.exit_code == 2
+    assert sentence in shown.output
+    assert "Traceback" not in shown.output

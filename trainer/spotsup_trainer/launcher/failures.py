@@ -1,0 +1,24 @@
+"""What a worker that failed left behind, in one text."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+_MESSAGE_CHARS = 2000
+
+
+def message_of(failure: ProcessFailure) -> str:
+    """The worker's traceback if it left one; of a long one, the end."""
+    return _whole_message(failure)[-_MESSAGE_CHARS:]
+
+
+def _whole_message(failure: ProcessFailure) -> str:
+    message = failure.message
+    if isinstance(message, dict):
+        extra = message.get("extraInfo", {})
+        message = extra.get("py_callstack") or message.get("message", "")
+    if failure.exitcode < 0:
+        return f"killed by {failure.signal_name()}" if "received by PID" in str(message) else str(message)
+    if "torch.org/docs" in str(message):
+        return "it left no traceback; see its log"
+    return str(message)

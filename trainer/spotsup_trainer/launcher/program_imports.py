@@ -1,0 +1,134 @@
+"""What a program imports before it does anything else, read from its text: that much can be imported before it starts.
+
+Only the top of the program counts, up to the first statement that may change what an import does: a call, a variable of
+the environment, a path. Modules of the program's own folder are read in the same way, and never imported: they are the
+program. Runs nothing of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_IMPORTS = 200  # statements
+_MAX_FILES = 100  # of the program's own
+_MAX_BYTES = 1024 * 1024  # of each
+
+
+@dataclass(frozen=True)
+class Import:
+    """`import module`, and what `from module import …` names: that may load more."""
+
+    module: str
+    names: tuple[str, ...] = ()
+
+
+def imports_of(program: str, folder: Path, *, is_module: bool) -> tuple[Import, ...]:
+    """The imports at the top of a program, in order: a script, or with `is_module` a module that `python -m` finds in
+    `folder`, the current one. Nothing where its text cannot be found or parsed: the program itself will say so."""
+    home = folder if is_module else Path(program).resolve().parent
+    file = _file_of(home, program) if is_module else Path(program)
+    if file is None:
+        return ()
+    reading = _Reading(home)
+    reading.read(file, package=program.rpartition(".")[0] if is_module else "")
+    return tuple(reading.found[:MAX_IMPORTS])
+
+
+def _file_of(home: Path, module: str) -> Path | None:
+    """The text of a module of the program's own; None if it is not one."""
+    path = home.joinpath(*module.split("."))
+    for file in (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+class _Reading:
+    """Of one program, whose own modules are below `home`."""
+
+    def __init__(self, home: Path) -> None:
+        self.found: list[Import] = []
+        self._home = home
+        self._read: set[Path] = set()
+
+    def read(self, file: Path, package: str) -> bool:
+        """Add what a file imports. False when it does more at its top than to import and to define."""
+        if file in self._read:
+            return True
+        if len(self._read) >= _MAX_FILES:
+            return False
+        self._read.add(file)
+        try:
+            if file.stat().st_size > _MAX_BYTES:
+                return False
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        return all(self._take(statement, package) for statement in tree.body)
+
+    def _take(self, statement: ast.stmt, package: str) -> bool:
+        """Whether to go on behind this statement."""
+        if isinstance(statement, ast.Import):
+            return all(self._add(alias.name, ()) for alias in statement.names)
+        if isinstance(statement, ast.ImportFrom):
+            return self._add_from(statement, package)
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return True
+        if isinstance(statement, ast.If) and _is_for_types(statement.test):
+            return True
+        # A text, or a constant that gets a name.
+        value = getattr(statement, "value", None)
+        if isinstance(statement, ast.Expr):
+            return isinstance(value, ast.Constant)
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            return all(isinstance(target, ast.Name) for target in targets) and _is_plain(value)
+        return False
+
+    def _add_from(self, statement: ast.ImportFrom, package: str) -> bool:
+        if statement.module == "__future__":
+            return True
+        names = tuple(alias.name for alias in statement.names if alias.name != "*")
+        if not statement.level:
+            return self._add(statement.module or "", names)
+        parts = package.split(".") if package else []
+        up = statement.level - 1
+        if up > len(parts):
+            return False
+        base = [*parts[: len(parts) - up], *([statement.module] if statement.module else [])]
+        return self._add(".".join(base), names) if base else all(self._add(name, ()) for name in names)
+
+    def _add(self, module: str, names: tuple[str, ...]) -> bool:
+        """Add an import, or read a module of the program's own, its packages first, as Python does."""
+        parts = module.split(".")
+        if not (self._home / parts[0]).is_dir() and _file_of(self._home, parts[0]) is None:
+            self.found.append(Import(module, names))
+            return True
+        own = [".".join(parts[: length + 1]) for length in range(len(parts))]
+        own += [f"{module}.{name}" for name in names]
+        return all(self._add_own(name) for name in own)
+
+    def _add_own(self, module: str) -> bool:
+        path = self._home.joinpath(*module.split("."))
+        init, file = path / "__init__.py", path.with_suffix(".py")
+        if init.is_file():
+            return self.read(init, package=module)
+        # Neither: a package without a file, or a name within a module.
+        return not file.is_file() or self.read(file, package=module.rpartition(".")[0])
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    """`if TYPE_CHECKING:`"""
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def _is_plain(value: ast.expr | None) -> bool:
+    """A value that takes no call: constants, names, and what is made of them."""
+    if value is None:
+        return True
+    calls = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Subscript)
+    return not any(isinstance(node, calls) for node in ast.walk(value))

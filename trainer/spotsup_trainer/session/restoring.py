@@ -1,0 +1,366 @@
+"""Restores the state of a new round: from the memory of nodes that survived, and from storage what nobody has.
+
+All ranks take part. Rank 0 chooses a snapshot or a checkpoint (survivors.py). Then each rank plans which parts of it it
+needs, reads from its own node's memory what is there, and gets the rest from the ranks that have it. Each part that no
+memory has is read from storage by one rank, which sends it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from spotsup_trainer.objects.store import StoreError
+from spotsup_trainer.session import snapshot
+from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
+from spotsup_trainer.session.exchange import Exchange, Local
+from spotsup_trainer.session.memory import Head, Keeper, Piece, Slot, bytes_at, checksum
+from spotsup_trainer.session.parts import Parts, bits, metadata_of, numbers_in, parts_of, stored_bytes
+from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.places import READ_TRIES, Checkpoint, Place, checkpoints_at
+from spotsup_trainer.session.survivors import Box, Choice, Memory, Stored, choose, schedule
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint import Metadata, ReadItem
+
+_READ_PAUSE_S = 15.0
+# What became of reading, on the rank where it went worst.
+_READ, _DAMAGED, _AWAY = 0, 1, 2
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Bytes that all ranks together got, by where from."""
+
+    # The memory of their own nodes.
+    own: int = 0
+    # Other ranks.
+    peers: int = 0
+    storage: int = 0
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What the state is now."""
+
+    position: Position
+    # The step of the newest complete checkpoint; 0: there is none.
+    stored_step: int
+    # Whether a newer one, in storage or memory, could not be read.
+    older: bool
+    sources: Sources
+
+
+class _NotReadError(Exception):
+    """On all ranks: some rank could not read its part."""
+
+    def __init__(self, outcome: int, problem: str) -> None:
+        super().__init__(problem)
+        self.outcome = outcome
+
+
+class Restorer:
+    """One restore of a Session. `place`: see places.py. `keeper`: None: memory is not used.
+
+    `sleep`: before an object store that did not answer is asked again. `warn` prints a line.
+    """
+
+    def __init__(  # one call
+        self,
+        state: snapshot.State,
+        peers: Peers,
+        place: Place,
+        resume_from: Sequence[Path | str],
+        keeper: Keeper | None,
+        this_round: int,
+        sleep: Callable[[float], None],
+        warn: Callable[..., None],
+    ) -> None:
+        self._state = state
+        self._peers = peers
+        self.place = place
+        self._resume_from = resume_from
+        self._keeper = keeper
+        self._round = this_round
+        # A round that is newer than any snapshot: none in memory counts more than storage.
+        self._owner_round = this_round
+        self._sleep = sleep
+        self._warn = warn
+        self._nodes: list[int] = []
+        # Steps of what could not be read.
+        self._passed_over: list[int] = []
+
+    def run(self) -> Restored | None:
+        """Collective. None: there is nothing to restore. Raises CheckpointError if there is, but it cannot be read."""
+        began = time.monotonic()
+        memories = self._memories()
+        problems: list[str] = []
+        failed: set[int] = set()
+        candidates = self._whole_checkpoints(problems) if self._peers.rank == 0 else iter(())
+        candidate = next(candidates, None)
+        # its token must be the same on all ranks
+        self.place = self._peers.from_rank_0(self.place)
+        while True:
+            found = self._peers.from_rank_0(self._chosen(memories, candidate, failed))
+            if found is None:
+                break
+            choice, checkpoint, position, stored_step = found
+            done = self._read(choice, checkpoint, position, problems)
+            if done is not None:
+                position, sources = done
+                self._say(position, sources, time.monotonic() - began)
+                older = any(step > position.step for step in self._passed_over)
+                return Restored(position, stored_step, older, sources)
+            if choice.nodes:
+                failed.add(choice.snapshot)
+            else:
+                candidate = next(candidates, None)
+        if problems := self._peers.from_rank_0(problems):
+            raise CheckpointError(
+                f"no checkpoint in {self.place.root} can be read; repair one, or move them away to start over. "
+                + " | ".join(problems)
+            )
+        if self._resume_from:
+            folders = ", ".join(map(str, self._resume_from))
+            raise CheckpointError(
+                f"there is no complete checkpoint in {folders}: submit the job without --resume-from to start over"
+            )
+        return None
+
+    # -- what there is -------------------------------------------------------------------------------------
+
+    def _memories(self) -> list[Memory]:
+        """What the memory of each node has. Collective."""
+        keeper = self._keeper
+        offer = None if keeper is None else (keeper.node, keeper.offer() if keeper.local_rank == 0 else None)
+        offers = self._peers.from_all(offer)
+        if None in offers:
+            self._nodes = list(range(self._peers.world))
+            return []
+        self._nodes = [node for node, _ in offers]
+        return [memory for _, memory in offers if memory is not None]
+
+    def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
+        """The checkpoints from which no file is missing, the newest first. For rank 0."""
+        with contextlib.suppress(OSError):  # then its owner counts as another process
+            owner = self._patiently(self.place.remember_owner)
+            self._owner_round = owner.round if owner else 0
+        places = (self.place.root, *self._resume_from)
+        found = (self._patiently(partial(checkpoints_at, place)) for place in places)
+        for checkpoint in next(filter(None, found), []):
+            try:
+                if missing := self._patiently(partial(snapshot.incomplete, checkpoint.path)):
+                    raise CheckpointError(missing)
+                position = self._patiently(checkpoint.position)
+            except CheckpointError as error:
+                self._pass_over(checkpoint, checkpoint.step, str(error), problems)
+                continue
+            yield checkpoint, position
+
+    def _chosen(
+        self, memories: Sequence[Memory], candidate: tuple[Checkpoint, Position] | None, failed: set[int]
+    ) -> tuple[Choice, Checkpoint | None, Position | None, int] | None:
+        """What to read next, the checkpoint that it is in, if any, and the newest step in storage. For rank 0."""
+        if self._peers.rank != 0:
+            return None
+        checkpoint, position = candidate or (None, None)
+        stored = Stored(position.step, position.snapshot, position.round) if position else None
+        choice = choose(memories, stored, self._owner_round, self._round, failed)
+        if choice is None:
+            return None
+        stored_step = stored.step if stored else 0
+        return (choice, None, None, stored_step) if choice.whole else (choice, checkpoint, position, stored_step)
+
+    def _patiently(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns. An object store that does not answer is asked again for some minutes: taking an older
+        checkpoint, or failing, would cost steps. Raises its last StoreError."""
+        for _ in range(READ_TRIES):
+            try:
+                return call()
+            except StoreError as error:
+                self._warn(f"{error}; it is tried again")
+                self._sleep(_READ_PAUSE_S)
+        return call()
+
+    def _pass_over(self, checkpoint: Checkpoint | None, step: int, problem: str, problems: list[str]) -> None:
+        self._passed_over.append(step)
+        what = f"checkpoint {checkpoint.path}" if checkpoint else f"the snapshot of step {step} in memory"
+        problems.append(f"{checkpoint.path.name if checkpoint else what}: {problem}")
+        self._warn(f"skipping {what}: {problem}")
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _read(
+        self,
+        choice: Choice,
+        checkpoint: Checkpoint | None,
+        position: Position | None,
+        problems: list[str],
+    ) -> tuple[Position, Sources] | None:
+        """Read it on every rank; None if any of them could not. Raises CheckpointError if a store did not answer for
+        long: then an older checkpoint is no remedy."""
+        for tried in range(READ_TRIES):
+            if tried:
+                self._sleep(_READ_PAUSE_S)
+            try:
+                return self._try_to_read(choice, checkpoint, position)
+            except _NotReadError as error:
+                if error.outcome == _DAMAGED:
+                    self._pass_over(checkpoint, choice.step, str(error), problems)
+                    return None
+                problem = str(error)
+        raise CheckpointError(problem)
+
+    def _try_to_read(
+        self, choice: Choice, checkpoint: Checkpoint | None, position: Position | None
+    ) -> tuple[Position, Sources]:
+        """The position that was read. Collective. Raises _NotReadError; then the state may be partly overwritten."""
+        found = self._together(lambda: self._find(choice))
+        reported = self._reported(choice, found)
+        if choice.whole:
+            metadata = metadata_of(piece for _, table in reported for piece in table)
+            position = reported[0][0].position
+        else:
+            metadata = self._metadata(checkpoint)
+        assert position is not None
+        in_storage = stored_bytes(metadata)
+        sizes = in_storage | {piece.key: piece.bytes for _, table in reversed(reported) for piece in table}
+        parts = parts_of(metadata, sizes, max(self._nodes) + 1)
+        if choice.nodes:
+            parts.own = self._together(lambda: self._own_pieces(found, reported, parts))
+            self._share_held(parts)
+        reading = self._together(lambda: snapshot.Reading(self._state, metadata))
+        here = [item for item in reading.items if parts.box(item).piece in parts.own]
+        wanted = {box: item for item in reading.items if (box := parts.box(item)).piece not in parts.own}
+        transfers = schedule(self._peers.from_all(list(wanted)), parts.held, self._nodes, parts.sizes)
+        reads = [each for each in transfers if each.from_storage]
+        if reads and choice.whole:
+            raise _NotReadError(_DAMAGED, "parts of it are damaged on all nodes that have them")
+        own_reads = [each.box for each in reads if each.ranks[0] == self._peers.rank]
+        local = Local(reading, here, parts)
+        local.start()
+        try:
+            objects = self._together(lambda: self._read_stored(reading, parts, own_reads, wanted, checkpoint))
+            if reads:
+                lengths = self._peers.from_all({number: len(raw) for number, raw in objects.items()})
+                parts.sizes.update({number: length for each in lengths for number, length in each.items()})
+            exchange = Exchange(self._peers, parts, reading, wanted, objects, parts.sizes)
+            exchange.run(transfers)
+        finally:
+            local.join()  # it writes to the state, into which something else may be read next
+        self._together(local.finish)
+        self._together(reading.finish)
+        stored = sum(in_storage[parts.keys[box.piece]] for box in own_reads)
+        gathered = self._peers.from_all((local.bytes, exchange.received_bytes, stored))
+        return position, Sources(*(sum(each) for each in zip(*gathered)))
+
+    def _find(self, choice: Choice) -> list[tuple[Slot, Head, list[Piece]]]:
+        """The parts that this node has, if it is among those that were chosen."""
+        if self._keeper is None or not any(self._keeper.node in nodes for nodes in choice.nodes.values()):
+            return []
+        return [(slot, head, slot.table(head)) for slot, head in self._keeper.find(choice.snapshot)]
+
+    def _reported(self, choice: Choice, found: list[tuple[Slot, Head, list[Piece]]]) -> list[tuple[Head, list[Piece]]]:
+        """The parts that are in memory, as the first node that has each knows it. Where others have other values, as of
+        the statistics of batch normalisation, those count, as in a checkpoint one rank's do. Collective."""
+        keeper = self._keeper
+        if not choice.nodes or keeper is None:
+            return []
+        reports = keeper.local_rank == 0
+        own = [(head, table) for _, head, table in found if choice.nodes.get(head.copy.part, (-1,))[0] == keeper.node]
+        gathered = self._peers.from_all(own if reports else [])
+        return sorted((each for parts in gathered for each in parts), key=lambda each: each[0].rank)
+
+    def _metadata(self, checkpoint: Checkpoint | None) -> Metadata:
+        """Of a checkpoint. One rank reads it. Collective."""
+        assert checkpoint is not None
+        found = self._together(lambda: snapshot.metadata_of(checkpoint.path) if self._peers.rank == 0 else None)
+        return self._peers.from_rank_0(found)
+
+    def _own_pieces(
+        self,
+        found: list[tuple[Slot, Head, list[Piece]]],
+        reported: list[tuple[Head, list[Piece]]],
+        parts: Parts,
+    ) -> dict[int, torch.Tensor]:
+        """The bytes of the pieces that this node has with the values that count. Its ranks divide the comparison with
+        the checksums."""
+        counting = {piece.key: piece.checksum for _, table in reversed(reported) for piece in table}
+        own: dict[int, torch.Tensor] = {}
+        for at, (slot, _, table) in enumerate(found):
+            assert self._keeper is not None
+            compares = at % self._keeper.local_world == self._keeper.local_rank
+            memory = slot.map()
+            for piece in table:
+                number = parts.number(piece.key)
+                if number is None or piece.checksum != counting.get(piece.key):
+                    continue
+                raw = bytes_at(memory, piece.at, piece.bytes)
+                if compares and checksum(raw) != piece.checksum:
+                    self._warn(f"{piece.name} of the snapshot in memory is damaged, and not used", any_rank=True)
+                else:
+                    own.setdefault(number, raw)
+        return own
+
+    def _share_held(self, parts: Parts) -> None:
+        """Which pieces the memory of each node has: those in which none of its ranks found damage. Collective."""
+        gathered = self._peers.from_all(bits(parts.own, len(parts.keys)))
+        for node in set(self._nodes):
+            of_ranks = [numbers_in(raw) for raw, home in zip(gathered, self._nodes) if home == node]
+            parts.held[node] = set.intersection(*of_ranks)
+        own = parts.held[self._nodes[self._peers.rank]]
+        parts.own = {number: raw for number, raw in parts.own.items() if number in own}
+
+    def _read_stored(
+        self,
+        reading: snapshot.Reading,
+        parts: Parts,
+        boxes: list[Box],
+        wanted: dict[Box, ReadItem],
+        checkpoint: Checkpoint | None,
+    ) -> dict[int, bytes]:
+        """Read from storage what this rank is to send on, or needs alone. The objects among it, by their numbers."""
+        if not boxes:
+            return {}
+        assert checkpoint is not None
+        objects = reading.read([wanted[box] for box in boxes], checkpoint.path)
+        return {box.piece: objects[parts.keys[box.piece][0]] for box in boxes if parts.is_object(box.piece)}
+
+    def _say(self, position: Position, sources: Sources, took_s: float) -> None:
+        """One line for people."""
+        own, peers, storage = map(_shown, (sources.own, sources.peers, sources.storage))
+        self._warn(
+            f"step {position.step} is restored in {took_s:.1f} s: {own} from the memory of the ranks' own nodes, "
+            f"{peers} from other ranks, {storage} from storage"
+        )
+
+    def _together(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns. It must not be collective, and is called on every rank. Raises _NotReadError, on all of
+        them, if it failed on any."""
+        problem, outcome = "", _READ
+        try:
+            found = call()
+        except StoreError as error:
+            problem, outcome = f"rank {self._peers.rank}: {error}", _AWAY if snapshot.is_away(error) else _DAMAGED
+            if outcome == _AWAY:
+                self._warn(f"{error}; it is tried again", any_rank=True)
+        except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
+            problem, outcome = f"rank {self._peers.rank}: {error!r}", _DAMAGED
+        worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
+        if worst != _READ:
+            raise _NotReadError(worst, problem or f"rank {failed_rank} cannot read it: see its output")
+        return found
+
+
+def _shown(size: int) -> str:
+    if not size:
+        return "nothing"
+    return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**20:.2f} MiB"
