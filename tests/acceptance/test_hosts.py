@@ -65,8 +65,9 @@ class Hosts:
         index = ensure_daemon_wheels(ROOT, ours)
         torch = ensure_wheels(ROOT, REQUIREMENTS)
         self._root, node = ensure_root(ROOT, control.PACKAGES), ensure_root(ROOT)
-        self.s3 = stack.enter_context(S3(self.network.host).running())
         self.account: Account = stack.enter_context(account(node, self.network, folder))
+        # After the account: where that begins, moto forgets everything that it holds.
+        self.s3 = stack.enter_context(S3(self.network.host).running())
         self.wheelhouse = stack.enter_context(wheels_served(torch, self.network.host))
         (folder / "operator").mkdir()
         self._identity = load_identity(folder / "operator" / "key")

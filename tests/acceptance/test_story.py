@@ -73,8 +73,9 @@ class Installation:
         index = ensure_daemon_wheels(ROOT, ours)
         torch = ensure_wheels(ROOT, REQUIREMENTS)
         host, node = ensure_root(ROOT, control.PACKAGES), ensure_root(ROOT)
-        self.s3 = stack.enter_context(S3(self.network.host).running())
         self.account: Account = stack.enter_context(account(node, self.network, folder))
+        # After the account: where that begins, moto forgets everything that it holds.
+        self.s3 = stack.enter_context(S3(self.network.host).running())
         self.wheelhouse = stack.enter_context(wheels_served(torch, self.network.host))
         (folder / "operator").mkdir()
         self.control = Control(host, self.network, folder / "control", load_identity(folder / "operator" / "key"))
