@@ -28,6 +28,7 @@ JobsPool: TypeAlias = tuple[str, str, str, str, Market]  # of this job
 Key = TypeVar("Key")
 Reach: TypeAlias = tuple[int | str, ...]
 _SCOPES = tuple(Scope)
+_WARY_REACHES = (0, 1)  # numbers of the reaches that make wary: one type in a zone, and a zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +128,18 @@ class CapacityMemory:
         before = self._by_subject.get(_subject(refusal))
         if before is not None:
             refusal = replace(refusal, until=max(refusal.until, before.until))
-        kept = tuple(r for r in self.refusals if r.until + WARY_S > now and r is not before)[-MAX_REFUSALS + 1 :]
+        kept = tuple(r for r in self.refusals if is_remembered(r, now) and r is not before)[-MAX_REFUSALS + 1 :]
         return replace(self, refusals=(*kept, refusal))
 
     def is_wary(self, offer: Offer, now: float) -> bool:
         """Whether the offer's pool last refused: it is asked for one machine first."""
-        found = (self._by_subject.get((reach, False, "")) for reach in _reaches(offer)[:2])
+        found = (self._by_subject.get((reach, False, "")) for reach in _wary_reaches(offer))
         return any(refusal is not None and refusal.until + WARY_S > now for refusal in found)
 
     def with_a_grant(self, offer: Offer, now: float) -> CapacityMemory:
         """The offer's pool granted a machine: what was refused there says nothing once it is not believed any more.
         What is still believed may be of another kind, such as a block of unhealthy machines, or newer."""
-        subjects = {(reach, False, "") for reach in _reaches(offer)[:2]}
+        subjects = {(reach, False, "") for reach in _wary_reaches(offer)}
         if subjects.isdisjoint(self._by_subject):
             return self
         kept = tuple(r for r in self.refusals if r.until > now or _subject(r) not in subjects)
@@ -155,6 +156,12 @@ class CapacityMemory:
         return replace(self, unhealthy_streaks=MappingProxyType(others | changed))
 
 
+def is_remembered(refusal: CapacityRefusal, now: float) -> bool:
+    """Whether it is believed, or makes wary of its pool."""
+    makes_wary = refusal.reach[0] in _WARY_REACHES and not (refusal.spare or refusal.job)
+    return refusal.until + (WARY_S if makes_wary else 0.0) > now
+
+
 # Its reach, whether for spares only, and the only job that it concerns, or "".
 _Subject: TypeAlias = tuple[Reach, bool, str]
 
@@ -169,6 +176,10 @@ def _reaches(offer: Offer) -> tuple[Reach, ...]:
     cloud, market, region, zone, kind = offer.cloud, offer.market, offer.region, offer.zone, offer.instance_type
     places = ((zone, kind), (zone,), (region, offer.quota), (region,), (), (region, kind))
     return tuple((number, cloud, market, *place) for number, place in enumerate(places))
+
+
+def _wary_reaches(offer: Offer) -> tuple[Reach, ...]:
+    return tuple(_reaches(offer)[number] for number in _WARY_REACHES)
 
 
 def _with_one_more(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from provisioners.base import Offer
-from supervisor.market.capacity import LATE_DECAY_S, MAX_LATE_S, CapacityMemory, CapacityRefusal, LateRefusal, Pool
+from supervisor.market.capacity import (
+    LATE_DECAY_S,
+    MAX_LATE_S,
+    CapacityMemory,
+    CapacityRefusal,
+    JobsPool,
+    Key,
+    LateRefusal,
+    Pool,
+    is_remembered,
+)
 
 # Between two writes: what was learned since the last one is lost with the daemon, and asked again.
 EVERY_S = 30.0
@@ -26,6 +37,8 @@ class CapacityRecord:
     late: tuple[tuple[Pool, LateRefusal], ...] = ()
     # How many machines in a row of a (cloud, instance type) were unhealthy.
     unhealthy: tuple[tuple[tuple[str, str], int], ...] = ()
+    # Pools that had too few machines for a job to train.
+    too_few: tuple[tuple[JobsPool, LateRefusal], ...] = ()
 
 
 def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float) -> CapacityRecord | None:
@@ -38,12 +51,23 @@ def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float
 
 
 def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
-    refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals if r.until > now]
-    late = [(pool, each) for pool, each in memory.late.items() if now < each.at + each.count * LATE_DECAY_S]
-    unhealthy = list(memory.unhealthy_streaks.items())
+    """Refusals that are believed go before those that only make wary."""
+    refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals]
+    wary = [r for r in refusals if r.until <= now and is_remembered(r, now)]
+    believed = [r for r in refusals if r.until > now]
     return CapacityRecord(
-        now, tuple(refusals[-MAX_JOURNALED:]), tuple(late[-MAX_JOURNALED:]), tuple(unhealthy[-MAX_JOURNALED:])
+        now,
+        tuple([*wary, *believed][-MAX_JOURNALED:]),
+        _recent(memory.late, now),
+        tuple(list(memory.unhealthy_streaks.items())[-MAX_JOURNALED:]),
+        _recent(memory.too_few, now),
     )
+
+
+def _recent(late: Mapping[Key, LateRefusal], now: float) -> tuple[tuple[Key, LateRefusal], ...]:
+    """The newest of those that have not decayed."""
+    found = [(key, each) for key, each in late.items() if now < each.at + each.count * LATE_DECAY_S]
+    return tuple(found[-MAX_JOURNALED:])
 
 
 def _cut(message: str) -> str:
@@ -60,9 +84,14 @@ def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
     if record is None:
         return CapacityMemory()
     refusals = (replace(r, until=min(r.until, now + MAX_BELIEVED_S)) for r in record.refusals)
-    late = {
-        pool: replace(each, at=min(each.at, now), until=min(each.until, now + MAX_LATE_S)) for pool, each in record.late
-    }
     return CapacityMemory(
-        tuple(r for r in refusals if r.until > now), MappingProxyType(dict(record.unhealthy)), MappingProxyType(late)
+        tuple(r for r in refusals if is_remembered(r, now)),
+        MappingProxyType(dict(record.unhealthy)),
+        _bounded(record.late, now),
+        _bounded(record.too_few, now),
     )
+
+
+def _bounded(late: Iterable[tuple[Key, LateRefusal]], now: float) -> Mapping[Key, LateRefusal]:
+    bounded = {key: replace(each, at=min(each.at, now), until=min(each.until, now + MAX_LATE_S)) for key, each in late}
+    return MappingProxyType(bounded)

@@ -516,4 +516,19 @@ MUTANTS = (
         "if False:",
         "sim/test_places.py::test_a_zone_that_refused_is_asked_for_one_machine_before_it_is_asked_for_all",
     ),
+    Mutant(
+        "places: another daemon is as wary of pools that refused",
+        "supervisor.market.journaled",
+        "tuple(r for r in refusals if is_remembered(r, now)),",
+        "tuple(r for r in refusals if r.until > now),",
+        "sim/test_journaled_capacity.py::"
+        "test_a_standby_asks_a_zone_that_refused_for_one_machine_first_as_the_last_daemon_did",
+    ),
+    Mutant(
+        "places: another daemon knows which pools had too few",
+        "supervisor.market.journaled",
+        "        _bounded(record.too_few, now),\n",
+        "",
+        "sim/test_journaled_capacity.py::test_a_standby_does_not_ask_the_zone_that_had_too_few_again",
+    ),
 )

@@ -10,10 +10,11 @@ from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.journal.codec import dump, load
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.market.journaled import EVERY_S, MAX_BELIEVED_S, MAX_JOURNALED, CapacityRecord, due_record, memory_of
+from supervisor.model import EventKind
 from supervisor.planner.actions import Launch
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, record, sentence, submit
-from tests.sim.promises import jobs_of
+from tests.sim.promises import events_of, jobs_of
 
 NOW = 100_000.0
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "p4d.24xlarge", Market.SPOT, 9.0, "A100", 8, "pricing", "P")
@@ -128,3 +129,28 @@ def test_a_daemon_that_restarts_each_minute_asks_each_pool_once_in_its_time(desi
     world.cloud.sold_out = frozenset()
     assert world.run_until(lambda w: record(w).state == "running", 400.0), "asked again in its time"
     assert len([n for n in jobs_of(world)["job"].nodes.values() if n.has_joined]) == desired
+
+
+def test_a_standby_asks_a_zone_that_refused_for_one_machine_first_as_the_last_daemon_did() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 0, "zone-b": 0})
+    submit(world, "job", 4, 16, 16)
+    world.run(2 * EVERY_S - 5.0)
+    asked = len(events_of(world, "job", EventKind.LAUNCH_REQUESTED))
+    world.crash_daemon()
+    world.run(20.0)
+    more = len(events_of(world, "job", EventKind.LAUNCH_REQUESTED)) - asked
+    assert 1 <= more <= 8, "each of two zones about every ten seconds, for one"
+
+
+def test_a_standby_does_not_ask_the_zone_that_had_too_few_again() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 1})
+    submit(world, "job", 4, 6, 6)
+    assert world.run_until(lambda w: len(events_of(w, "job", EventKind.TOO_FEW_NODES)) == 5, 3600.0)
+    world.run(EVERY_S + 2.0)
+    known = dict(world.daemon.loop._volatile.capacity.too_few)
+    world.crash_daemon()
+    world.run(30.0)
+    assert dict(world.daemon.loop._volatile.capacity.too_few) == known
+    assert len(known) == 2

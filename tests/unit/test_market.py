@@ -48,7 +48,9 @@ def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
     assert kept == CapacityRefusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
     assert memory.refusal(OFFER, NOW + 9.9, spare=True) == kept
     assert memory.refusal(OFFER, NOW + 10.0, spare=True) is None
-    end = NOW + 10.0 + WARY_S
+    (of_other,) = memory.remember(ELSEWHERE, Quota(Scope.ZONE, 9.0, ""), NOW + 10.0, spare=False).refusals
+    assert of_other.offer == ELSEWHERE, "that of a spare makes nobody wary"
+    memory, end = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False), NOW + 10.0 + WARY_S
     later = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end, spare=False)
     assert [each.offer for each in later.refusals] == [ELSEWHERE]
     both = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end - 0.1, spare=False)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
-from supervisor.market.capacity import LATE_DECAY_S, LATE_S, MAX_LATE_S, CapacityMemory
+from supervisor.market.capacity import LATE_DECAY_S, LATE_S, MAX_LATE_S, WARY_S, CapacityMemory
 from supervisor.market.journaled import (
     EVERY_S,
     MAX_BELIEVED_S,
@@ -79,7 +79,10 @@ def test_it_is_written_when_it_differs_and_no_more_often_than_every_half_minute(
 
 
 def test_what_is_over_is_not_written() -> None:
-    assert due_record(CapacityMemory().remember(OFFER, FULL, NOW, spare=False), None, NOW + 600.0) is None
+    refused = CapacityMemory().remember(OFFER, FULL, NOW, spare=False)
+    assert written(refused, NOW + 600.0 + WARY_S - 1).refusals
+    assert due_record(refused, None, NOW + 600.0 + WARY_S) is None
+    assert due_record(CapacityMemory().remember(OFFER, FULL, NOW, spare=True), None, NOW + 600.0) is None
     late = CapacityMemory().with_late_refusal(OFFER, NOW - 1, NOW, spare=False)
     later = late.with_late_refusal(OFFER, NOW + 1, NOW + 2, spare=False)
     assert written(later, NOW + 2 + LATE_DECAY_S).late
@@ -87,6 +90,29 @@ def test_what_is_over_is_not_written() -> None:
     # and what was written before is replaced by nothing
     emptied = due_record(CapacityMemory(), written(known()), NOW + EVERY_S)
     assert emptied == CapacityRecord(NOW + EVERY_S)
+
+
+def test_another_daemon_is_as_wary_and_knows_which_pools_had_too_few() -> None:
+    memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=False).with_too_few("a", OFFER, NOW)
+    memory = memory.with_too_few("a", OFFER, NOW + 1)
+    later = NOW + 601.0
+    found = memory_of(written(memory, later), later)
+    assert found.refusal(OFFER, later, spare=False, job="a") is None
+    assert found.is_wary(OFFER, later)
+    assert found.too_few == memory.too_few
+    assert memory_of(written(memory, NOW + 2), NOW + 2).refusal(OFFER, NOW + 2, spare=False, job="a")
+    assert found.with_too_few("a", OFFER, later).too_few["a", "local", "zone-a", "small", Market.SPOT].count == 3
+    ahead = written(CapacityMemory().with_too_few("a", OFFER, NOW + 1e6), NOW + 1e6)
+    assert [each.until for each in memory_of(ahead, NOW).too_few.values()] == [NOW + MAX_LATE_S]
+
+
+def test_what_is_believed_is_written_before_what_only_makes_wary() -> None:
+    memory = CapacityMemory().remember(OFFER, replace(FULL, memory_s=3600.0), NOW, spare=False)
+    for number in range(MAX_JOURNALED):
+        memory = memory.remember(replace(OFFER, zone=f"zone-{number}"), FULL, NOW, spare=False)
+    later = written(memory, NOW + 601.0)
+    assert len(later.refusals) == MAX_JOURNALED
+    assert later.refusals[-1].offer.zone == "zone-a"
 
 
 def test_only_the_newest_are_written_with_short_messages() -> None:
