@@ -20,12 +20,14 @@ from benchmarks.command import add_repeat, measured, parser_of, progress, show
 from benchmarks.recovery.watch import Stop
 from benchmarks.results import Row, Sample
 
-SPOTSUP, FLOOR = "spotsup", "floor"
+SPOTSUP, SECURED, FLOOR = "spotsup", "spotsup-secured", "floor"
+GOAL_OVERHEAD = 0.2  # of TLS and users
 SIZES = (1, 8, 32, 64)
 NODE, AGENTS, WORKERS, OWN, ENVIRONMENT = "a node's agent", "all agents", "all workers", "commands alone", "environment"
 COLD, WARM = "environment, nothing cached", "environment, cached"
 SUBJECTS = {
     SPOTSUP: "bootstrap() in one thread per node, over SSH, and then the agent, its launcher and one worker",
+    SECURED: "the same with an etcd that has TLS, and a user for each node, for each is a job of its own",
     FLOOR: "the same scripts by sh on this computer, one after the other, without SSH",
 }
 NOTES = """\
@@ -36,18 +38,23 @@ environment: code, trainer and a virtual environment with one empty package, by 
   that finds it in the cache."""
 
 
-def measure(size: int, folder: Path, stop: Stop) -> list[Sample]:
+def case_of(size: int) -> str:
+    """How many nodes."""
+    return f"{size} node{'s' if size > 1 else ''}"
+
+
+def measure(size: int, subject: str, folder: Path, stop: Stop) -> list[Sample]:
     """One size, once. Raises BenchError, InterruptedByUserError."""
-    case = f"{size} node{'s' if size > 1 else ''}"
-    with bootstrap.fleet(folder, size, stop) as ready:
+    case = case_of(size)
+    with bootstrap.fleet(folder, size, stop, secure=subject == SECURED) as ready:
         timing = bootstrap.measure(ready, stop)
         samples = [
-            Sample(case, SPOTSUP, NODE, "s", statistics.median(timing.each_s)),
-            Sample(case, SPOTSUP, AGENTS, "s", timing.agents_s),
-            Sample(case, SPOTSUP, WORKERS, "s", timing.workers_s),
+            Sample(case, subject, NODE, "s", statistics.median(timing.each_s)),
+            Sample(case, subject, AGENTS, "s", timing.agents_s),
+            Sample(case, subject, WORKERS, "s", timing.workers_s),
         ]
         bootstrap.end(ready)
-        if size == 1:
+        if size == 1 and subject == SPOTSUP:
             samples.append(Sample(case, FLOOR, OWN, "s", bootstrap.own_s(ready.setups[0], folder / "own")))
     return samples
 
@@ -61,15 +68,15 @@ def measure_environment(folder: Path, stop: Stop) -> list[Sample]:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people."""
-    made = results.table_of("Bootstrap", ("", "until"), ("median", "min", "max", "n"))
+    made = results.table_of("Bootstrap", ("", "until", "subject"), ("median", "min", "max", "n"))
     for row in rows:
-        made.add_row(row.case, row.metric, *results.figures(row, 2), str(row.n))
+        made.add_row(row.case, row.metric, row.subject, *results.figures(row, 2), str(row.n))
     return made
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
     """Conclusions from the rows, one sentence each."""
-    found = {(row.case, row.metric): row.median for row in rows}
+    found = {(row.case, row.metric): row.median for row in rows if row.subject != SECURED}
     one, own = found.get(("1 node", NODE)), found.get(("1 node", OWN))
     if one and own:
         yield f"of one node's {one:.2f} s the commands take {own:.2f} s; {max(0.0, 1 - own / one):.0%} is SSH, and us"
@@ -80,6 +87,19 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
     cold, warm = found.get((COLD, ENVIRONMENT)), found.get((WARM, ENVIRONMENT))
     if cold and warm:
         yield f"an environment that is cached takes {warm:.2f} s, one that is not {cold:.2f} s"
+    yield from overheads(rows)
+
+
+def overheads(rows: Sequence[Row]) -> Iterator[str]:
+    """What TLS and users cost each number of nodes."""
+    median = {(row.subject, row.case, row.metric): row.median for row in rows}
+    for size in SIZES:
+        case = case_of(size)
+        plain, secured = (median.get((subject, case, WORKERS)) for subject in (SPOTSUP, SECURED))
+        if plain and secured:
+            more = secured / plain - 1
+            met = "met" if more <= GOAL_OVERHEAD else "missed"
+            yield f"TLS and users, {case}: {more:+.0%} until all workers (goal {GOAL_OVERHEAD:.0%}): {met}"
 
 
 def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
@@ -87,8 +107,10 @@ def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
     samples: list[Sample] = []
     for repetition in range(options.repeat):
         for size in (each for each in SIZES if each <= options.most):
-            progress.print(f"[dim]repetition {repetition + 1} of {options.repeat}: {size} at once[/dim]")
-            samples += measure(size, options.folder, stop)
+            for subject in (SPOTSUP, SECURED):
+                said = f"repetition {repetition + 1} of {options.repeat}: {size} at once, {subject}"
+                progress.print(f"[dim]{said}[/dim]")
+                samples += measure(size, subject, options.folder, stop)
         samples += measure_environment(options.folder, stop)
     return samples
 

@@ -15,16 +15,18 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import spotsup_trainer
 from spotsup_trainer import wire
 
 from benchmarks.recovery.watch import BenchError, Stop
+from benchmarks.secured import secured_etcd
 from bootstrap import Archive, Report, Setup, Target, bootstrap, pack_directory, plan, stop_agent
 from bootstrap.agent.scripts import stop_agent as stop_script
 from bootstrap.decision import paths_on
@@ -40,6 +42,7 @@ from provisioners.localcloud.embed import ensure_server
 from provisioners.localcloud.models import SettingsPatch
 from supervisor.identity import Identity
 from supervisor.journal.etcd_server import EmbeddedEtcd
+from supervisor.nodes.uv import pack_uv
 
 CLUSTER = "bench"
 CALL_S = 60.0
@@ -48,6 +51,9 @@ TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
 # The worker only reports that it was started.
 TRAIN = "import os, pathlib\npathlib.Path(os.environ['BENCH_MARK']).touch()\n"
 UP_TO_THE_ENVIRONMENT = STEPS[: [name for name, _ in STEPS].index("environment") + 1]
+
+# What the nodes of a job need for etcd; empty where that has neither TLS nor users.
+Access: TypeAlias = Callable[[str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,34 @@ class Timing:
 
 
 @contextmanager
-def fleet(folder: Path, count: int, stop: Stop) -> Iterator[Fleet]:
-    """`count` machines with an sshd that answers, and an etcd. Leaves nothing."""
+def fleet(folder: Path, count: int, stop: Stop, *, secure: bool = False) -> Iterator[Fleet]:
+    """`count` machines with an sshd that answers, and an etcd; if `secure`, with TLS and a user for each job. Leaves
+    nothing."""
     shutil.rmtree(folder, ignore_errors=True)
+    with _secured(folder / "etcd") if secure else _open(folder / "etcd") as (endpoint, access):
+        yield from _machines(folder, count, stop, endpoint, access)
+
+
+@contextmanager
+def _open(folder: Path) -> Iterator[tuple[str, Access]]:
+    etcd = EmbeddedEtcd(folder)
+    etcd.start()
+    try:
+        yield etcd.endpoint, lambda _: b""
+    finally:
+        etcd.stop()
+
+
+@contextmanager
+def _secured(folder: Path) -> Iterator[tuple[str, Access]]:
+    with secured_etcd(folder, CLUSTER) as found:
+        yield found.endpoint, found.access
+
+
+def _machines(folder: Path, count: int, stop: Stop, endpoint: str, access: Access) -> Iterator[Fleet]:
     marks = folder / "marks"
     marks.mkdir(parents=True)
-    etcd = EmbeddedEtcd(folder / "etcd")
     cloud = folder / "cloud"
-    etcd.start()
     try:
         ensure_server(cloud)
         _make_room(cloud, count)
@@ -85,10 +111,13 @@ def fleet(folder: Path, count: int, stop: Stop) -> Iterator[Fleet]:
         machines = _launch(LocalProvisioner(cloud), names, identity, stop)
         targets = [_target(machine, identity) for machine in machines]
         files = [marks / name for name in names]
-        yield Fleet(targets, [_setup(m, etcd.endpoint, folder, f) for m, f in zip(machines, files, strict=True)], files)
+        setups = [
+            replace(_setup(machine, endpoint, folder, mark), etcd_access=access(machine.node))
+            for machine, mark in zip(machines, files, strict=True)
+        ]
+        yield Fleet(targets, setups, files)
     finally:
         destroy(cloud)
-        etcd.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -138,7 +167,7 @@ def environment_s(ready: Fleet, cache: Path) -> tuple[float, float]:
     code = _code({"requirements.txt": b"--no-index\n--find-links wheels\ntorch\n", "wheels/" + WHEEL_NAME: _wheel()})
     took = []
     for target, setup in zip(ready.targets[:2], ready.setups[:2], strict=True):
-        asked = replace(setup, code=code, lock=lock_of(code, "requirements.txt"), cache=str(cache))
+        asked = replace(setup, code=code, lock=lock_of(code, "requirements.txt"), cache=str(cache), uv=pack_uv())
         report = bootstrap(target, asked, clock=time.monotonic, deadline_s=LIMIT_S, steps=UP_TO_THE_ENVIRONMENT)
         took.append(report.took_s)
     return took[0], took[1]
@@ -248,22 +277,22 @@ def _code(files: dict[str, bytes]) -> Archive:
     return Archive.of(buffer.getvalue())
 
 
-WHEEL_NAME = "torch-0.0-py3-none-any.whl"
+WHEEL_NAME = "torch-2.6.0-py3-none-any.whl"
 
 
 def _wheel() -> bytes:
     """An empty package of that name: the cost of an environment without its packages is measured."""
     files = {
         "torch/__init__.py": b"",
-        "torch-0.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 0.0\n",
-        "torch-0.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "torch-2.6.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n",
+        "torch-2.6.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
     buffer = io.BytesIO()
     with closing(zipfile.ZipFile(buffer, "w")) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
-        archive.writestr("torch-0.0.dist-info/RECORD", f"{record}torch-0.0.dist-info/RECORD,,\n")
+        archive.writestr("torch-2.6.0.dist-info/RECORD", f"{record}torch-2.6.0.dist-info/RECORD,,\n")
     return buffer.getvalue()
 
 

@@ -11,12 +11,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from rich.table import Table
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.wire import Keys
 
 from benchmarks import results
 from benchmarks.command import add_repeat, count, measured, parser_of, progress, show, stopwatch
@@ -35,14 +34,8 @@ from benchmarks.rendezvous.handlers import (
     with_python_etcd,
 )
 from benchmarks.results import Row, Sample
-from supervisor.config import parse_config
-from supervisor.identity import load_identity
-from supervisor.journal.connection import embedded_etcd_of, login_to_embedded
+from benchmarks.secured import Secured, secured_etcd
 from supervisor.journal.etcd_server import EmbeddedEtcd
-from supervisor.journal.journal import EtcdUse
-from supervisor.journal.users import JobUsers
-from supervisor.model import JobRecord
-from supervisor.spec import parse_spec
 
 FIRST, AGAIN, REPLACED = "first round", "re-formation", "one replaced"
 AGAINS = 2
@@ -79,7 +72,10 @@ class Bench:
             etcd.start()
             plain = Store(etcd.endpoint, lambda: Etcd([etcd.endpoint]))
             subjects = list(self._available(etcd.endpoint))
-            secured = stack.enter_context(secured_store(folder / "secured")) if SECURED in subjects else plain
+            secured = plain
+            if SECURED in subjects:
+                server = stack.enter_context(secured_etcd(folder / "secured", CLUSTER))
+                secured = secured_store(server, folder / "secured")
             for repetition in range(self._options.repeat):
                 self._print(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
                 for size in self._options.sizes:
@@ -113,29 +109,15 @@ class Bench:
         self._print(f"{case(size)}, {subject.name}: {figures}")
 
 
-@contextmanager
-def secured_store(folder: Path) -> Iterator[Store]:
-    """An etcd below `folder` with TLS and users, gone at the end."""
-    folder.mkdir()
-    config = parse_config({"state_dir": str(folder), "cluster": CLUSTER, "etcd": {"secure": True}}, "bench-rendezvous")
-    server = embedded_etcd_of(config)
-    try:
-        server.start()
-        login = login_to_embedded(config, server)
-        identity = load_identity(folder / "cluster.key")
+def secured_store(secured: Secured, folder: Path) -> Store:
+    """The store of an etcd with TLS and users. Each job's access is a file in `folder`."""
 
-        def access(job: str) -> str:
-            spec = parse_spec({"name": job, "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "train.py"})
-            with closing(login.connect()) as etcd:
-                users = JobUsers(etcd, Keys(CLUSTER), identity, login.ca_text, lambda: EtcdUse((), (), frozenset()))
-                made = users.ensure(JobRecord(job, "bench", spec, "", 0.0, 1, 1, 1))
-            file = folder / f"{job}.json"
-            file.write_bytes(made.encode())
-            return str(file)
+    def access(job: str) -> str:
+        file = folder / f"{job}.json"
+        file.write_bytes(secured.access(job))
+        return str(file)
 
-        yield Store(server.endpoint, login.connect, access)
-    finally:
-        server.stop()
+    return Store(secured.endpoint, secured.connect, access)
 
 
 def case(size: int) -> str:

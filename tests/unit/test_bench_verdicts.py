@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from benchmarks.bootstrap import __main__ as bootstrap
 from benchmarks.checkpoint import __main__ as checkpoint
 from benchmarks.control import __main__ as control
 from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, overhead, speedup, table, verdict
@@ -37,6 +38,23 @@ def test_it_says_how_the_cost_of_a_node_grows_with_their_number() -> None:
 
 def test_of_what_was_not_measured_it_says_nothing() -> None:
     assert list(control.verdicts([row("1,000 nodes in 20 jobs: training", SPOTSUP, control.NODE_CPU, 50.0)])) == []
+
+
+# -- bootstrap ------------------------------------------------------------------------------------------------
+
+
+def test_what_tls_and_users_cost_is_told_of_each_number_of_nodes() -> None:
+    rows = [
+        row("1 node", SPOTSUP, bootstrap.WORKERS, 10.0),
+        row("1 node", SECURED, bootstrap.WORKERS, 12.0),
+        row("8 nodes", SPOTSUP, bootstrap.WORKERS, 10.0),
+        row("8 nodes", SECURED, bootstrap.WORKERS, 12.1),
+        row("32 nodes", SPOTSUP, bootstrap.WORKERS, 10.0),
+    ]
+    assert list(bootstrap.overheads(rows)) == [
+        "TLS and users, 1 node: +20% until all workers (goal 20%): met",
+        "TLS and users, 8 nodes: +21% until all workers (goal 20%): missed",
+    ]
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------
