@@ -41,6 +41,7 @@ import json, os, sys, threading
 names = [name for name in sys.modules if name.startswith("sample_")]
 print(json.dumps({
     "modules": names, "set": os.environ.get("SET_AT_IMPORT"), "rank": os.environ["RANK"], "argv": sys.argv[0],
+    "torch_seed": sys.modules["torch"].initial_seed() if "torch" in sys.modules else 0,
     "torch_check": os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"), "threads": threading.active_count(),
 }), flush=True)
 """
@@ -54,6 +55,10 @@ MODULES = {
     "master": "import os; HERE = 'MASTER_ADDR' in os.environ",
     "threads": "import os; THREADS = os.getenv('OMP_NUM_THREADS')",
     "copy": "import os; COPY = dict(os.environ)",
+    "seeds": "import random; random.seed(7)",
+    "seeds_numpy": "import numpy; numpy.random.seed(7)",
+    "seeds_torch": "import torch; torch.manual_seed(7)",
+    "draws": "import random, numpy; NUMBERS = [random.random() + numpy.random.random() for _ in range(9)]",
     "raises": "raise RuntimeError('no licence')",
     "exits": "import sys; sys.exit(3)",
     "dies": "import os; os._exit(3)",
@@ -104,6 +109,8 @@ def test_workers_have_what_was_imported_and_its_environment_and_their_own(tmp_pa
         ("rank", "it reads LOCAL_RANK when it is imported, which differs from worker to worker"),
         ("master", "it reads MASTER_ADDR when it is imported, which differs from worker to worker"),
         ("threads", "it reads OMP_NUM_THREADS when it is imported, which differs from worker to worker"),
+        ("seeds", "it seeds random numbers when it is imported, which a fork loses"),
+        ("seeds_numpy", "it seeds random numbers when it is imported, which a fork loses"),
         ("raises", "it raised RuntimeError: no licence"),
         ("exits", "it raised SystemExit: 3"),
         ("dies", "it ended the process"),
@@ -117,6 +124,12 @@ def test_a_module_that_must_not_be_there_before_a_fork_is_left_out_and_the_other
     host, worker = prepared(tmp_path, "good", module, "behind")
     assert host["left_out"] == {f"sample_{module}": why}
     assert set(worker["modules"]) == {"sample_good", "sample_behind"}
+
+
+def test_a_seed_for_torch_is_still_there_in_workers_and_who_only_draws_is_imported(tmp_path: Path) -> None:
+    host, worker = prepared(tmp_path, "seeds_torch", "draws")
+    assert host["left_out"] == {}
+    assert worker["torch_seed"] == 7
 
 
 def test_of_many_that_must_not_be_there_the_last_try_ends_before_the_first(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Imports what a program will import, in the process that its workers are forked from, and says what must not be there.
 
 A module may be imported before a fork only if a worker cannot tell the difference. It can where the module starts
-threads or processes, opens a GPU, or reads at import which rank this is.
+threads or processes, opens a GPU, reads at import which rank this is, or seeds random numbers: Python seeds its own
+generator anew in each forked process, and we numpy's, else all workers would draw the same.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import random
 import re
 import signal
 import time
@@ -31,6 +33,7 @@ def problem_of(wanted: Import) -> str:
 
     Whatever it raises is a problem, too: the program itself will raise it again where people see it.
     """
+    seeded_before = _seeded()
     try:
         with _watched_environ() as asked:
             module = importlib.import_module(wanted.module)
@@ -42,6 +45,8 @@ def problem_of(wanted: Import) -> str:
         return f"it raised {type(error).__name__}: {error}"[:300]
     if asked:
         return f"it reads {min(asked)} when it is imported, which differs from worker to worker"
+    if _seeded() != seeded_before:
+        return "it seeds random numbers when it is imported, which a fork loses"
     if gpus := _open_gpus():
         return f"it opened {gpus}"
     if _children():
@@ -55,6 +60,18 @@ def _load(module: object, name: str) -> None:
     """`from module import name`. Packages that load lazily do it here."""
     if not hasattr(module, name):
         importlib.import_module(f"{module.__name__}.{name}")  # type: ignore[attr-defined]
+
+
+def _seeded() -> tuple[object, bytes]:
+    """What seeding changes, of Python's generator and of numpy's; torch's is the same after a fork."""
+    # The first number after seeding changes as much; the next 600 do not.
+    random.random()  # noqa: S311  # no secret
+    in_numpy = b""
+    with contextlib.suppress(Exception):  # there is none, or one that is broken: torch goes on without
+        numpy_random = importlib.import_module("numpy.random")  # torch has numpy, which loads this when it is used
+        numpy_random.random()
+        in_numpy = numpy_random.get_state()[1].tobytes()
+    return random.getstate()[1][:-1], in_numpy
 
 
 class _Watched(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 - os.environ stays the same object
