@@ -5,6 +5,7 @@ Each node's memory belongs to this process, as to a launcher; the ranks are fork
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -25,9 +26,11 @@ from spotsup_trainer import snapshot_files
 from spotsup_trainer.session import snapshot, staging
 from spotsup_trainer.session.checkpoint import Checkpointer
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position, checkpoints_in
-from spotsup_trainer.session.exchange import MAX_SENDING
-from spotsup_trainer.session.memory import Keeper, Slot
+from spotsup_trainer.session.exchange import MAX_BLOCK_BYTES, MAX_SENDING, Exchange
+from spotsup_trainer.session.memory import Head, Keeper, Slot
+from spotsup_trainer.session.parts import Parts
 from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.survivors import Box, Transfer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -391,6 +394,137 @@ def refused(rank: Rank) -> dict[str, Any]:
     except CheckpointError as error:
         return {"refused": "parts of it are damaged on all nodes" in str(error)}
     return {"refused": False}
+
+
+def test_damage_before_the_first_checkpoint_is_said_as_what_it_is(job: Job) -> None:
+    node = job.node()
+    job.round([node], save)
+    forget(job, 3)
+    damage(node)
+    (found,) = job.round([node], partial(restore_or_say, shortage=None))
+    assert (
+        "has no complete checkpoint, and what the nodes have in memory cannot be read; cancel the job" in found["said"]
+    )
+    assert "repair one" not in found["said"]
+
+
+def test_a_shortage_of_memory_is_no_damage(job: Job) -> None:
+    nodes = [job.node(), job.node()]
+    saved = job.round(nodes, save)
+    forget(job, 3)
+    shortage = OSError(errno.ENOMEM, "Cannot allocate memory")
+    for each in job.round(nodes, partial(restore_or_say, shortage=shortage)):
+        assert "too little memory to restore the snapshot of step 3 in memory, which is not damaged" in each["said"]
+    found = job.round(nodes, partial(restore_or_say, shortage=shortage, times=2))
+    assert [each["numbers"] for each in found] == [saved[0]["numbers"]] * 2, "it is tried again"
+
+
+def restore_or_say(rank: Rank, shortage: Exception | None, times: int = 1000) -> dict[str, Any]:
+    """Restore with a shortage on rank 1, so many times."""
+    keeper = (ShortKeeper if shortage and rank.rank == 1 else Keeper).named_by(rank.environ, rank.rank, rank.world)
+    assert keeper is not None
+    if isinstance(keeper, ShortKeeper):
+        keeper.shortages = [shortage] * times
+    state = state_of(rank, "plain")
+    checkpoints = Checkpointer(
+        rank.root, state, rank.peers, 2, round_number=rank.round, keeper=keeper, sleep=lambda _: None
+    )
+    try:
+        checkpoints.restore()
+    except CheckpointError as error:
+        return {"said": str(error)}
+    return {"numbers": numbers(state)}
+
+
+class ShortKeeper(Keeper):
+    """Of a machine that has too little memory for a while."""
+
+    shortages: list[Any]
+
+    def find(self, snapshot: int) -> list[tuple[Slot, Head]]:
+        if self.shortages:
+            raise self.shortages.pop()
+        return super().find(snapshot)
+
+
+def test_all_ranks_agree_that_one_could_not_take_what_it_was_sent(job: Job) -> None:
+    nodes = [job.node(), job.node()]
+    job.round(nodes, partial(say_what_is_unpickled, save_it=True))
+    forget(job, 3)
+    found = job.round([nodes[0], job.node()], partial(say_what_is_unpickled, save_it=False))
+    assert ["too little memory to restore the snapshot" in each["said"] for each in found] == [True, True]
+
+
+class Large:
+    """Takes more memory than rank 1 has."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpickle_large, ()
+
+
+def unpickle_large() -> Large:
+    if os.environ.get("SHORT_OF_MEMORY"):
+        raise MemoryError
+    return Large()
+
+
+def say_what_is_unpickled(rank: Rank, save_it: bool) -> dict[str, Any]:
+    state = state_of(rank, "plain")
+    state["opt"].param_groups[0]["large"] = Large()
+    keeper = Keeper.named_by(rank.environ, rank.rank, rank.world)
+    checkpoints = Checkpointer(
+        rank.root, state, rank.peers, 2, round_number=rank.round, keeper=keeper, sleep=lambda _: None
+    )
+    if rank.rank == 1 and not save_it:
+        os.environ["SHORT_OF_MEMORY"] = "1"
+    try:
+        checkpoints.restore()
+    except CheckpointError as error:
+        return {"said": str(error)}
+    if save_it:
+        train(state, 3)
+        checkpoints.claim()
+        checkpoints.save(Position(3))
+    return {"said": ""}
+
+
+def test_a_rank_with_a_fault_of_its_own_goes_on_sending_what_others_wait_for(job: Job) -> None:
+    found = job.round([job.node() for _ in range(3)], pass_on)
+    assert [each["failure"] for each in found] == ["", "MemoryError()", ""]
+    assert found[2]["first"], "what came before the fault is whole"
+
+
+def pass_on(rank: Rank) -> dict[str, Any]:
+    """Two tensors of several blocks go from rank 0 to 1 to 2; rank 1 has no memory for the second."""
+    rows = 3 * MAX_BLOCK_BYTES // 1024
+    sent = [torch.arange(rows * 256, dtype=torch.float32).view(rows, 256) + at for at in (0, 1)]
+    parts = Parts([("a", (0, 0)), ("b", (0, 0))], [(rows, 256)] * 2, [torch.float32] * 2, {}, [set(), set(), set()])
+    if rank.rank == 0:
+        parts.own = {at: tensor.view(-1).view(torch.uint8) for at, tensor in enumerate(sent)}
+    boxes = [Box(at, (0, 0), (rows, 256)) for at in (0, 1)]
+    reading: Any = FewPlaces([torch.zeros(rows, 256) for _ in sent], places=1 if rank.rank == 1 else 2)
+    exchange = Exchange(rank.peers, parts, reading, dict.fromkeys(boxes, reading), {}, {})
+    exchange.run([Transfer(box, (0, 1, 2), from_storage=False) for box in boxes])
+    try:
+        exchange.finish()
+    except MemoryError as error:
+        return {"failure": repr(error)}
+    return {"failure": "", "first": rank.rank == 0 or torch.equal(reading.tensors[0], sent[0])}
+
+
+@dataclass
+class FewPlaces:
+    """Where tensors go."""
+
+    tensors: list[torch.Tensor]
+    places: int
+    asked: int = 0
+
+    def destination(self, item: Any) -> torch.Tensor:
+        self.asked += 1
+        if self.asked > self.places:
+            raise MemoryError
+        return self.tensors[self.asked - 1]
 
 
 def test_memory_of_another_version_is_not_used(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from spotsup_trainer import snapshot_files
 from spotsup_trainer.session import snapshot, staging
 from spotsup_trainer.session.checkpoint_dir import Position
-from spotsup_trainer.session.memory import MAX_LOOSE_BYTES, DamagedError, Keeper, checksum
+from spotsup_trainer.session.memory import MAX_LOOSE_BYTES, DamagedError, Keeper, checksum, is_shortage
 from spotsup_trainer.session.survivors import Copy, Lineage
 
 ENVIRON = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "2", "GROUP_WORLD_SIZE": "3", "SPOTSUP_JOB": "j"}
@@ -133,6 +134,46 @@ def test_where_there_is_too_little_memory_that_is_said_once(
     assert "the machine has too little memory to spare. After an interruption the state is read from storage" in said
 
 
+def held(environ: dict[str, str]) -> list[int]:
+    """Bytes of memory in each slot."""
+    return [os.fstat(descriptor).st_size for files in snapshot_files.named_by(environ) for descriptor in files.slots]
+
+
+def test_what_is_kept_shrinks_when_memory_gets_short_and_not_before(environ: dict[str, str]) -> None:
+    class Filling(Keeper):
+        spare = 100 * 2**20
+
+        def available_bytes(self) -> int:
+            return self.spare
+
+    mine = Filling.named_by(environ, 2, 3)
+    assert mine is not None
+    for step in (1, 2):
+        keep(mine, step)
+    size = max(held(environ))
+    Filling.spare = size  # less than half is for others, but enough
+    keep(mine, 3)
+    assert steps(mine) == {2, 3}
+    Filling.spare = size // 2
+    keep(mine, 4)
+    assert steps(mine) == {4}
+    assert min(held(environ)) == 0
+    Filling.spare = 0
+    keep(mine, 5)
+    assert held(environ) == [0, 0]
+
+
+def test_who_gives_up_gives_the_memory_back_when_nothing_is_written_from_it(environ: dict[str, str]) -> None:
+    mine = keeper(environ)
+    keep(mine, 1)
+    keep(mine, 2, publish=False)
+    mine.give_up("another rank could keep none")
+    assert steps(mine) == {1}
+    assert 0 not in held(environ), "the copy may be on its way to storage"
+    assert mine.room(100) is None
+    assert (steps(mine), held(environ)) == (set(), [0, 0])
+
+
 def test_a_state_of_which_much_is_no_tensor_is_not_kept(
     environ: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,16 +208,60 @@ def test_without_the_launchers_files_or_with_unequal_nodes_there_is_none(
     assert Keeper.named_by(environ | change, 2, 3) is None
 
 
-def test_a_containers_limit_counts(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
+def limit(folder: Path, limit: str, used: int, cached: int, *, legacy: bool = False) -> None:
+    """A cgroup."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("limit_in_bytes", "usage_in_bytes") if legacy else ("max", "current")
+    for name, value in zip(names, (limit, used), strict=True):
+        (folder / f"memory.{name}").write_text(f"{value}\n")
+    stat = "total_inactive_file" if legacy else "inactive_file"
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_anon 7\n{stat} {cached}\nactive_file 9\n")
+
+
+def test_the_limits_of_containers_count_and_cached_files_do_not(tmp_path: Path) -> None:
+    meminfo, own = tmp_path / "meminfo", tmp_path / "own"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 1000 kB\n")
-    assert snapshot_files.available_bytes(meminfo, tmp_path) == 1000 * 1024
-    (tmp_path / "memory.max").write_text("500000\n")
-    (tmp_path / "memory.current").write_text("200000\n")
-    assert snapshot_files.available_bytes(meminfo, tmp_path) == 300000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert snapshot_files.available_bytes(meminfo, tmp_path) == 1000 * 1024
-    assert snapshot_files.available_bytes(tmp_path / "none", tmp_path) == 0
+    own.write_text("4:cpu,cpuacct:/other\n3:memory:/box/job\n0::/slice/unit\n")
+
+    def available() -> int:
+        return snapshot_files.available_bytes(meminfo, tmp_path, own)
+
+    assert available() == 1000 * 1024
+    limit(tmp_path / "slice" / "unit", "max", 100, 0)
+    assert available() == 1000 * 1024
+    limit(tmp_path / "slice", "500000", 200000, 50000)
+    assert available() == 350000, "of an ancestor"
+    limit(tmp_path / "slice" / "unit", "400000", 200000, 50000)
+    assert available() == 250000
+    limit(tmp_path / "memory" / "box", "300000", 200000, 90000, legacy=True)
+    assert available() == 190000
+    limit(tmp_path / "memory" / "box" / "job", "100000", 60000, 0, legacy=True)
+    assert available() == 40000
+    own.write_text("0::/\n")
+    limit(tmp_path, "50000", 70000, 30000)
+    assert available() == 10000
+    assert snapshot_files.available_bytes(tmp_path / "none", tmp_path, own) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (OSError(errno.EMFILE, "Too many open files"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"), True),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (ValueError("it has no model.weight"), False),
+        (DamagedError("the table is damaged"), False),
+    ],
+)
+def test_a_shortage_is_told_from_damage(error: Exception, short: bool) -> None:
+    assert is_shortage(error) == short
+    wrapped = RuntimeError("cannot read it")
+    wrapped.__cause__ = error
+    assert is_shortage(wrapped) == short
 
 
 @given(st.binary(max_size=40_000).filter(len), st.data())

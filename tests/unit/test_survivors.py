@@ -256,3 +256,11 @@ def test_half_of_the_memory_that_is_left_is_for_others(
     needed: int, available: int, held: int, ranks: int, slots: int
 ) -> None:
     assert slots_for(needed, available, held, ranks) == slots
+
+
+@pytest.mark.parametrize(
+    ("available", "kept", "slots"),
+    [(20, 2, 2), (7, 2, 2), (6, 2, 1), (4, 1, 1), (3, 1, 0), (0, 0, 0), (29, 1, 1), (30, 1, 2)],
+)
+def test_what_is_kept_stays_until_memory_is_short(available: int, kept: int, slots: int) -> None:
+    assert slots_for(10, available, 10 * kept, 1, kept) == slots

@@ -76,27 +76,54 @@ def set_inheritable(environ: Mapping[str, str], *, inheritable: bool) -> None:
             os.set_inheritable(descriptor, inheritable)
 
 
-def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+def available_bytes(
+    meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")
+) -> int:
     """How much memory this machine, or the container, can give before it has none left; 0 where that is not known.
 
-    Memory of our own files that is in use counts as gone.
+    Memory of our own files that is in use counts as gone; cached files that the kernel would drop do not.
     """
     free = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 free = 1024 * int(line.split()[1])
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        for folder in (_own_cgroup(cgroup), cgroup, cgroup / "memory"):
-            with contextlib.suppress(OSError, ValueError):  # "max": no limit
-                free = min(free, max(0, int((folder / limit).read_text()) - int((folder / used).read_text())))
+    unified, legacy = _own_cgroups(own)
+    for folder in _with_ancestors(cgroup, unified):
+        free = min(free, _left(folder, "memory.max", "memory.current", "inactive_file", free))
+    for folder in (cgroup, *_with_ancestors(cgroup / "memory", legacy)):
+        free = min(free, _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", free))
     return free
 
 
-def _own_cgroup(cgroup: Path) -> Path:
-    """The folder of this process in the unified hierarchy."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return cgroup / line[3:].lstrip("/")
-    return cgroup
+def _left(folder: Path, limit: str, used: str, cached: str, otherwise: int) -> int:
+    """What one cgroup can still give; `otherwise` where it has no limit."""
+    try:
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+    except (OSError, ValueError):  # "max": no limit
+        return otherwise
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == cached:
+                left += int(value)
+    return max(0, left)
+
+
+def _own_cgroups(own: Path) -> tuple[str, str]:
+    """Where this process is in the unified hierarchy, and in the older one of memory."""
+    unified = legacy = ""
+    with contextlib.suppress(OSError, ValueError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                unified = path.lstrip("/")
+            elif "memory" in controllers.split(","):
+                legacy = path.lstrip("/")
+    return unified, legacy
+
+
+def _with_ancestors(root: Path, path: str) -> list[Path]:
+    """Each limits what is below it. In a container the path may be the host's, of which only the root is there."""
+    folder = root / path
+    return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]

@@ -3,9 +3,10 @@ is not in the round."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,16 +84,25 @@ class Exchange:
         self._objects = objects
         self._sizes = sizes
         self._sending: deque[tuple[Any, torch.Tensor]] = deque()
+        # In place of what this rank cannot send, or keep.
+        self._scratch = torch.empty(MAX_BLOCK_BYTES, dtype=torch.uint8)
+        self._failure: Exception | None = None
         self.received_bytes = 0
 
     def run(self, transfers: Sequence[Transfer]) -> None:
         """Every rank makes its part in the order of `transfers`, so none waits for one that waits for it. Raises
-        RuntimeError if a peer ends."""
+        RuntimeError if a peer ends. After a fault of its own, a rank sends bytes that mean nothing, for others wait for
+        them, and `finish` raises it."""
         for transfer in transfers:
             if self._peers.rank in transfer.ranks and len(transfer.ranks) > 1:
                 self._make(transfer)
         while self._sending:
             self._sending.popleft()[0].wait()
+
+    def finish(self) -> None:
+        """Raises what went wrong on this rank."""
+        if self._failure is not None:
+            raise self._failure
 
     def _make(self, transfer: Transfer) -> None:
         box, ranks = transfer.box, transfer.ranks
@@ -100,18 +110,28 @@ class Exchange:
         following = ranks[place + 1] if place + 1 < len(ranks) else None
         is_object = self._parts.is_object(box.piece)
         dtype = self._parts.dtypes[box.piece]
-        region = self._region(transfer, sends=place == 0)
-        lengths = tuple(region.shape) if is_object else box.lengths
+        region = self._tried(lambda: self._region(transfer, sends=place == 0))
+        lengths = (self._sizes[box.piece],) if is_object else box.lengths
         for offsets, sizes in cut(lengths, dtype.itemsize, MAX_BLOCK_BYTES):
-            block = narrowed(region, offsets, sizes)
+            block = self._tried(lambda: narrowed(region, offsets, sizes))  # noqa: B023  # called at once
+            size = math.prod(sizes) * dtype.itemsize
             if place == 0:
-                raw = block.to("cpu", dtype).contiguous().reshape(-1).view(torch.uint8)
+                raw = self._tried(lambda: _bytes_of(block.to("cpu", dtype).contiguous()))  # noqa: B023
             else:
-                raw = self._receive(block, dtype, ranks[place - 1])
+                raw = self._receive(block, dtype, size, ranks[place - 1])
             if following is not None:
-                self._send(raw, following)
+                self._send(self._scratch[:size] if raw is None else raw, following)
         if place and is_object:
-            self._reading.put_object(self._wanted[box], region.numpy().tobytes())
+            self._tried(lambda: self._reading.put_object(self._wanted[box], region.numpy().tobytes()))
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns; None once anything has failed."""
+        if self._failure is None:
+            try:
+                return call()
+            except Exception as error:  # noqa: BLE001  # raised again by finish()
+                self._failure = error
+        return None
 
     def _region(self, transfer: Transfer, *, sends: bool) -> torch.Tensor:
         """What is sent, or filled."""
@@ -124,14 +144,19 @@ class Exchange:
             return torch.frombuffer(bytearray(self._objects[box.piece]), dtype=torch.uint8)
         return torch.empty(self._sizes[box.piece], dtype=torch.uint8)
 
-    def _receive(self, block: torch.Tensor, dtype: torch.dtype, sender: int) -> torch.Tensor:
+    def _receive(self, block: torch.Tensor | None, dtype: torch.dtype, size: int, sender: int) -> torch.Tensor:
         """The bytes, which are in `block` then."""
-        direct = block.device.type == "cpu" and block.dtype == dtype and block.is_contiguous()
-        kept = block if direct else torch.empty(block.shape, dtype=dtype)
-        raw = kept.reshape(-1).view(torch.uint8)
+
+        def memory() -> torch.Tensor:
+            assert block is not None
+            direct = block.device.type == "cpu" and block.dtype == dtype and block.is_contiguous()
+            return block if direct else torch.empty(block.shape, dtype=dtype)
+
+        kept = self._tried(memory)
+        raw = self._scratch[:size] if kept is None else _bytes_of(kept)
         self._peers.receive(raw, sender)
-        if not direct:
-            block.copy_(kept)
+        if kept is not None and block is not None and kept is not block:
+            self._tried(lambda: block.copy_(kept))
         self.received_bytes += raw.nbytes
         return raw
 
@@ -139,3 +164,7 @@ class Exchange:
         if len(self._sending) >= MAX_SENDING:
             self._sending.popleft()[0].wait()
         self._sending.append((self._peers.send(raw, receiver), raw))
+
+
+def _bytes_of(block: torch.Tensor) -> torch.Tensor:
+    return block.reshape(-1).view(torch.uint8)

@@ -10,6 +10,7 @@ is whole, or none. Two slots take turns where there is memory for both.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import mmap
@@ -31,6 +32,9 @@ _HEAD_BYTES = 1024 * 1024
 _DIGEST_BYTES = 16
 _ALIGN = 64
 _BLOCK_BYTES = 8192
+_SHORTAGES = {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+# On a CPU torch has no type of its own for it.
+_SHORT_TEXTS = ("can't allocate memory", "not enough memory", "out of memory")
 # What cannot be copied to a slot at once, but only in the background, from a copy.
 MAX_LOOSE_BYTES = 256 * 1024 * 1024
 
@@ -142,8 +146,9 @@ class Slot:
 
     def release(self) -> None:
         """Give its memory back."""
-        self.withdraw()
-        os.ftruncate(self._descriptor, 0)
+        if self.size:
+            self.withdraw()
+            os.ftruncate(self._descriptor, 0)
 
     def reserve(self, data_bytes: int) -> None:
         """Have room for so many bytes of pieces, and a table. Raises OSError."""
@@ -262,13 +267,13 @@ class Keeper:
         """Memory for the next snapshot, `data_bytes` from `first_place()` on; None if there is too little, which is
         said once."""
         if self._refused:
+            self._release(self._own)  # what `give_up` could not: nothing is read from it any more
             return None
         held = sum(slot.size for slot in self._own)
         needed = _HEAD_BYTES + data_bytes
-        enough = all(slot.size >= needed for slot in self._own)
-        fits = 2 if enough else slots_for(needed, self.available_bytes(), held, self.local_world)
-        for slot in self._own[fits:]:
-            slot.release()
+        kept = sum(slot.size >= needed for slot in self._own)
+        fits = slots_for(needed, self.available_bytes(), held, self.local_world, kept)
+        self._release(self._own[fits:])
         if fits == 0:
             self._refuse(needed, "the machine has too little memory to spare")
             return None
@@ -282,6 +287,7 @@ class Keeper:
                 room = self._rooms[at] = Room(slot.map())
         except (OSError, ValueError) as error:
             self._refuse(needed, str(error))
+            self._release(self._own)
             return None
         self._target = slot
         return room
@@ -296,11 +302,18 @@ class Keeper:
             self.give_up(repr(error))
 
     def give_up(self, reason: str) -> None:
-        """Keep no more snapshots in this process, and not the one that was to fill the last `room`."""
+        """Keep no more snapshots in this process, and not the one that was to fill the last `room`. The next call of
+        `room` gives the memory back: now the copy in it may be on its way to storage."""
         if self._target is not None and not self._refused:
             self._refuse(self._target.size, reason)
             with contextlib.suppress(OSError):
                 self._target.withdraw()
+
+    @staticmethod
+    def _release(slots: Sequence[Slot]) -> None:
+        for slot in slots:
+            with contextlib.suppress(OSError):
+                slot.release()
 
     def _oldest(self) -> int:
         """The slot to write to: without a snapshot, or with the older one."""
@@ -350,6 +363,19 @@ def _piece(item: Item, at: int, raw: torch.Tensor) -> Piece:
         return Piece(item.name, None, (), (), "", at, raw.nbytes, checksum(raw))
     lengths, dtype = tuple(item.data.shape), str(item.data.dtype).removeprefix("torch.")
     return Piece(item.name, item.offsets, lengths, item.whole, dtype, at, raw.nbytes, checksum(raw))
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether memory or file descriptors were short: that says nothing about what was read."""
+    while error is not None:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            return True
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _SHORT_TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def aligned(at: int) -> int:

@@ -8,6 +8,7 @@ memory has is read from storage by one rank, which sends it on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from spotsup_trainer.objects.store import StoreError
 from spotsup_trainer.session import snapshot
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.exchange import Exchange, Local
-from spotsup_trainer.session.memory import Head, Keeper, Piece, Slot, bytes_at, checksum
+from spotsup_trainer.session.memory import Head, Keeper, Piece, Slot, bytes_at, checksum, is_shortage
 from spotsup_trainer.session.parts import Parts, bits, metadata_of, numbers_in, parts_of, stored_bytes
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.places import READ_TRIES, Checkpoint, Place, checkpoints_at
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _READ_PAUSE_S = 15.0
 # What became of reading, on the rank where it went worst.
-_READ, _DAMAGED, _AWAY = 0, 1, 2
+_READ, _DAMAGED, _AWAY, _SHORT = 0, 1, 2, 3
 _T = TypeVar("_T")
 
 
@@ -97,6 +98,8 @@ class Restorer:
         self._nodes: list[int] = []
         # Steps of what could not be read.
         self._passed_over: list[int] = []
+        # Whether there are checkpoints in storage, complete or not. On rank 0 only.
+        self._stored = False
 
     def run(self) -> Restored | None:
         """Collective. None: there is nothing to restore. Raises CheckpointError if there is, but it cannot be read."""
@@ -123,10 +126,16 @@ class Restorer:
                 failed.add(choice.snapshot)
             else:
                 candidate = next(candidates, None)
-        if problems := self._peers.from_rank_0(problems):
+        problems, stored = self._peers.from_rank_0((problems, self._stored))
+        if problems and stored:
             raise CheckpointError(
                 f"no checkpoint in {self.place.root} can be read; repair one, or move them away to start over. "
                 + " | ".join(problems)
+            )
+        if problems:
+            raise CheckpointError(
+                f"{self.place.title} has no complete checkpoint, and what the nodes have in memory cannot be read; "
+                "cancel the job and submit it again to start over. " + " | ".join(problems)
             )
         if self._resume_from:
             folders = ", ".join(map(str, self._resume_from))
@@ -156,6 +165,7 @@ class Restorer:
         places = (self.place.root, *self._resume_from)
         found = (self._patiently(partial(checkpoints_at, place)) for place in places)
         for checkpoint in next(filter(None, found), []):
+            self._stored = True
             try:
                 if missing := self._patiently(partial(snapshot.incomplete, checkpoint.path)):
                     raise CheckpointError(missing)
@@ -192,7 +202,7 @@ class Restorer:
 
     def _pass_over(self, checkpoint: Checkpoint | None, step: int, problem: str, problems: list[str]) -> None:
         self._passed_over.append(step)
-        what = f"checkpoint {checkpoint.path}" if checkpoint else f"the snapshot of step {step} in memory"
+        what = self._described(checkpoint, step)
         problems.append(f"{checkpoint.path.name if checkpoint else what}: {problem}")
         self._warn(f"skipping {what}: {problem}")
 
@@ -205,8 +215,8 @@ class Restorer:
         position: Position | None,
         problems: list[str],
     ) -> tuple[Position, Sources] | None:
-        """Read it on every rank; None if any of them could not. Raises CheckpointError if a store did not answer for
-        long: then an older checkpoint is no remedy."""
+        """Read it on every rank; None if any of them found it damaged. Raises CheckpointError if a store did not answer
+        for long, or a rank has too little memory: then an older checkpoint is no remedy."""
         for tried in range(READ_TRIES):
             if tried:
                 self._sleep(_READ_PAUSE_S)
@@ -216,8 +226,18 @@ class Restorer:
                 if error.outcome == _DAMAGED:
                     self._pass_over(checkpoint, choice.step, str(error), problems)
                     return None
-                problem = str(error)
+                outcome, problem = error.outcome, str(error)
+            if outcome == _SHORT:
+                _free_memory()
+        if outcome == _SHORT:
+            raise CheckpointError(
+                f"there is too little memory to restore {self._described(checkpoint, choice.step)}, which is not "
+                f"damaged and stays: use less memory before the Session is made, or larger machines. {problem}"
+            )
         raise CheckpointError(problem)
+
+    def _described(self, checkpoint: Checkpoint | None, step: int) -> str:
+        return f"checkpoint {checkpoint.path}" if checkpoint else f"the snapshot of step {step} in memory"
 
     def _try_to_read(
         self, choice: Choice, checkpoint: Checkpoint | None, position: Position | None
@@ -252,8 +272,9 @@ class Restorer:
             if reads:
                 lengths = self._peers.from_all({number: len(raw) for number, raw in objects.items()})
                 parts.sizes.update({number: length for each in lengths for number, length in each.items()})
-            exchange = Exchange(self._peers, parts, reading, wanted, objects, parts.sizes)
+            exchange = self._together(lambda: Exchange(self._peers, parts, reading, wanted, objects, parts.sizes))
             exchange.run(transfers)
+            self._together(exchange.finish)
         finally:
             local.join()  # it writes to the state, into which something else may be read next
         self._together(local.finish)
@@ -353,11 +374,20 @@ class Restorer:
             if outcome == _AWAY:
                 self._warn(f"{error}; it is tried again", any_rank=True)
         except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
-            problem, outcome = f"rank {self._peers.rank}: {error!r}", _DAMAGED
+            problem, outcome = f"rank {self._peers.rank}: {error!r}", _SHORT if is_shortage(error) else _DAMAGED
+            if outcome == _SHORT:
+                self._warn(f"rank {self._peers.rank} has too little memory, and tries again: {error}", any_rank=True)
         worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
         if worst != _READ:
             raise _NotReadError(worst, problem or f"rank {failed_rank} cannot read it: see its output")
         return found
+
+
+def _free_memory() -> None:
+    """What a failed attempt has left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _shown(size: int) -> str:

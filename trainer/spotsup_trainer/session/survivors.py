@@ -200,14 +200,19 @@ def cut(lengths: Sequence[int], item_bytes: int, limit_bytes: int) -> list[tuple
 # -- how much memory ---------------------------------------------------------------------------------------------
 
 MAX_SHARE = 0.5
+# What is kept already is given back later than something new is begun: memory that is free goes up and down.
+MAX_KEPT_SHARE = 0.75
 
 
-def slots_for(needed_bytes: int, available_bytes: int, held_bytes: int, ranks: int) -> int:
+def slots_for(needed_bytes: int, available_bytes: int, held_bytes: int, ranks: int, kept: int = 0) -> int:
     """How many snapshots of `needed_bytes` one of a node's `ranks` may keep: 2, 1 or 0. With one, there is none while
     it is being replaced.
 
-    `available_bytes` of the machine, beside `held_bytes` that this rank's files have already. Half of it is for others:
-    the program, data loading, the page cache.
+    `available_bytes` of the machine, beside `held_bytes` that this rank's files have already, among them `kept` that
+    are large enough. The rest is for others: the program, data loading, the page cache.
     """
-    budget = MAX_SHARE * (available_bytes / ranks + held_bytes)
-    return min(2, int(budget // needed_bytes)) if needed_bytes > 0 else 2
+    if needed_bytes <= 0:
+        return 2
+    mine = available_bytes / ranks + held_bytes
+    new, old = int(MAX_SHARE * mine // needed_bytes), int(MAX_KEPT_SHARE * mine // needed_bytes)
+    return min(2, max(new, min(kept, old)))
