@@ -9,13 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 from spotsup_trainer.session import snapshot
 from spotsup_trainer.session.checkpoint import Checkpointer
-from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position, SupersededError
+from spotsup_trainer.session.checkpoint_dir import (
+    CheckpointDir,
+    CheckpointError,
+    Owner,
+    Position,
+    SupersededError,
+    checkpoints_in,
+)
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.retention import Retention
 from torch import nn
@@ -291,6 +299,36 @@ def test_going_on_from_an_older_checkpoint_sets_newer_ones_aside(tmp_path: Path)
         model.weight.fill_(7)
     assert writer.save(Position(7))
     assert restored_step(tmp_path) == 7
+
+
+class Elsewhere(CheckpointDir):
+    """What is written lies on another file system: the last rename fails."""
+
+    other: Path
+
+    def staging(self, step: int) -> Path:
+        return self.other / f"step_{step}"
+
+
+def test_a_step_that_is_written_again_is_there_at_every_instant(tmp_path: Path) -> None:
+    write_steps(tmp_path, 5)
+    with TemporaryDirectory(dir="/dev/shm") as other:  # another file system
+        directory = Elsewhere(tmp_path, Owner(0, "me"), Retention(3, None))
+        directory.remember_owner()
+        directory.claim(5)
+        directory.other = Path(other)
+        directory.staging(5).mkdir()
+        with pytest.raises(OSError, match="cross-device"):
+            directory.complete(Position(5, samples=9))
+    assert [each.step for each in checkpoints_in(tmp_path)] == [5]
+    assert restored_step(tmp_path) == 5
+    again = checkpointer(tmp_path, {"model": nn.Linear(2, 2)})
+    again.restore()
+    again.claim()
+    again.settle()
+    assert names(tmp_path)[-1] == "step_00000005", "it gets its name back"
+    assert again.save(Position(5, samples=9), anew=True)
+    assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005"]
 
 
 def test_a_process_that_was_replaced_completes_nothing_more(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.integration.sessions import saved_steps, session, settled
+from tests.support.disks import HangingFile
 from tests.support.s3 import s3_here
 
 VALUES = (0.5, 0.3, 0.4, math.nan, 0.3, 0.2)
@@ -55,6 +56,25 @@ def test_the_best_stays_until_a_better_one_is_complete_and_over_a_restart(tmp_pa
     with pytest.raises(ValueError, match="mode is 'lowest'"):
         one.save_best("loss", 0.1, mode="lowest")  # type: ignore[arg-type]  # what a caller may do
     assert not session(None).save_best("loss", 0.1, mode="min")
+
+
+def test_the_best_is_not_waited_for_longer_than_the_other_ranks_can(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = session(tmp_path, every_s=1000)
+    one.step()
+    settled(one)
+    assert one._checkpoints is not None
+    one._checkpoints.timeout_s = 0.5
+    owner = HangingFile(tmp_path / "OWNER")
+    owner.inject()
+    assert not one.save_best("loss", 0.5, mode="min")
+    assert not one.save_best("loss", 0.4, mode="min")
+    said = f"spotsup: the checkpoint directory {tmp_path} did not answer for 0.5 s: the last step is not compared"
+    assert said in capfd.readouterr().err
+    owner.repair()
+    settled(one)
+    assert one.save_best("loss", 0.3, mode="min")
 
 
 def test_a_best_that_cannot_be_written_is_no_best(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ class Checkpointer:
     could not complete; where it matters they ask rank 0. `round_number`: if two processes claim the same directory, the
     one of the newer round wins. A write that takes longer than `warn_after_s` is a `problem`. `resume_from`: where to
     look while there is none; nothing is written there. `keeper`: memory for snapshots that outlives this process.
+    `timeout_s`: of `save`.
     """
 
     def __init__(  # noqa: PLR0913  # all but four have a default, and are given by name
@@ -69,6 +70,7 @@ class Checkpointer:
         warn_after_s: float = 60.0,
         resume_from: Sequence[Path | str] = (),
         keeper: Keeper | None = None,
+        timeout_s: float = _TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -94,6 +96,7 @@ class Checkpointer:
         self._began = self._asked_at = 0.0
         self._took_s: deque[float] = deque(maxlen=_MEASURED)
         self._warn_after_s = warn_after_s
+        self.timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
         self._last_error = self._warned_of = ""
@@ -162,24 +165,26 @@ class Checkpointer:
     def save(
         self,
         position: Position,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float | None = None,
         meanwhile: Callable[[], object] = lambda: None,
         *,
         anew: bool = False,
     ) -> bool:
-        """Complete a checkpoint of this very step before returning. `meanwhile` is called now and then. `anew`: also if
-        there seems to be one.
+        """Complete a checkpoint of this very step before returning, within `timeout_s`. `meanwhile` is called now and
+        then. `anew`: also if there seems to be one.
 
         Collective. False, on every rank, if that failed or timed out on any of them: `problem` says why. A write that
         timed out may still complete later.
         """
-        failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        failed = not self._wait([self._writing], deadline - time.monotonic(), meanwhile) or self._failure is not None
         needed, stop = self._peers.highest([self._peers.rank == 0 and (anew or self._lacks(position)), failed])
         for _ in range(_ATTEMPTS):
             if not needed or stop:
                 break
             self._start(position)
-            failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
+            left_s = deadline - time.monotonic()
+            failed = not self._wait([self._writing], left_s, meanwhile) or self._failure is not None
             # only rank 0 knows whether it could complete what all have written; also the barrier before parking
             needed, stop = self._peers.highest([self.step != position.step, failed])
         self.check()
@@ -190,15 +195,21 @@ class Checkpointer:
         rank 0."""
         found: list[set[int]] = []
 
-        def look() -> None:
+        def look(writing: threading.Thread | None) -> None:
+            if writing is not None:
+                writing.join()
             with contextlib.suppress(OSError, CheckpointError):
                 found.append({each.step for each in self._dir.checkpoints()})
 
-        ended = self._wait([self._writing], _TIMEOUT_S, meanwhile)
-        looking = _thread(look)
+        looking = _thread(look, self._writing)
         looking.start()
-        ended = self._wait([looking], _TIMEOUT_S, meanwhile) and ended
-        return found[0] if ended and found else None
+        if not self._wait([looking], self.timeout_s, meanwhile):
+            self._warn(
+                f"{self._dir.title} did not answer for {self.timeout_s:g} s: the last step is not compared with the "
+                "best checkpoint, nor kept as the best; training goes on"
+            )
+            return None
+        return found[0] if found else None
 
     def _lacks(self, position: Position) -> bool:
         """Whether the newest checkpoint is not of `position`, or something but tensors has changed since: a program's
@@ -209,7 +220,7 @@ class Checkpointer:
 
     def settle(self) -> None:
         """Wait for all background work, then `check`."""
-        self._wait([self._claiming, self._writing], _TIMEOUT_S)
+        self._wait([self._claiming, self._writing], self.timeout_s)
         self.check()
 
     def check(self) -> None:
@@ -387,7 +398,7 @@ class Checkpointer:
         part = snapshot.part(copied.kept) if copied.kept is not None else 0
         parts = writers.highest([part if rank == writers.rank else 0 for rank in range(writers.world)])
         if 0 in parts:
-            keeper.give_up("another node has too little memory to spare")
+            keeper.give_up("another rank could keep none")
             return None
         assert copied.kept is not None
         assert copied.room is not None

@@ -2,6 +2,7 @@
 
     step_00000150/               complete: data and `.metadata` by torch.distributed.checkpoint, and `session.json`
     step_00000200.4f3a….tmp/     being written; renamed to `step_00000200` once all of it is on the disk
+    step_00000150.before/        what step_00000150 was, while it is written again; complete where that is not there
     step_00000175.aside/         set aside: not restored, because it cannot be read or belongs to an abandoned history;
                                  only the newest of these is kept
     LATEST                       the name of the newest, written last; for people and tools, not read by us
@@ -26,7 +27,8 @@ from spotsup_trainer.session.retention import Best, Retention
 POSITION_FILE = "session.json"
 LATEST_FILE = "LATEST"
 OWNER_FILE = "OWNER"
-_COMPLETE = re.compile(r"step_(\d{8,})")
+_COMPLETE = re.compile(r"(?P<name>step_(?P<step>\d{8,}))")
+_BEFORE = re.compile(rf"{_COMPLETE.pattern}\.before")
 _ASIDE = re.compile(r"step_(\d{8,})\.aside")
 _LEFTOVER = re.compile(r"(step_\d{8,}|LATEST|OWNER)\..*tmp")
 
@@ -124,10 +126,13 @@ def checkpoints_in(root: Path) -> list[Checkpoint]:
         entries = list(root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
+    names = {entry.name for entry in entries}
     found = [
-        Checkpoint(int(match[1]), entry)
+        Checkpoint(int(match["step"]), entry)
         for entry in entries
-        if (match := _COMPLETE.fullmatch(entry.name)) and stat.S_ISDIR(entry.stat().st_mode)
+        if (match := _COMPLETE.fullmatch(entry.name) or _BEFORE.fullmatch(entry.name))
+        and (entry.name == match["name"] or match["name"] not in names)
+        and stat.S_ISDIR(entry.stat().st_mode)
     ]
     return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
 
@@ -173,10 +178,11 @@ class CheckpointDir:
             raise self._superseded_by(current)
         self.root.mkdir(parents=True, exist_ok=True)
         self._remove_leftovers()
+        self._remove_replaced()
         self._replace(OWNER_FILE, str(self._owner))
         for checkpoint in self.checkpoints():
             if checkpoint.step > restored_step:
-                aside = self.root / f"{checkpoint.path.name}.aside"
+                aside = self.root / f"step_{checkpoint.step:08d}.aside"
                 shutil.rmtree(aside, ignore_errors=True)
                 checkpoint.path.rename(aside)
         for old in self._asides()[:-1]:
@@ -203,7 +209,10 @@ class CheckpointDir:
         _sync_dir(staging)
         target = self.root / f"step_{position.step:08d}"
         if target.exists():
-            target.rename(self._doomed(target))
+            # At every instant one of the two is there: a machine may be taken now.
+            before = self.root / f"{target.name}.before"
+            shutil.rmtree(before, ignore_errors=True)
+            target.rename(before)
         staging.rename(target)
         _sync_dir(self.root)
         self._prune(position)
@@ -253,6 +262,16 @@ class CheckpointDir:
                 checkpoint.path.rename(self._doomed(checkpoint.path))
         for entry in self.root.glob(f"step_*.{self._owner.token}.*tmp"):
             shutil.rmtree(entry, ignore_errors=True)
+        self._remove_replaced()
+
+    def _remove_replaced(self) -> None:
+        """What was written again; where that was interrupted, what it was before gets its name back."""
+        for entry in self.root.glob("step_*.before"):
+            target = entry.with_suffix("")
+            if target.exists():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.rename(target)
 
     def _replace(self, name: str, text: str) -> None:
         temporary = self.root / f"{name}.{self._owner.token}.tmp"

@@ -365,6 +365,7 @@ class Session:
         self._act(self._agree(Call.SAVE))
         if self._checkpoints is None:
             return False
+        began = time.monotonic()
         present = self._checkpoints.present(self._report) if self._peers.rank == 0 else None
         value, present = self._peers.from_rank_0((float(value), present))
         if present is None:
@@ -375,7 +376,10 @@ class Session:
         new = retention.Best(name, value, mode, self.steps_done)
         self._course.know_best(retention.tried(best, new))
         self._due_from = (self.steps_done, self._clock())
-        saved = self._save(self._checkpoints, anew=True)
+        left_s = self._checkpoints.timeout_s - (
+            time.monotonic() - began
+        )  # else others would wait longer than gloo does
+        saved = self._save(self._checkpoints, anew=True, timeout_s=left_s)
         self._course.know_best(retention.done(best, new) if saved else retention.failed(best, new))
         return saved
 
@@ -486,9 +490,9 @@ class Session:
                 park_call.make()
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
-    def _save(self, checkpoints: Checkpointer, *, anew: bool = False) -> bool:
+    def _save(self, checkpoints: Checkpointer, *, anew: bool = False, timeout_s: float | None = None) -> bool:
         self._positions.collect(self._peers)
-        return checkpoints.save(self._course.position, meanwhile=self._report, anew=anew)
+        return checkpoints.save(self._course.position, timeout_s, meanwhile=self._report, anew=anew)
 
     def _show_life(self, *, now: bool = False) -> None:
         at = self._clock()
