@@ -203,7 +203,7 @@ class Journal:
         nodes = f"{self.keys.world}nodes/"
         for kv in self._store.range(nodes):
             try:
-                node = load(NodeRecord, kv.value, kv.key)
+                node = self._reader.known(NodeRecord, kv) or load(NodeRecord, kv.value, kv.key)
             except SchemaError:
                 unreadable.add(kv.key.removeprefix(nodes).partition("/")[0])
             else:
@@ -211,7 +211,7 @@ class Journal:
                     with_nodes.add(node.job)
         for kv in self._store.range(self._job_key("")):
             try:
-                jobs.append(load(JobRecord, kv.value, kv.key))
+                jobs.append(self._reader.known(JobRecord, kv) or load(JobRecord, kv.value, kv.key))
             except SchemaError:
                 unreadable.add(kv.key.removeprefix(self._job_key("")))
         active = tuple(job for job in jobs if not job.ended or job.name in with_nodes)

@@ -139,6 +139,14 @@ class Reader:
                 self._capacity,
             )
 
+    def known(self, kind: type[Record], found: KeyValue) -> Record | None:
+        """The record of a key, where the mirror has shown it with these bytes: it need not be parsed again."""
+        job = found.key.removeprefix(self._world).split("/", 2)[1]
+        with self._lock:
+            parts = self._parts.get(job)
+            seen = parts.parsed.get(found.key) if parts else None
+        return seen[1] if seen is not None and seen[0] == found.value and isinstance(seen[1], kind) else None
+
     def _update(self, keys: Mapping[str, KeyValue], changed: Iterable[str]) -> None:
         touched: dict[str, bool] = {}
         alerts = cluster_wide = False

@@ -18,7 +18,7 @@ from spotsup_trainer.wire import AgentStatus, Ended, Keys, Member, Notice, Progr
 from benchmarks.control.daemon import population
 from supervisor.journal.codec import MAX_RECORD_BYTES, dump, load
 from supervisor.journal.reading import Reader, Reading
-from supervisor.model import NodeRecord, NodeState
+from supervisor.model import JobRecord, NodeRecord, NodeState
 
 KEYS = Keys("bench")
 WHOLE = population(3, 2, 1_000_000.0)
@@ -245,3 +245,16 @@ def test_a_node_that_publishes_below_another_job_holds_up_nothing() -> None:
     assert read_by_a_new_reader(view_of({key: KeyValue(key, raw, 1, 1)}, 1)).unjournaled == frozenset()
     own = KEYS.agent("job-000", "job-000-bench-99")
     assert read_by_a_new_reader(view_of({own: KeyValue(own, raw, 1, 1)}, 1)).unjournaled == {"job-000-bench-99"}
+
+
+def test_a_record_that_the_mirror_has_shown_is_not_parsed_again() -> None:
+    reader = Reader(KEYS)
+    reading = reader.read(view_of({key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}, 1))
+    job = reading.jobs["job-000"].record
+    key = f"{KEYS.world}jobs/job-000"
+    assert reader.known(JobRecord, KeyValue(key, WHOLE[key], 1, 1)) is job
+    assert reader.known(JobRecord, KeyValue(key, WHOLE[key] + b" ", 1, 2)) is None
+    assert reader.known(JobRecord, KeyValue(f"{KEYS.world}jobs/job-999", WHOLE[key], 1, 1)) is None
+    (first, *_) = reading.jobs["job-000"].nodes.values()
+    key = f"{KEYS.world}nodes/job-000/{first.id}"
+    assert reader.known(NodeRecord, KeyValue(key, WHOLE[key], 1, 1)) is first
