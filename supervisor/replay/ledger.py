@@ -20,6 +20,7 @@ class Rental:
     spot: bool
     start_s: float
     end_s: float
+    taken_s: float | None = None  # when its preemption was announced for, if it was
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class _Way:
     moves: int = 0
     requests: int = 0
     last_zone: int = NOWHERE
+    came_from: int = NOWHERE  # where it was in the interval before
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,17 @@ class _Interval:
     nodes: tuple[int, ...]  # of the job that each zone could have now
     before: tuple[int, ...]  # as of the interval before
     usd_s: tuple[float, ...]  # per machine and second, on average; 0 where no price is known
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A row of the recording, and what the oracle does in it."""
+
+    start_s: float
+    end_s: float
+    zone: int  # its number, or NOWHERE
+    nodes: int
+    useful_s: float  # node-seconds
 
 
 def best(
@@ -52,15 +64,54 @@ def best(
 ) -> Result:
     """What knowledge of the future is worth at most. A useful node-hour counts as `usd_per_node_h`: high, so that time
     comes first, and the cheaper of two ways to the same hours is taken."""
+    return course(recording, least, desired, costs, usd_per_node_h, work_node_h)[0]
+
+
+def course(
+    recording: Recording,
+    least: int,
+    desired: int,
+    costs: Costs,
+    usd_per_node_h: float,
+    work_node_h: float | None = None,
+) -> tuple[Result, list[Leg]]:
+    """The same, and where it is at each time."""
     worth_s = usd_per_node_h / HOUR_S
     ways: dict[int, _Way] = {NOWHERE: _Way(0.0)}
     end_s = 0.0
+    passed: list[tuple[_Interval, dict[int, _Way]]] = []
     for interval in _intervals(recording, desired):
         ways = _next(ways, interval, least, costs, worth_s)
+        passed.append((interval, ways))
         end_s = interval.end_s
         if work_node_h is not None and max(way.useful_s for way in ways.values()) >= work_node_h * HOUR_S:
             break
-    found = max(ways.values(), key=lambda way: way.score)
+    zone = max(ways, key=lambda zone: ways[zone].score)
+    return _result(ways[zone], recording, least, desired, costs, end_s, work_node_h), _legs(passed, zone)
+
+
+def _legs(passed: list[tuple[_Interval, dict[int, _Way]]], zone: int) -> list[Leg]:
+    """From the end back to the beginning."""
+    found: list[Leg] = []
+    for number in range(len(passed) - 1, -1, -1):
+        interval, ways = passed[number]
+        way = ways[zone]
+        before_s = passed[number - 1][1][way.came_from].useful_s if number else 0.0
+        nodes = 0 if zone == NOWHERE else interval.nodes[zone]
+        found.append(Leg(interval.start_s, interval.end_s, zone, nodes, way.useful_s - before_s))
+        zone = way.came_from
+    return found[::-1]
+
+
+def _result(
+    found: _Way,
+    recording: Recording,
+    least: int,
+    desired: int,
+    costs: Costs,
+    end_s: float,
+    work_node_h: float | None,
+) -> Result:
     priced = recording.prices is not None or costs.spot_usd_per_hour is not None
     on_demand = costs.on_demand_usd_per_hour
     useful_h = found.useful_s / HOUR_S
@@ -115,7 +166,7 @@ def _step(way: _Way, came_from: int, zone: int, now: _Interval, least: int, cost
     if zone == NOWHERE:
         return _Way(
             way.score, way.useful_s, way.paid_s, way.usd, way.paused_s, way.waited_s + length_s,
-            way.pauses, way.moves, way.requests, way.last_zone,
+            way.pauses, way.moves, way.requests, way.last_zone, came_from,
         )  # fmt: skip
     nodes = now.nodes[zone]
     had = now.before[zone] if came_from == zone else 0
@@ -146,4 +197,5 @@ def _step(way: _Way, came_from: int, zone: int, now: _Interval, least: int, cost
         moves=way.moves + (way.last_zone not in {NOWHERE, zone}),
         requests=way.requests + new,
         last_zone=zone,
+        came_from=came_from,
     )

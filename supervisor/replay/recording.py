@@ -57,7 +57,7 @@ class Recording:
         if not 0 <= start_s < end_s:
             raise UsageError(f"{self.name} has {self.end_s / 3600:.1f} h: nothing is left from {start_s / 3600:g} h on")
         prices = _cut(self.prices, start_s, end_s) if self.prices else None
-        return _made(self.name, self.zones, _cut(self.capacity, start_s, end_s), prices, end_s - start_s)
+        return made(self.name, self.zones, _cut(self.capacity, start_s, end_s), prices, end_s - start_s)
 
 
 def read(path: Path, prices: Path | None = None) -> Recording:
@@ -75,7 +75,7 @@ def read(path: Path, prices: Path | None = None) -> Recording:
     first = capacity.seconds[0]
     end_s = capacity.seconds[-1] - first + _last_interval_s(capacity)
     found = _prices(prices, zones) if prices else None
-    return _made(path.stem, zones, _earlier(capacity, first), _earlier(found, first) if found else None, end_s)
+    return made(path.stem, zones, _earlier(capacity, first), _earlier(found, first) if found else None, end_s)
 
 
 def _earlier(series: Series, by_s: float) -> Series:
@@ -180,7 +180,8 @@ def _cut(series: Series, start_s: float, end_s: float) -> Series:
     return Series(seconds, (series.at(start_s), *(series.rows[i] for i in inside)))
 
 
-def _made(name: str, zones: Sequence[str], capacity: Series, prices: Series | None, end_s: float) -> Recording:
+def made(name: str, zones: Sequence[str], capacity: Series, prices: Series | None, end_s: float) -> Recording:
+    """A recording with the times of its drops."""
     drops = tuple(tuple(_drops(capacity, zone)) for zone in range(len(zones)))
     return Recording(name, tuple(zones), capacity, prices, end_s, drops)
 

@@ -28,6 +28,8 @@ CALL_S = 1.0
 STEADY_S = 300.0
 MISSING_S = 10.0
 CHECK_S = 60.0
+# Records of nodes that are gone are for people, who have none to look at here: each decision would read all of them.
+GONE_KEPT = 16
 POLICY = "spotsup"
 LOCAL = SimCloud.name
 
@@ -122,6 +124,20 @@ class Replay:
             found.append((span.start - began, span.end - began, self.zones[number], span.nodes))
         return found
 
+    def machines(self) -> list[Rental]:
+        """All that were paid for."""
+        return [self._rental(bought) for bought in self.world.recorded.bought]
+
+    def repeated(self) -> list[tuple[float, float, float]]:
+        """The times of steps that had to be repeated: from, to, and nodes."""
+        training, began = self._training, self.world.started_at
+        if training is None:
+            return []
+        return [
+            (loss.at - began - loss.steps * training.step_s, loss.at - began, len(loss.round.nodes()))
+            for loss in training.losses
+        ]
+
     # -- afterwards ----------------------------------------------------------------------------------------
 
     def _useful(self, training: Training) -> float:
@@ -136,7 +152,7 @@ class Replay:
         trained_s = (
             sum(span.end - span.start for span in training.spans_until(self.world.clock.now())) if training else 0.0
         )
-        rentals = [self._rental(bought) for bought in self.world.recorded.bought]
+        rentals = self.machines()
         paid = sum(each.end_s - each.start_s for each in rentals) / HOUR_S
         on_demand = sum(each.end_s - each.start_s for each in rentals if not each.spot) / HOUR_S
         price = self.costs.on_demand_usd_per_hour
@@ -164,8 +180,9 @@ class Replay:
 
     def _rental(self, bought: Bought) -> Rental:
         began, now = self.world.started_at, self.world.clock.now()
-        spot = bought.offer.market == "spot"
-        return Rental(bought.offer.zone, spot, bought.since - began, bought.until(now) - began)
+        spot, taken_at = bought.offer.market == "spot", bought.machine.instance.preempt_at
+        taken_s = None if taken_at is None else taken_at - began
+        return Rental(bought.offer.zone, spot, bought.since - began, bought.until(now) - began, taken_s)
 
 
 class _World(World):
@@ -173,7 +190,7 @@ class _World(World):
 
     def __init__(self, recording: Recording, costs: Costs, cloud: str, desired: int, seed: int) -> None:
         self._costs = costs
-        rules = Rules(notice_s={cloud: costs.notice_s})
+        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=GONE_KEPT)
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)

@@ -1,0 +1,75 @@
+"""One case of `make bench-market`, in a process of its own: prints what came of it as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from benchmarks.market.cases import VARIANTS, Case
+from supervisor.errors import UsageError
+from supervisor.replay import compare, oracle
+from supervisor.replay.costs import Costs
+from supervisor.replay.ledger import Result
+from supervisor.replay.losses import losses
+from supervisor.replay.recording import Recording, read
+from supervisor.spec import JobSpec, parse_spec
+
+
+def recording_of(case: Case, traces: Path, seed: int) -> Recording:
+    """Raises UsageError where there is none."""
+    found = read(traces / case.file, traces / case.prices if case.prices else None)
+    if case.hours is not None:
+        found = found.cut(0.0, case.hours * 3600)
+    return VARIANTS[case.variant](found, seed) if case.variant else found
+
+
+def job_of(case: Case) -> JobSpec:
+    """Without checkpoints' storage: nothing is stored here."""
+    nodes = {"min": case.low, "desired": case.desired, "max": case.desired}
+    return parse_spec({"name": "job", "nodes": nodes, "run": "train.py", "checkpoints": "none"})
+
+
+def play(case: Case, recording: Recording, seed: int) -> dict[str, Any]:
+    """The daemon, the oracle, and the baselines of one case; and where the daemon lost what the oracle had."""
+    costs, spec = Costs(), job_of(case)
+    replay = compare.replayed(recording, spec, costs, seed, None)
+    began = time.process_time()
+    found = replay.run()
+    cpu_s = time.process_time() - began
+    best, course = oracle.course(recording, case.low, case.desired, costs, compare.WORTH_USD)
+    results = [found, best, *(_others(recording, spec, costs, seed) if case.baselines else ())]
+    return {
+        "results": [asdict(result) | {"usd_per_useful_node_h": result.usd_per_useful_node_h} for result in results],
+        "cpu_s": cpu_s,
+        "losses": losses(replay, course),
+    }
+
+
+def _others(recording: Recording, spec: JobSpec, costs: Costs, seed: int) -> Iterator[Result]:
+    return (each for each in compare.others(recording, spec, costs, seed, None) if each.policy != oracle.POLICY)
+
+
+def main() -> int:
+    """Exit status 1 and a sentence where the case cannot be played."""
+    asked = json.loads(sys.argv[1])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    case = Case(**asked["case"])
+    try:
+        recording = recording_of(case, Path(asked["traces"]), asked["seed"])
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps(play(case, recording, asked["seed"])) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
