@@ -57,6 +57,8 @@ _MESSAGES: dict[str, type[Any]] = {
 }
 # Those that each node has of its own, below `<kind>/<node>`.
 _OF_NODES = frozenset({"member", "agent", "notice", "health", "ended"})
+# What daemons tell all nodes of a job.
+_TOLD = frozenset({"ctl/hint", "ctl/ca"})
 # Those without a lease: they stay when a node has gone, and may come late, until the daemon deletes them.
 _OUTLIVE_NODES = frozenset({"notice", "health", "ended", "ctl/tombstone"})
 
@@ -238,12 +240,15 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
     by_node: dict[str, dict[str, Any]] = {}
     tombstones: set[str] = set()
     leftovers: list[str] = []
+    told: list[str] = []
     for key in sorted(parts.keys):
         kv = parts.keys[key]
         section, _, rest = key.removeprefix(world).partition("/")
         kind, node = _kind_of(rest.partition("/")[2])
         if section == "run" and node and kind in _OUTLIVE_NODES and _is_gone(nodes.get(node)):
             leftovers.append(key)
+        if section == "run" and kind in _TOLD and not node:
+            told.append(key)
         if section == "run" and kind == "ctl/tombstone":
             tombstones.add(node)
             continue
@@ -281,6 +286,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         healths=by_node.get("health", {}),
         exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
+        told=tuple(told),
         leftover_messages=tuple(leftovers),
     )
 

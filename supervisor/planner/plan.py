@@ -154,8 +154,9 @@ def _plan_job(draft: Draft) -> None:
     drive_worker_alerts(draft)
     note_checkpoint_times(draft)
     delete_old(draft)
-    if is_settled(draft) and draft.view.hint is not None:
-        draft.delete_key(draft.keys.hint(draft.job.name))  # the result stays, for `status`
+    if is_settled(draft):
+        for key in draft.view.told:  # the result stays, for `status`
+            draft.delete_key(key)
 
 
 def absorb(

@@ -195,6 +195,7 @@ class JobView:
     healths: Mapping[str, Health] = field(default_factory=dict)  # of nodes' GPUs, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
+    told: tuple[str, ...] = ()  # keys of what daemons tell all of its nodes, readable or not: its hint, etcd's CA
     leftover_messages: tuple[str, ...] = ()  # keys of messages, readable or not, of nodes that are gone or unknown
     past: bool = False  # an earlier job, whose name was used again
 

@@ -327,11 +327,13 @@ def test_no_hint_is_published_once_the_job_has_a_result_or_has_ended() -> None:
         assert after.hint is None
 
 
-def test_the_hint_of_a_settled_job_is_deleted() -> None:
-    over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED))
-    assert list(over.commit.delete_keys) == [KEYS.hint("job")]
-    assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), hint=None).plan.commits == ()
-    still = scene(node(1, N.TERMINATING, retry_at=NOW + 9), node(2, N.GONE), record=job(1, J.SUCCEEDED))
+def test_what_the_nodes_of_a_settled_job_were_told_is_deleted() -> None:
+    told = (KEYS.hint("job"), KEYS.ca("job"))
+    over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), told=told)
+    assert tuple(over.commit.delete_keys) == told
+    assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED)).plan.commits == ()
+    ending = node(1, N.TERMINATING, retry_at=NOW + 9)
+    still = scene(ending, node(2, N.GONE), record=job(1, J.SUCCEEDED), told=told)
     assert still.plan.commits == ()
     assert scene(record=job(1, J.WAITING), volatile={"offers": {}}).plan.commits == ()
 

@@ -225,6 +225,12 @@ def test_messages_of_nodes_that_are_gone_or_unknown_are_left_over_readable_or_no
     assert set(left) == {key("job-000", ids[which]) for key in by_node for which in ("gone", "unknown")}
 
 
+def test_what_all_nodes_of_a_job_are_told_is_known_readable_or_not() -> None:
+    told = (KEYS.ca("job-000"), KEYS.hint("job-000"))
+    keys = {key: KeyValue(key, value, 1, 1) for key, value in {**WHOLE, **dict.fromkeys(told, b"no JSON")}.items()}
+    assert read_by_a_new_reader(view_of(keys, 1)).jobs["job-000"].told == told
+
+
 def test_whatever_raises_while_one_jobs_keys_are_read_refuses_only_that_job() -> None:
     class Broken(KeyValue):
         @property
