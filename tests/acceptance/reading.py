@@ -6,12 +6,13 @@ import itertools
 import re
 from datetime import datetime
 
-_STEP = re.compile(r"\| step (\d+) round (\d+) world (\d+) ")
+_STEP = re.compile(r"\| step (\d+) restart (\d+) world (\d+) ")
 
 
 def steps_in(printed: str) -> list[tuple[int, int, int]]:
     """(step, round, world size) of each step in the example's output, as `spotsupctl logs` shows it; in order."""
-    found = {(int(number), int(step), int(world)) for step, number, world in _STEP.findall(printed)}
+    # Restarts are counted from 0, and rounds from 1.
+    found = {(int(restart) + 1, int(step), int(world)) for step, restart, world in _STEP.findall(printed)}
     return [(step, number, world) for number, step, world in sorted(found)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import signal
 import sys
 import time
@@ -45,8 +46,8 @@ name: {name}
 nodes: {{min: 2, desired: 3, max: 4}}
 code: {code}
 run: >-
-  char_transformer.py --steps {steps} --step-time {step_time} --checkpoint-every {every}
-  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit} --checkpoints {checkpoints}
+  audited_example.py --audit {audit} --steps {steps} --step-time {step_time} --checkpoint-every {every}
+  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --checkpoints {checkpoints}
 {cloud}"""
 
 
@@ -95,11 +96,15 @@ class Demo:
 
     def submit(self) -> None:
         """1. Through spotsupctl, as a user does."""
+        code = self.stack.folder / "code"
+        code.mkdir()
+        for part in ("trainer/examples/char_transformer.py", "tests/support/audited_example.py"):
+            shutil.copy(ROOT / part, code)
         file = self.stack.folder / "job.yaml"
         file.write_text(
             JOB_FILE.format(
                 name=JOB,
-                code=json.dumps(str(ROOT / "trainer" / "examples")),
+                code=json.dumps(str(code)),
                 steps=self.options.steps,
                 step_time=self.options.step_time,
                 every=CHECKPOINT_EVERY,

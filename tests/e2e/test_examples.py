@@ -103,6 +103,10 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
 
 DIFFERENCES = {block.file: block.text for block in blocks(DOCUMENT, "diff")}
 PLAIN_RUNS = {
+    "char_transformer.py": (
+        *("--steps", str(STEPS), "--global-batch", "16", "--micro-batch", "4", "--log-every", "1"),
+        *("--text-mb", "0.05", "--dim", "32", "--layers", "1", "--seq", "32"),
+    ),
     "imagenet.py": (*SMOKE, *OFTEN, "--micro-batch", "4", "--fake-val", "20"),
     "language_model.py": (
         *("--model", "tiny", "--steps", str(STEPS), "--global-batch", "16", "--micro-batch", "4"),
@@ -128,6 +132,10 @@ def test_the_difference_in_the_document_makes_the_example_of_a_script_without_sp
     (tmp_path / "plain.py").write_text(plain)
     with Ranks(tmp_path / "plain.py", tmp_path, 2, *PLAIN_RUNS[name]) as ranks:
         assert list(steps(ranks.end())) == list(range(1, STEPS + 1))
+
+
+def test_the_document_has_the_difference_of_each_example_that_trains() -> None:
+    assert {each.name for each in EXAMPLES.glob("*.py") if "import Session" in each.read_text()} == set(PLAIN_RUNS)
 
 
 @pytest.mark.parametrize("name", PLAIN_RUNS)

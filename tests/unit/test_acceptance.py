@@ -62,14 +62,14 @@ def test_a_run_is_good_when_all_of_it_was_shown(tmp_path: Path) -> None:
 
 
 def test_steps_that_were_made_twice_are_counted() -> None:
-    printed = "n1 | step 7 round 1 world 2 loss 3.10\nn1 | step 8 round 1 world 2 loss 3.00\nn1 | [spotsup] round 2\n"
+    printed = "n1 | step 7 restart 0 world 2 loss 3.1\nn1 | step 8 restart 0 world 2 loss 3.0\nn1 | [spotsup] round 2\n"
     assert steps_in(printed) == [(7, 1, 2), (8, 1, 2)]
     # Step 9 ends round 1, and is not printed.
-    assert lost_steps(steps_in(f"{printed}n1 | step 10 round 2 world 2 loss 2.9")) == 0
-    assert lost_steps(steps_in(f"{printed}n1 | step 9 round 2 world 2 loss 2.9")) == 1
-    assert lost_steps(steps_in(f"{printed}n1 | step 4 round 2 world 2 loss 2.9")) == 6
+    assert lost_steps(steps_in(f"{printed}n1 | step 10 restart 1 world 2 loss 2.9")) == 0
+    assert lost_steps(steps_in(f"{printed}n1 | step 9 restart 1 world 2 loss 2.9")) == 1
+    assert lost_steps(steps_in(f"{printed}n1 | step 4 restart 1 world 2 loss 2.9")) == 6
     with pytest.raises(AssertionError, match="step 10 of round 2 was not made"):
-        lost_steps(steps_in(f"{printed}n1 | step 11 round 2 world 2 loss 2.9"))
+        lost_steps(steps_in(f"{printed}n1 | step 11 restart 1 world 2 loss 2.9"))
 
 
 def test_the_phases_of_a_start_are_read_from_the_daemons_log() -> None:

@@ -12,14 +12,13 @@ What makes it survive them are the lines marked with (1) to (5).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -83,34 +82,6 @@ class CharTransformer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return self.scores(self.norm(self.blocks(hidden, mask=ahead, is_causal=True)))
 
 
-class Audit:
-    """One JSON line per completed step and rank: proof of which samples the weights have seen, and when."""
-
-    def __init__(self, folder: Path | None, session: Session) -> None:
-        self._session = session
-        self._file: IO[str] | None = None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / f"round{session.round:04d}_rank{session.rank:04d}.jsonl").open("a")
-
-    def completed(self) -> None:
-        """Call it between the optimizer's step and the session's: the session may park and not come back."""
-        if self._file is None:
-            return
-        line = {
-            "t": time.time(),
-            "round": self._session.round,
-            "rank": self._session.rank,
-            "world": self._session.world,
-            "step": self._session.steps_done + 1,
-            "epoch": self._session.epoch,
-            "indices": self._session.indices,
-            "loss": float(self._session.loss),
-        }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
-
-
 def loss_of(model: nn.Module, windows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Mean cross entropy, in nats per character."""
     windows = windows.to(device)
@@ -120,44 +91,35 @@ def loss_of(model: nn.Module, windows: torch.Tensor, device: torch.device) -> to
 
 def train(options: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(options.seed)
-    text = standard_library_text(int(options.text_mb * 1e6))
-    windows = Windows(text, options.seq)
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    whole, piece = options.global_batch, options.micro_batch
+    windows = Windows(standard_library_text(int(options.text_mb * 1e6)), options.seq)
     model: nn.Module = CharTransformer(windows.vocabulary, options.seq, options.dim, options.layers).to(device)
     if dist.is_initialized():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    done = {"steps": 0}
+    state = {"model": model, "optimizer": optimizer, "done": done}
 
-    session = Session(  # (1) resumes from the newest checkpoint
-        {"model": model, "optimizer": optimizer},
-        checkpoints=options.checkpoints,
-        every_steps=options.checkpoint_every,
-    )
-    audit = Audit(options.audit, session)
-    batches = session.loader(  # (2) this rank's share of what is left
-        windows,
-        global_batch=options.global_batch,
-        epochs=options.epochs,
-        seed=options.seed,
-        micro_batch=options.micro_batch,
-    )
+    session = Session(state, checkpoints=options.checkpoints, every_steps=options.checkpoint_every)  # (1) resumes
+    loader = session.loader(windows, global_batch=whole, micro_batch=piece, epochs=options.epochs)  # (2) what is left
     started = time.monotonic()
-    for batch in batches:
-        session.backward(loss_of(model, batch, device))  # (3) of the mean over the global batch
+    for batch in loader:
+        if done["steps"] >= options.steps:
+            break
+        loss = loss_of(model, batch, device)
+        session.backward(loss)  # (3) of the mean over the global batch
         if session.accumulating:
             continue
         optimizer.step()
         optimizer.zero_grad()
+        done["steps"] += 1
         # not part of training: makes a demonstration slow enough to watch, on any machine
         time.sleep(max(0.0, options.step_time - (time.monotonic() - started)))
-        audit.completed()
         session.step()  # (4) one call per step
-        if session.rank == 0 and (session.steps_done % options.log_every == 0 or session.steps_done == options.steps):
-            print(
-                f"step {session.steps_done} round {session.round} world {session.world} loss {session.loss:.2f}",
-                flush=True,
-            )
-        if session.steps_done >= options.steps:
-            break
+        if rank == 0 and (done["steps"] % options.log_every == 0 or done["steps"] == options.steps):
+            print(f"step {done['steps']} restart {restart} world {world} loss {loss.item():.2f}", flush=True)
         started = time.monotonic()
     session.finish()  # (5) the last checkpoint
 
@@ -194,7 +156,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--text-mb", type=float, default=2.0, help="use the first so many MB of the text")
     add("--checkpoints", help="a folder, or s3://…, gs://…, abfs://…; default: the job's, else none")
     add("--checkpoint-every", type=int, default=50, metavar="STEPS")
-    add("--audit", type=Path, metavar="DIR", help="write which samples each completed step was trained on")
     add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")
     add("--log-every", type=int, default=20, metavar="STEPS")
     return parser.parse_args(arguments)
