@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
+from supervisor.market.hazard import Exposure, HazardRules, per_hour
 
 MAX_REFUSALS = 1000
 # A machine ended before it was of use: its pool is not asked for so long, twice that after each further one, at most …;
@@ -18,6 +19,7 @@ LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
 MAX_LATE_POOLS = 1000
+MAX_EXPOSURES = 1000
 # For so long after a refusal is not believed any more, its pool is asked for one machine, and for more once it grants.
 WARY_S = 3600.0
 
@@ -26,6 +28,7 @@ Pool: TypeAlias = tuple[str, str, str, Market]
 # What offers have in common that one refusal covers, after its number in `_reaches`.
 JobsPool: TypeAlias = tuple[str, str, str, str, Market]  # of this job
 Key = TypeVar("Key")
+Known = TypeVar("Known")
 Reach: TypeAlias = tuple[int | str, ...]
 _SCOPES = tuple(Scope)
 _WARY_REACHES = (0, 1)  # numbers of the reaches that make wary: one type in a zone, and a zone
@@ -72,6 +75,8 @@ class CapacityMemory:
     late: Mapping[Pool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
     # The same of a job and the pools that had too few machines for it to train.
     too_few: Mapping[JobsPool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
+    # Spot pool -> what was counted of its preemptions; oldest first, at most MAX_EXPOSURES
+    exposures: Mapping[Pool, Exposure] = field(default_factory=lambda: MappingProxyType({}))
 
     def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
         """The refusal that speaks against requesting an offer now for this job, for a spare or a node that trains."""
@@ -145,6 +150,24 @@ class CapacityMemory:
         kept = tuple(r for r in self.refusals if r.until > now or _subject(r) not in subjects)
         return replace(self, refusals=kept)
 
+    def with_an_end(
+        self, offer: Offer, hours: float, now: float, rules: HazardRules, *, preempted: bool
+    ) -> CapacityMemory:
+        """After a spot machine has ended, or will be taken, which ran for so long."""
+        if offer.market is not Market.SPOT:
+            return self
+        pool = pool_of(offer)
+        before = self.exposures.get(pool, Exposure(now))
+        after = before.plus(max(0.0, hours), int(preempted), now, rules)
+        newest = [*_without(self.exposures, pool).items(), (pool, after)]
+        return replace(self, exposures=MappingProxyType(dict(newest[-MAX_EXPOSURES:])))
+
+    def preemptions_per_hour(self, offer: Offer, now: float, rules: HazardRules) -> float:
+        """How many preemptions per node-hour to expect of the offer."""
+        if offer.market is not Market.SPOT:
+            return 0.0
+        return per_hour(self.exposures.get(pool_of(offer)), now, rules)
+
     def unhealthy_streak(self, offer: Offer) -> int:
         """How many machines in a row of the offer's cloud and type were unhealthy."""
         return self.unhealthy_streaks.get(_kind(offer), 0)
@@ -194,8 +217,8 @@ def _with_one_more(
     return MappingProxyType(dict(newest[-MAX_LATE_POOLS:]))
 
 
-def _without(late: Mapping[Key, LateRefusal], key: Key) -> Mapping[Key, LateRefusal]:
-    return MappingProxyType({pool: each for pool, each in late.items() if pool != key})
+def _without(known: Mapping[Key, Known], key: Key) -> Mapping[Key, Known]:
+    return MappingProxyType({pool: each for pool, each in known.items() if pool != key})
 
 
 def pool_of(offer: Offer) -> Pool:

@@ -18,6 +18,7 @@ from supervisor.market.capacity import (
     Pool,
     is_remembered,
 )
+from supervisor.market.hazard import HOUR_S, Exposure
 
 # Between two writes: what was learned since the last one is lost with the daemon, and asked again.
 EVERY_S = 30.0
@@ -26,6 +27,8 @@ MAX_JOURNALED = 200
 _MESSAGE_CHARACTERS = 200
 # The longest that a cloud's answer is believed. The clock of the daemon that wrote it may have been wrong.
 MAX_BELIEVED_S = 3600.0
+# What was counted of a pool's preemptions is journaled for so long after the last one: then it has halved many times.
+MAX_EXPOSURE_S = 48 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class CapacityRecord:
     unhealthy: tuple[tuple[tuple[str, str], int], ...] = ()
     # Pools that had too few machines for a job to train.
     too_few: tuple[tuple[JobsPool, LateRefusal], ...] = ()
+    # How often pools took their machines.
+    exposures: tuple[tuple[Pool, Exposure], ...] = ()
 
 
 def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float) -> CapacityRecord | None:
@@ -55,12 +60,14 @@ def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
     refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals]
     wary = [r for r in refusals if r.until <= now and is_remembered(r, now)]
     believed = [r for r in refusals if r.until > now]
+    exposures = [(pool, each) for pool, each in memory.exposures.items() if now < each.at + MAX_EXPOSURE_S]
     return CapacityRecord(
         now,
         tuple([*wary, *believed][-MAX_JOURNALED:]),
         _recent(memory.late, now),
         tuple(list(memory.unhealthy_streaks.items())[-MAX_JOURNALED:]),
         _recent(memory.too_few, now),
+        tuple(exposures[-MAX_JOURNALED:]),
     )
 
 
@@ -89,6 +96,7 @@ def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
         MappingProxyType(dict(record.unhealthy)),
         _bounded(record.late, now),
         _bounded(record.too_few, now),
+        MappingProxyType({pool: replace(each, at=min(each.at, now)) for pool, each in record.exposures}),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from provisioners.base import Offer
+from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory
+from supervisor.market.hazard import HOUR_S, HazardRules
 from supervisor.market.prices import named
 
 PRICE_REMEDY = "add one to [prices] in spotsupd.toml"
@@ -52,6 +54,24 @@ class Constraints:
 def place_of(offer: Offer, spread: str) -> str:
     """Its zone, or its region for a job whose nodes share no more than that."""
     return offer.zone if spread == "zone" else offer.region
+
+
+def ranked(
+    offers: tuple[Offer, ...], memory: CapacityMemory, rules: HazardRules, lost_s: float, now: float
+) -> tuple[Offer, ...]:
+    """Spot first, then by expected dollars per useful node-hour. `lost_s`: what a preemption costs a node."""
+    return tuple(
+        sorted(
+            offers, key=lambda each: (each.market is not Market.SPOT, expected_usd(each, memory, rules, lost_s, now))
+        )
+    )
+
+
+def expected_usd(offer: Offer, memory: CapacityMemory, rules: HazardRules, lost_s: float, now: float) -> float:
+    """Dollars per useful node-hour of an offer; without end where no price is known."""
+    if offer.usd_per_hour is None:
+        return math.inf
+    return offer.usd_per_hour * (1 + lost_s / HOUR_S * memory.preemptions_per_hour(offer, now, rules))
 
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from provisioners.base import Offer
 from supervisor.market.capacity import pool_of
-from supervisor.market.offers import Constraints, OffersView, is_allowed
+from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
@@ -170,7 +170,12 @@ def _offers(draft: Draft) -> tuple[Offer, ...]:
     stale = not known.known or age_s > draft.rules.offers_s
     if stale and age_s > draft.rules.refused_retry_s:
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
-    return known.offers
+    return ranked(known.offers, draft.capacity, draft.rules.hazard, preemption_s(draft), draft.now)
+
+
+def preemption_s(draft: Draft) -> float:
+    """What a preemption costs a node of this job."""
+    return draft.rules.preemption_s + draft.job.checkpoint_s
 
 
 def constraints(draft: Draft) -> Constraints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spotsup_trainer.timing import MAX_PREPARE_S
 
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
+from supervisor.market.hazard import HOUR_S
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
 from supervisor.planner.outcomes import (
@@ -59,6 +60,8 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
     if instance.state in ENDED_BY_ITSELF:
         if instance.end_cause is not EndCause.USER:
             _maybe_refused_late(draft, node, instance.refused)
+        if instance.end_cause is EndCause.PREEMPTED and node.notice is None:
+            _count_end(draft, node, preempted=True)
         return lose(draft, node, _cause(instance))
     if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
         return draft.move(
@@ -119,6 +122,15 @@ def _called(draft: Draft, node: NodeRecord) -> str:
     return f"the spare {node.id}" if node.id in draft.view.spares else node.id
 
 
+def _count_end(draft: Draft, node: NodeRecord, *, preempted: bool) -> None:
+    """What it says of its pool that this machine was taken now, or was not until it was given back."""
+    if not node.launched_at:
+        return
+    until = draft.now if preempted else node.state_since
+    hours = (until - node.launched_at) / HOUR_S
+    draft.capacity = draft.capacity.with_an_end(node.offer, hours, draft.now, draft.rules.hazard, preempted=preempted)
+
+
 def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     """GONE only by a listing that was requested after the terminate call."""
     cloud = draft.cloud
@@ -133,6 +145,8 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     )
     if listed_gone or unlisted or not node.instance_id:
         given_up = node.history[-1].before in _GIVEN_UP if node.history else False
+        if not given_up and node.notice is None:
+            _count_end(draft, node, preempted=False)
         draft.move(node, N.GONE, "its cloud confirmed the end" if given_up else "released", ended_at=draft.now)
 
 
@@ -151,6 +165,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     else:
         return node
     _maybe_refused_late(draft, node)
+    _count_end(draft, node, preempted=True)
     left_s = notice.deadline - draft.now
     draft.add_event(
         EventKind.NOTICE,

@@ -12,6 +12,7 @@ from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notic
 
 from provisioners.base import Instance, Leftover
 from supervisor.market.capacity import CapacityMemory
+from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.model import JobRecord, NodeRecord, NodeState
@@ -50,6 +51,9 @@ class Rules:
     # Places.
     gang_timeout_s: float = 120.0  # machines that are too few to train are kept, while another place can be asked
     gang_hold_s: float = 900.0  # the same, while no other place can
+    hazard: HazardRules = field(default_factory=HazardRules)
+    # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
+    preemption_s: float = 180.0
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline

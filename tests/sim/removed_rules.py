@@ -531,4 +531,18 @@ MUTANTS = (
         "",
         "sim/test_journaled_capacity.py::test_a_standby_does_not_ask_the_zone_that_had_too_few_again",
     ),
+    Mutant(
+        "preemptions leave a mark",
+        "supervisor.planner.sync",
+        "        if instance.end_cause is EndCause.PREEMPTED and node.notice is None:\n",
+        "        if False:\n",
+        "sim/test_places.py::test_a_zone_that_takes_node_after_node_is_asked_after_one_that_costs_a_tenth_more",
+    ),
+    Mutant(
+        "preemptions leave a mark that another daemon sees",
+        "supervisor.market.journaled",
+        "        MappingProxyType({pool: replace(each, at=min(each.at, now)) for pool, each in record.exposures}),\n",
+        "",
+        "sim/test_places.py::test_another_daemon_knows_how_often_a_zone_took_nodes",
+    ),
 )

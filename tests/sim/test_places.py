@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioners.base import EndCause
+from supervisor.market.hazard import HazardRules
+from supervisor.market.journaled import EVERY_S
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
-from tests.sim.harness import alive, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
 
@@ -113,3 +117,38 @@ def test_a_zone_that_refused_is_asked_for_one_machine_before_it_is_asked_for_all
     assert 10 <= more <= 24, "each of two zones every ten seconds, for one"
     world.cloud.capacity["zone-b"] = 16
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
+
+
+def preempt_and_settle(world: World) -> str:
+    """Take the only node, and name the zone of the next one."""
+    world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
+    world.run(1.0)
+    assert world.run_until(settled, 60.0)
+    (zone,) = zones(world)
+    return zone
+
+
+def test_a_zone_that_takes_node_after_node_is_asked_after_one_that_costs_a_tenth_more() -> None:
+    world = training_world(low=1, desired=1, high=1)
+    found = [preempt_and_settle(world) for _ in range(6)]
+    assert found[0] == "zone-a", "one says little"
+    assert "zone-b" in found[1:3]
+    assert found[-1] != found[-2], "what has taken as many is no better"
+
+
+def test_a_zone_that_took_nodes_is_believed_again_by_and_by() -> None:
+    world = empty_world(replace(RULES, hazard=HazardRules(half_life_s=60.0)))
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(settled, 60.0)
+    assert any(preempt_and_settle(world) == "zone-b" for _ in range(4))
+    world.run(600.0)
+    assert preempt_and_settle(world) == "zone-a"
+
+
+def test_another_daemon_knows_how_often_a_zone_took_nodes() -> None:
+    world = training_world(low=1, desired=1, high=1)
+    preempt_and_settle(world)
+    world.run(EVERY_S + 2.0)
+    world.crash_daemon()
+    world.run(30.0)
+    assert "zone-b" in {preempt_and_settle(world), preempt_and_settle(world)}

@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
-from supervisor.market.capacity import MAX_LATE_POOLS, MAX_REFUSALS, WARY_S, CapacityMemory, CapacityRefusal
-from supervisor.market.offers import Constraints, obstacle
+from supervisor.market.capacity import (
+    MAX_EXPOSURES,
+    MAX_LATE_POOLS,
+    MAX_REFUSALS,
+    WARY_S,
+    CapacityMemory,
+    CapacityRefusal,
+)
+from supervisor.market.hazard import HOUR_S, Exposure, HazardRules, per_hour
+from supervisor.market.offers import Constraints, obstacle, ranked
 from supervisor.market.prices import named, priced
 
 NOW = 100_000.0
@@ -253,3 +261,47 @@ def test_of_many_kinds_of_offers_few_are_named() -> None:
     assert named(many[:4]) == "t1 in region-1 (spot), t2 in region-1 (spot), t3 in region-1 (spot)"
     assert named(many[:3]) == "t1 in region-1 (spot), t2 in region-1 (spot)"
     assert named(many).endswith("t3 in region-1 (spot) and 2 more")
+
+
+# -- preemptions -------------------------------------------------------------------------------------------
+
+HAZARD = HazardRules(prior_per_hour=0.1, prior_hours=1.0, half_life_s=HOUR_S)
+
+
+def test_what_was_counted_of_a_pool_is_weighed_against_the_prior_and_halves_in_its_time() -> None:
+    assert per_hour(None, NOW, HAZARD) == 0.1
+    seen = Exposure(NOW).plus(3.0, 1, NOW, HAZARD)
+    assert per_hour(seen, NOW, HAZARD) == pytest.approx(1.1 / 4)
+    assert per_hour(seen, NOW + HOUR_S, HAZARD) == pytest.approx(0.6 / 2.5)
+    assert per_hour(seen, NOW - HOUR_S, HAZARD) == pytest.approx(1.1 / 4), "a clock that was set back ages nothing"
+    assert seen.plus(1.0, 0, NOW + HOUR_S, HAZARD) == Exposure(NOW + HOUR_S, 2.5, 0.5)
+    assert per_hour(Exposure(NOW).plus(99.0, 0, NOW, HAZARD), NOW, HAZARD) < 0.01, "machines that lived long count too"
+
+
+def test_only_spot_machines_are_counted_and_few_pools() -> None:
+    dear = replace(OFFER, market=Market.ON_DEMAND)
+    memory = CapacityMemory()
+    assert memory.with_an_end(dear, 1.0, NOW, HAZARD, preempted=True) is memory
+    assert (memory.preemptions_per_hour(OFFER, NOW, HAZARD), memory.preemptions_per_hour(dear, NOW, HAZARD)) == (0.1, 0)
+    for number in range(MAX_EXPOSURES + 1):
+        memory = memory.with_an_end(replace(OFFER, zone=f"zone-{number}"), -1.0, NOW, HAZARD, preempted=True)
+    assert len(memory.exposures) == MAX_EXPOSURES
+    assert next(iter(memory.exposures.values())) == Exposure(NOW, 0.0, 1.0), "the clock was set back: no time"
+
+
+def test_offers_are_ranked_by_market_and_what_a_useful_hour_is_to_cost() -> None:
+    dearer, unpriced = replace(ELSEWHERE, usd_per_hour=0.55), replace(OFFER, zone="zone-c", usd_per_hour=None)
+    on_demand = replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=0.1)
+    offers = (on_demand, unpriced, dearer, OFFER)
+
+    def order(memory: CapacityMemory, lost_s: float = 180.0) -> list[Offer]:
+        return list(ranked(offers, memory, HAZARD, lost_s, NOW))
+
+    assert order(CapacityMemory()) == [OFFER, dearer, unpriced, on_demand]
+    once = CapacityMemory().with_an_end(OFFER, 0.1, NOW, HAZARD, preempted=True)
+    assert order(once)[0] == OFFER, "one preemption is not worth a tenth of the price"
+    often = once.with_an_end(OFFER, 0.1, NOW, HAZARD, preempted=True).with_an_end(
+        OFFER, 0.1, NOW, HAZARD, preempted=True
+    )
+    assert order(often) == [dearer, OFFER, unpriced, on_demand]
+    assert order(often, lost_s=1.0)[0] == OFFER, "for a job that loses nothing"

@@ -10,9 +10,11 @@ import pytest
 
 from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
 from supervisor.market.capacity import LATE_DECAY_S, LATE_S, MAX_LATE_S, WARY_S, CapacityMemory
+from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import (
     EVERY_S,
     MAX_BELIEVED_S,
+    MAX_EXPOSURE_S,
     MAX_JOURNALED,
     CapacityRecord,
     due_record,
@@ -175,3 +177,17 @@ def test_a_late_refusal_of_one_pool_leaves_those_of_others() -> None:
     works = memory.with_a_machine_that_works(OFFER)
     assert isinstance(works.late, MappingProxyType)
     assert [pool[1] for pool in works.late] == ["zone-b"]
+
+
+def test_how_often_pools_took_machines_is_written_for_two_days_and_never_believed_to_be_of_the_future() -> None:
+    memory = CapacityMemory().with_an_end(OFFER, 2.0, NOW, HazardRules(), preempted=True)
+    record = written(memory)
+    assert memory_of(record, NOW).exposures == memory.exposures
+    assert due_record(memory, record, NOW + EVERY_S) is None
+    assert written(memory, NOW + MAX_EXPOSURE_S - 1).exposures
+    assert due_record(memory, None, NOW + MAX_EXPOSURE_S) is None
+    (found,) = memory_of(record, NOW - 1e6).exposures.values()
+    assert found.at == NOW - 1e6
+    for number in range(MAX_JOURNALED):
+        memory = memory.with_an_end(replace(OFFER, zone=f"zone-{number}"), 2.0, NOW, HazardRules(), preempted=False)
+    assert len(written(memory).exposures) == MAX_JOURNALED
