@@ -14,6 +14,7 @@ from supervisor.cli.common import exit_on_error, output_option, print_json
 
 if TYPE_CHECKING:
     from supervisor.replay.costs import Costs
+    from supervisor.replay.recording import Recording
 
 FILE = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(min=0.0, min_open=True)
@@ -49,17 +50,19 @@ def _costs(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("recording", type=FILE)
-@click.option("--job", "job_path", type=FILE, required=True, help="The job file.")
+@click.option("--job", "job_path", type=FILE, help="The job file.")
+@click.option("--jobs", "folder", type=FILE, help="Instead: a folder of job files, which share the recording.")
+@click.option("--every", "every_h", type=NOT_NEGATIVE, default=0.0, help="Hours between the submissions of --jobs.")
 @click.option("--prices", type=FILE, help="Spot prices of the recording's zones: a CSV `seconds,ZONE…`.")
 @click.option("--start", "start_h", type=NOT_NEGATIVE, default=0.0, show_default=True, help="Hours to leave out.")
 @click.option("--hours", type=POSITIVE, help="Hours of it to use.  [default: all]")
-@click.option("--work", "work_node_h", type=POSITIVE, help="Node-hours after which the job ends.  [default: never]")
+@click.option("--work", "work_node_h", type=POSITIVE, help="Node-hours after which a job ends.  [default: never]")
 @_costs
 @click.option("--seed", type=int, default=1, show_default=True, help="Which machines of a zone are taken.")
-@click.option("--baseline", is_flag=True, help="Also all nodes or none, restarting all, and who knew the future.")
+@click.option("--baseline", is_flag=True, help="Also what others would have done; with --jobs: one after another.")
 @click.option("--plot", type=FILE, help="Also draw nodes, offers and prices into this file, .png or .svg.")
 @output_option
-def simulate(recording: Path, job_path: Path, costs: Costs, output: str, **options: Any) -> None:
+def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None:
     """Play a job on a RECORDING of a spot market, by this daemon's own planner, and print what came of it.
 
     The recording is a CSV: `seconds,ZONE,ZONE…` with how many machines each zone would have granted, or
@@ -67,25 +70,54 @@ def simulate(recording: Path, job_path: Path, costs: Costs, output: str, **optio
     """
     import structlog
 
-    from supervisor.cli.check_job import read_job
-    from supervisor.replay import compare
     from supervisor.replay.recording import read
-    from supervisor.replay.tables import as_json, table
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    if (options["job_path"] is None) is (options["folder"] is None):
+        raise click.UsageError("give one of --job JOB.yaml and --jobs FOLDER")
     with exit_on_error("spotsupd"):
         market, start_h, hours = read(recording, options["prices"]), options["start_h"], options["hours"]
         market = market.cut(start_h * 3600, market.end_s if hours is None else (start_h + hours) * 3600)
-        spec, seed, work_node_h = read_job(job_path), options["seed"], options["work_node_h"]
-        replay = compare.replayed(market, spec, costs, seed, work_node_h)
-        results = [replay.run()]
-        if options["baseline"]:
-            results += compare.others(market, spec, costs, seed, work_node_h)
-        if options["plot"] is not None:
-            from supervisor.replay.plot import draw
-
-            draw(replay, options["plot"])
+        play = _play_one if options["folder"] is None else _play_many
+        values, text = play(market, costs, options)
     if output == "json":
-        print_json({"recording": market.name, "job": spec.name, "seed": seed, "results": as_json(results)})
+        print_json({"recording": market.name, **values})
     else:
-        click.echo(table(results))
+        click.echo(text)
+
+
+def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """As JSON, and as a table. Raises UsageError."""
+    from supervisor.cli.check_job import read_job
+    from supervisor.replay import compare
+    from supervisor.replay.tables import as_json, table
+
+    spec, seed, work_node_h = read_job(options["job_path"]), options["seed"], options["work_node_h"]
+    replay = compare.replayed(market, spec, costs, seed, work_node_h)
+    results = [replay.run()]
+    if options["baseline"]:
+        results += compare.others(market, spec, costs, seed, work_node_h)
+    if options["plot"] is not None:
+        from supervisor.replay.plot import draw
+
+        draw(replay, options["plot"])
+    return {"job": spec.name, "seed": seed, "results": as_json(results)}, table(results)
+
+
+def _play_many(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The same of several jobs. Raises UsageError."""
+    from supervisor.cli.check_job import read_job
+    from supervisor.errors import UsageError
+    from supervisor.replay import compare
+    from supervisor.replay.schedule import schedule_of
+    from supervisor.replay.tables import jobs_as_json, table_of_jobs
+
+    folder, seed = options["folder"], options["seed"]
+    if options["plot"] is not None:
+        raise UsageError("--plot draws one job: it goes with --job")
+    entries = schedule_of(folder, options["every_h"], options["work_node_h"])
+    if options["baseline"] and any(entry.work_node_h is None for entry in entries):
+        raise UsageError("--baseline plays the jobs one after another: give each its work, with --work or the schedule")
+    jobs = [(read_job(folder / entry.file), entry) for entry in entries]
+    parts, totals = compare.together(market, jobs, costs, seed, in_turn=options["baseline"])
+    return {"seed": seed, **jobs_as_json(parts, totals)}, table_of_jobs(parts, totals)

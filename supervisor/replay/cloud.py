@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from provisioners.base import (
@@ -45,7 +46,11 @@ class RecordedCloud(SimCloud):
         self.name = name
         self.recording = recording
         self.bought: list[Bought] = []
-        self.refusals = 0
+        # By job.
+        self.bought_for: dict[str, list[Bought]] = {}
+        self.refusals: Counter[str] = Counter()
+        # By zone: the spot machines that existed when it was looked at last.
+        self._alive: dict[str, list[Machine]] = {}
         self._costs = costs
         self._began = clock.now()
         # Times of drops, and of their announcements, with the zone's number and the drop's time; soonest last.
@@ -93,7 +98,7 @@ class RecordedCloud(SimCloud):
         zone = self.recording.zones.index(request.offer.zone)
         if len(self._held(zone)) < self.recording.capacity.at(self._second())[zone]:
             return None
-        self.refusals += 1
+        self.refusals[_job_of(request)] += 1
         message = f"{request.offer.zone} has no capacity"
         return NoCapacity(Scope.TYPE_IN_ZONE, self._costs.refused_s, message)
 
@@ -101,8 +106,11 @@ class RecordedCloud(SimCloud):
         machine = super()._create(request)
         now = self._clock.now()
         machine.runs_at = now + self._costs.boot_s
-        self.bought.append(Bought(machine, request.offer, now))
+        bought = Bought(machine, request.offer, now)
+        self.bought.append(bought)
+        self.bought_for.setdefault(_job_of(request), []).append(bought)
         if request.offer.market is Market.SPOT:
+            self._alive.setdefault(request.offer.zone, []).append(machine)
             zone, second = self.recording.zones.index(request.offer.zone), self._second()
             for drop in self.recording.drops[zone]:
                 if second < drop <= second + self._costs.notice_s:
@@ -128,8 +136,9 @@ class RecordedCloud(SimCloud):
     def _held(self, zone: int) -> list[Machine]:
         """The spot machines of a zone that exist now."""
         name = self.recording.zones[zone]
-        found = (b.machine for b in self.bought if b.offer.market is Market.SPOT and b.offer.zone == name)
-        return [machine for machine in found if machine.alive]
+        found = [machine for machine in self._alive.get(name, ()) if machine.alive]
+        self._alive[name] = found
+        return found
 
     def _take(self, zone: int, drop: float) -> None:
         """Announce to as many machines as will be too many at a drop that they end then."""
@@ -157,3 +166,7 @@ class Bought:
 def region_of(zone: str) -> str:
     """Where zones are named after their region: us-east-1a is in us-east-1."""
     return zone[:-1] if zone[-1:].isalpha() and zone[-2:-1].isdigit() else zone
+
+
+def _job_of(request: LaunchRequest) -> str:
+    return request.node.rsplit("-", 2)[0]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from supervisor.errors import UsageError
 from supervisor.replay import baselines, oracle
 from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import Result
+from supervisor.replay.ledger import HOUR_S, Part, Result, Total, total_of
 from supervisor.replay.recording import Recording
-from supervisor.replay.run import Replay
+from supervisor.replay.run import POLICY, Replay, run_together
+from supervisor.replay.schedule import Entry
 from supervisor.spec import JobSpec
 
 RIGID = "rigid"
+IN_TURN = "one after another"
 # What a useful node-hour is worth to the oracle where no on-demand price says it: more than any machine costs.
 WORTH_USD = 1000.0
 
@@ -23,6 +25,27 @@ def replayed(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_
     if spec.kind != "training" or spec.placement.spread != "zone":
         raise UsageError(f"{spec.name}: only training jobs whose nodes share one zone can be simulated")
     return Replay(recording, spec, costs, seed, work_node_h)
+
+
+def together(
+    recording: Recording, jobs: Sequence[tuple[JobSpec, Entry]], costs: Costs, seed: int, *, in_turn: bool = False
+) -> tuple[list[Part], list[Total]]:
+    """Jobs that share the recording, each submitted in its time, and their sum. `in_turn`: also the sum if each had
+    been submitted once the one before had ended. Raises UsageError."""
+
+    def played(*, one_by_one: bool) -> list[Part]:
+        replays = [
+            replace(replayed(recording, spec, costs, seed, entry.work_node_h), submit_s=entry.hours * HOUR_S)
+            for spec, entry in jobs
+        ]
+        run_together(replays, in_turn=one_by_one)
+        return [replay.part() for replay in replays]
+
+    parts = played(one_by_one=False)
+    totals = [total_of(POLICY, parts)]
+    if in_turn:
+        totals.append(total_of(IN_TURN, played(one_by_one=True)))
+    return parts, totals
 
 
 def others(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_node_h: float | None) -> Iterator[Result]:

@@ -61,6 +61,62 @@ class Result:
         return self.usd / self.useful_node_h if self.usd is not None and self.useful_node_h else None
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several jobs on one recording."""
+
+    job: str
+    submitted_h: float
+    first_step_h: float | None  # from its submission; None if it never trained
+    result: Result
+
+    @property
+    def ended_h(self) -> float | None:
+        """None if it has not."""
+        return self.submitted_h + self.result.hours if self.result.finished else None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Several jobs together."""
+
+    policy: str
+    jobs: int
+    finished: int
+    makespan_h: float | None  # from the first submission to the last end; None if one has not ended
+    first_step_h: float | None  # the longest; None if one never trained
+    useful_node_h: float
+    paid_node_h: float
+    usd: float | None
+    usd_per_useful_node_h: float | None
+    pauses: int
+    moves: int
+    requests: int
+
+
+def total_of(policy: str, parts: Sequence[Part]) -> Total:
+    """The sum of at least one."""
+    results, ends = [part.result for part in parts], [part.ended_h for part in parts]
+    costs, firsts = [result.usd for result in results], [part.first_step_h for part in parts]
+    usd = None if None in costs else sum(each or 0.0 for each in costs)
+    useful = sum(result.useful_node_h for result in results)
+    begin = min(part.submitted_h for part in parts)
+    return Total(
+        policy=policy,
+        jobs=len(parts),
+        finished=sum(result.finished for result in results),
+        makespan_h=None if None in ends else max(each or 0.0 for each in ends) - begin,
+        first_step_h=None if None in firsts else max(each or 0.0 for each in firsts),
+        useful_node_h=useful,
+        paid_node_h=sum(result.paid_node_h for result in results),
+        usd=usd,
+        usd_per_useful_node_h=usd / useful if usd is not None and useful else None,
+        pauses=sum(result.pauses for result in results),
+        moves=sum(result.moves for result in results),
+        requests=sum(result.requests for result in results),
+    )
+
+
 def usd_of(rentals: Iterable[Rental], recording: Recording, costs: Costs) -> float | None:
     """What machines cost; None where a price is not known."""
     total = 0.0

@@ -1,77 +1,70 @@
-"""Replays a job on a recording: the real planner and loop ask a cloud that knows only what is there now."""
+"""Replays jobs on a recording: the real planner and loop ask a cloud that knows only what is there now."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from supervisor.api.service import Service
+from supervisor.errors import UsageError
 from supervisor.journal.journal import Reading
-from supervisor.planner.actions import Action, Bootstrap, Launch
-from supervisor.planner.world import Rules
-from supervisor.replay.cloud import Bought, RecordedCloud
+from supervisor.planner.actions import Action, Launch
+from supervisor.replay.cloud import Bought
 from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Rental, Result, moves_of, offered_node_h, usd_of
+from supervisor.replay.ledger import HOUR_S, Part, Rental, Result, moves_of, offered_node_h, usd_of
 from supervisor.replay.recording import Recording
-from supervisor.simulation.cloud import SimCloud
+from supervisor.replay.world import LOCAL, RecordedWorld
 from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.training import Training
-from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, JobSpec
 
-# What a request to a cloud takes.
-CALL_S = 1.0
-# Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing.
-STEADY_S = 300.0
-MISSING_S = 10.0
 CHECK_S = 60.0
-# Records of nodes that are gone are for people, who have none to look at here: each decision would read all of them.
-GONE_KEPT = 16
 POLICY = "spotsup"
-LOCAL = SimCloud.name
 
 
 @dataclass
 class Replay:
-    """One job in one world. `run` once."""
+    """One job on a recording. `run` once; or `run_together` with others."""
 
     recording: Recording
     spec: JobSpec
     costs: Costs
     seed: int = 1
     work_node_h: float | None = None  # useful node-hours after which the program ends
+    submit_s: float = 0.0  # of the recording
     requests: int = 0
     zones: list[str] = field(default_factory=list)  # in which rounds formed, one after the other
     rounds: list[tuple[float, int]] = field(default_factory=list)  # when they formed, and their nodes
+    submitted: bool = False
+    ended_s: float | None = None  # when its program and its last machine had ended
 
     def run(self) -> Result:
         """Let the recording's time pass, or the job's."""
-        self.world = world = _World(
-            self.recording, self.costs, self.spec.placement.cloud or LOCAL, self.spec.nodes.desired, self.seed
-        )
+        return run_together([self])[0]
+
+    def join(self, world: RecordedWorld) -> None:
+        """This is its world."""
+        self.world = world
         world.hooks.action.append(self._count)
         world.hooks.step.append(self._watch)
         self._seen_round = 0
-        self._submit()
-        end = world.started_at + self.recording.end_s
-        if self.work_node_h is None:
-            world.run(max(0.0, end - world.clock.now()))
-        else:
-            world.schedule(world.clock.now() + CHECK_S, partial(self._end_if_done))
-            world.run_until(self._has_ended, max(0.0, end - world.clock.now()))
-        return self._result()
 
-    def _submit(self) -> None:
+    def submit(self) -> None:
+        """Submit the job now."""
+        self.submitted = True
         world, cloud = self.world, self.world.cloud.name
+        world.desired[self.spec.name] = self.spec.nodes.desired
         value = self.spec.model_dump(exclude_unset=True) | {"placement": {"cloud": cloud}}
         if "placement" in self.spec.model_fields_set:
             value["placement"] = self.spec.placement.model_dump(exclude_unset=True) | {"cloud": cloud}
         hosted = [cloud] if cloud == LOCAL else []
         service = Service(world.daemon.journal, world.daemon.leader, world.clock, [cloud], self._wait, hosted=hosted)
         service.submit(value, service.put_blob(b"code"), self.spec.name)
+        if self.work_node_h is not None:
+            world.schedule(world.clock.now() + CHECK_S, partial(self._end_if_done))
 
     def _wait(self, predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
         self.world.run(min(1.0, timeout_s))
@@ -84,7 +77,7 @@ class Replay:
         return self.world.nodes.trainings.get(self.spec.name)
 
     def _count(self, _daemon: Daemon, action: Action) -> None:
-        self.requests += isinstance(action, Launch)
+        self.requests += isinstance(action, Launch) and action.node.job == self.spec.name
 
     def _watch(self) -> None:
         """Note each round, and where it is."""
@@ -93,7 +86,7 @@ class Replay:
         if formed is None or formed.number == self._seen_round:
             return
         self._seen_round = formed.number
-        by_node = {bought.machine.instance.node: bought.offer.zone for bought in self.world.recorded.bought}
+        by_node = {bought.machine.instance.node: bought.offer.zone for bought in self._bought()}
         self.zones.append(by_node[formed.nodes()[0]])
         self.rounds.append((self._second(), len(formed.nodes())))
 
@@ -106,9 +99,18 @@ class Replay:
             return
         self.world.schedule(self.world.clock.now() + CHECK_S, self._end_if_done)
 
-    def _has_ended(self, world: World) -> bool:
-        view = world.journal.read().jobs.get(self.spec.name)
-        return view is not None and view.record.ended and not any(m.billed for m in world.cloud.machines.values())
+    def look(self) -> bool:
+        """Whether it has ended; notes when."""
+        if self.ended_s is None and self.submitted:
+            view = self.world.journal.read().jobs.get(self.spec.name)
+            if view is not None and view.record.ended and not any(bought.machine.billed for bought in self._bought()):
+                self.ended_s = self._second()
+                self.world.desired.pop(self.spec.name)
+        return self.ended_s is not None
+
+    def _until(self) -> float:
+        """Now, or when it ended: its last round was not stopped, it only has no machines any more."""
+        return self.world.clock.now() if self.ended_s is None else self.world.started_at + self.ended_s
 
     def _second(self) -> float:
         return self.world.clock.now() - self.world.started_at
@@ -119,14 +121,17 @@ class Replay:
         if training is None:
             return []
         began, found = self.world.started_at, []
-        for span in training.spans_until(self.world.clock.now()):
+        for span in training.spans_until(self._until()):
             number = bisect_right(self.rounds, (span.start - began, MAX_NODES)) - 1
             found.append((span.start - began, span.end - began, self.zones[number], span.nodes))
         return found
 
+    def _bought(self) -> list[Bought]:
+        return self.world.recorded.bought_for.get(self.spec.name, [])
+
     def machines(self) -> list[Rental]:
         """All that were paid for."""
-        return [self._rental(bought) for bought in self.world.recorded.bought]
+        return [self._rental(bought) for bought in self._bought()]
 
     def repeated(self) -> list[tuple[float, float, float]]:
         """The times of steps that had to be repeated: from, to, and nodes."""
@@ -142,16 +147,16 @@ class Replay:
 
     def _useful(self, training: Training) -> float:
         """Node-seconds."""
-        spans = training.spans_until(self.world.clock.now())
+        spans = training.spans_until(self._until())
         trained_s = sum((span.end - span.start) * span.nodes for span in spans)
         return trained_s * self.costs.useful_share - _lost_s(training)
 
-    def _result(self) -> Result:
-        training, end_s = self._training, self._second()
+    def result(self) -> Result:
+        """What came of it."""
+        training, until_s = self._training, self._until() - self.world.started_at
+        end_s = max(0.0, until_s - self.submit_s)
         useful_h = self._useful(training) / HOUR_S if training else 0.0
-        trained_s = (
-            sum(span.end - span.start for span in training.spans_until(self.world.clock.now())) if training else 0.0
-        )
+        trained_s = sum(span.end - span.start for span in training.spans_until(self._until())) if training else 0.0
         rentals = self.machines()
         paid = sum(each.end_s - each.start_s for each in rentals) / HOUR_S
         on_demand = sum(each.end_s - each.start_s for each in rentals if not each.spot) / HOUR_S
@@ -161,10 +166,11 @@ class Replay:
         return Result(
             policy=POLICY,
             hours=end_s / HOUR_S,
-            finished=self._has_ended(self.world),
+            finished=self.ended_s is not None,
             useful_node_h=useful_h,
             desired_node_h=nodes.desired * end_s / HOUR_S,
-            offered_node_h=offered_node_h(self.recording, nodes.min, nodes.desired, end_s),
+            offered_node_h=offered_node_h(self.recording, nodes.min, nodes.desired, until_s)
+            - offered_node_h(self.recording, nodes.min, nodes.desired, min(self.submit_s, until_s)),
             paid_node_h=paid,
             on_demand_node_h=on_demand,
             usd=usd_of(rentals, self.recording, self.costs),
@@ -175,8 +181,14 @@ class Replay:
             pauses=max(0, len(self.rounds) - 1),
             moves=moves_of(self.zones),
             requests=self.requests,
-            refusals=self.world.recorded.refusals,
+            refusals=self.world.recorded.refusals[self.spec.name],
         )
+
+    def part(self) -> Part:
+        """The same, for one of several jobs."""
+        stretches = self.stretches()
+        first_h = (stretches[0][0] - self.submit_s) / HOUR_S if stretches else None
+        return Part(self.spec.name, self.submit_s / HOUR_S, first_h, self.result())
 
     def _rental(self, bought: Bought) -> Rental:
         began, now = self.world.started_at, self.world.clock.now()
@@ -185,31 +197,40 @@ class Replay:
         return Rental(bought.offer.zone, spot, bought.since - began, bought.until(now) - began, taken_s)
 
 
-class _World(World):
-    """The simulated world, whose cloud is the recording, and without faults."""
+def run_together(replays: Sequence[Replay], *, in_turn: bool = False) -> list[Result]:
+    """Let them share one recording, one daemon and one planner. `in_turn`: each is submitted once the one before has
+    ended, and not before its time. Raises UsageError for jobs that cannot be in one world."""
+    first = replays[0]
+    clouds = {replay.spec.placement.cloud or LOCAL for replay in replays}
+    if len(clouds) > 1:
+        raise UsageError(f"the jobs name the clouds {', '.join(sorted(clouds))}: one recording is of one cloud")
+    names = sorted(replay.spec.name for replay in replays)
+    if twice := [name for name, other in pairwise(names) if name == other]:
+        raise UsageError(f"two jobs are named {twice[0]}: each needs a name of its own")
+    world = RecordedWorld(first.recording, first.costs, clouds.pop(), first.seed)
+    for replay in replays:
+        replay.join(world)
+    end = world.started_at + first.recording.end_s
+    works = [replay for replay in replays if replay.work_node_h is not None]
 
-    def __init__(self, recording: Recording, costs: Costs, cloud: str, desired: int, seed: int) -> None:
-        self._costs = costs
-        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=GONE_KEPT)
-        make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
-        super().__init__(seed, FaultRates(), rules, make_cloud=make)
-        assert isinstance(self.cloud, RecordedCloud)
-        self.recorded = self.cloud
-        self.busy_tick_s, self._desired = 1.0, desired
-        self.nodes.progress_every_s = self.nodes.checkpoint_s = costs.checkpoint_every_s
-        self.nodes.saving_s, self.nodes.start_s = costs.checkpoint_s, costs.pause_s
+    def have_ended(_: object) -> bool:
+        found = [replay.look() for replay in works if replay.submitted]  # each is looked at: it notes when
+        return all(found)
 
-    def tick_s(self, idle_ticks: int) -> float:
-        """Seldom while all desired nodes train: time alone brings nothing then. Soon, while some are missing."""
-        trainings = self.nodes.trainings.values()
-        whole = [
-            training.formed is not None and len(training.formed.nodes()) >= self._desired for training in trainings
-        ]
-        self.idle_tick_s = STEADY_S if whole and all(whole) else MISSING_S
-        return super().tick_s(idle_ticks)
+    def pass_time(until: float, *, ends: bool) -> None:
+        world.run_until(lambda each: have_ended(each) and ends, max(0.0, until - world.clock.now()))
 
-    def call_s(self, action: Action) -> tuple[float, float]:
-        return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0
+    for replay in sorted(replays, key=lambda replay: replay.submit_s):  # as they are given, where times are equal
+        if world.clock.now() < world.started_at + replay.submit_s:
+            pass_time(min(end, world.started_at + replay.submit_s), ends=False)
+        if world.clock.now() < end:
+            replay.submit()
+        if in_turn:
+            pass_time(end, ends=True)
+    pass_time(end, ends=len(works) == len(replays))
+    for replay in replays:
+        replay.look()
+    return [replay.result() for replay in replays]
 
 
 def _lost_s(training: Training) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from supervisor.replay.ledger import Result
+from supervisor.replay.ledger import Part, Result, Total
 
 # What a line says, and of a result what it shows.
 _LINES: tuple[tuple[str, Callable[[Result], str]], ...] = (
@@ -32,7 +32,44 @@ _LINES: tuple[tuple[str, Callable[[Result], str]], ...] = (
 def table(results: Sequence[Result]) -> str:
     """One column per policy."""
     rows = [["", *(result.policy for result in results)]]
-    rows += [[name, *(show(result) for result in results)] for name, show in _LINES]
+    return _aligned(rows + [[name, *(show(result) for result in results)] for name, show in _LINES])
+
+
+def table_of_jobs(parts: Sequence[Part], totals: Sequence[Total]) -> str:
+    """One line per job, one for all of them, and one for each other way to play them."""
+    head = ("job", "submitted h", "first step h", "ended h", *_SUMS)
+    lines = [
+        _line(part.job, f"{part.submitted_h:.2f}", part.first_step_h, _hours(part.ended_h, "not ended"), part.result)
+        for part in parts
+    ]
+    for each in totals:
+        end = _hours(each.makespan_h, f"{each.finished} of {each.jobs}")
+        lines.append(_line(f"all: {each.policy}", "", each.first_step_h, end, each))
+    return _aligned([head, *lines])
+
+
+_SUMS = ("node-hours", "paid", "USD", "USD/h", "pauses", "moves", "requests")
+
+
+def _line(name: str, submitted: str, first_step_h: float | None, end: str, found: Result | Total) -> list[str]:
+    return [
+        name,
+        submitted,
+        _hours(first_step_h, "never"),
+        end,
+        f"{found.useful_node_h:.1f}",
+        f"{found.paid_node_h:.1f}",
+        _money(found.usd, 2),
+        _money(found.usd_per_useful_node_h, 4),
+        *(str(each) for each in (found.pauses, found.moves, found.requests)),
+    ]
+
+
+def _hours(hours: float | None, otherwise: str) -> str:
+    return otherwise if hours is None else f"{hours:.2f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *rest in rows:
@@ -52,6 +89,12 @@ def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
         }
         for result in results
     ]
+
+
+def jobs_as_json(parts: Sequence[Part], totals: Sequence[Total]) -> dict[str, Any]:
+    """The same for several jobs."""
+    jobs = [asdict(part) | {"ended_h": part.ended_h, "result": as_json([part.result])[0]} for part in parts]
+    return {"jobs": jobs, "totals": [asdict(total) for total in totals]}
 
 
 def _percent(share: float) -> str:

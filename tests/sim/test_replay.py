@@ -17,6 +17,7 @@ from supervisor.replay import compare, oracle
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording
 from supervisor.replay.run import Replay
+from supervisor.replay.schedule import Entry
 from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
 from tests.unit.test_replay_references import market
@@ -27,7 +28,7 @@ EVERY_S = 600.0
 
 def job(low: int, desired: int, **more: Any) -> JobSpec:
     nodes = {"min": low, "desired": desired, "max": desired}
-    return parse_spec({"name": "job", "nodes": nodes, "run": "train.py", "checkpoints": "none", **more})
+    return parse_spec({"name": "job", "nodes": nodes, "run": "train.py", "checkpoints": "none"} | more)
 
 
 def replay(recording: Recording, low: int, desired: int, seed: int = 1, costs: Costs = COSTS, **more: Any) -> Replay:
@@ -105,6 +106,65 @@ def test_jobs_that_no_recording_can_play_are_refused() -> None:
         replay(market((1,)), 1, 1, placement={"spread": "region"})
 
 
+# -- several jobs -----------------------------------------------------------------------------------------
+
+
+def jobs(*entries: tuple[str, int, float, float | None]) -> list[tuple[JobSpec, Entry]]:
+    """Name, nodes, hours, work."""
+    return [
+        (job(1, nodes, name=name), Entry(f"{name}.yaml", hours, work_node_h))
+        for name, nodes, hours, work_node_h in entries
+    ]
+
+
+def test_jobs_share_what_a_zone_has_and_each_begins_at_its_time() -> None:
+    recording = market((3,), interval_s=6 * 3600.0)
+    parts, (total,) = compare.together(recording, jobs(("one", 2, 0.0, 2.0), ("two", 2, 0.5, 2.0)), COSTS, 1)
+    one, two = parts
+    assert (one.submitted_h, two.submitted_h) == (0.0, 0.5)
+    assert one.result.finished
+    assert two.result.finished
+    assert one.result.useful_node_h == pytest.approx(2.0, abs=0.1)
+    assert two.result.useful_node_h == pytest.approx(2.0, abs=0.1), "nothing is counted after its end"
+    # The second has one machine while the first has two, and two once it has ended.
+    assert one.result.hours == pytest.approx(1.05, abs=0.1)
+    assert two.ended_h == pytest.approx(1.9, abs=0.15)
+    assert two.result.refusals > 0
+    assert total.makespan_h == two.ended_h
+    assert total.requests == one.result.requests + two.result.requests
+    assert total.usd == pytest.approx(total.paid_node_h)
+    assert total.paid_node_h < 1.3 * total.useful_node_h
+
+
+def test_one_after_another_takes_longer_and_costs_no_more() -> None:
+    recording = market((3,), interval_s=6 * 3600.0)
+    entries = jobs(("one", 2, 0.0, 2.0), ("two", 1, 0.0, 1.0))
+    _, (together, in_turn) = compare.together(recording, entries, COSTS, 1, in_turn=True)
+    assert (together.policy, in_turn.policy) == ("spotsup", "one after another")
+    assert together.makespan_h is not None
+    assert in_turn.makespan_h is not None
+    assert together.makespan_h == pytest.approx(1.1, abs=0.1)
+    assert in_turn.makespan_h == pytest.approx(2.1, abs=0.2)
+    assert in_turn.first_step_h is not None
+    assert in_turn.first_step_h > 1.0, "it counts from when it could have been submitted"
+
+
+def test_one_job_alone_is_played_the_same_way_as_among_others_that_come_after_it() -> None:
+    recording = market((4, 2), (2, 4), (1, 1), (4, 0), interval_s=EVERY_S)
+    alone = replay(recording, 1, 3).run()
+    (first, late), _ = compare.together(recording, jobs(("job", 3, 0.0, None), ("late", 1, 9.0, None)), COSTS, 1)
+    assert asdict(first.result) == asdict(alone)
+    assert (late.first_step_h, late.result.requests, late.result.hours) == (None, 0, 0.0)
+
+
+def test_jobs_that_cannot_share_a_world_are_refused() -> None:
+    with pytest.raises(UsageError, match="two jobs are named one: each needs a name of its own"):
+        compare.together(market((1,)), jobs(("one", 1, 0.0, None), ("one", 1, 0.0, None)), COSTS, 1)
+    other = job(1, 1, name="other", placement={"cloud": "aws"})
+    with pytest.raises(UsageError, match="the jobs name the clouds aws, local: one recording is of one cloud"):
+        compare.together(market((1,)), [*jobs(("one", 1, 0.0, None)), (other, Entry("other.yaml", 0.0))], COSTS, 1)
+
+
 # -- the document and the command -------------------------------------------------------------------------
 
 
@@ -112,15 +172,18 @@ def test_the_document_shows_what_its_command_prints(tmp_path: Path, monkeypatch:
     document = Path(__file__).resolve().parents[2] / "docs" / "simulate.md"
     for each in blocks(document):
         if each.file:
+            (tmp_path / each.file).parent.mkdir(exist_ok=True)
             (tmp_path / each.file).write_text(each.text)
     monkeypatch.chdir(tmp_path)
-    ((command,),) = (each.commands() for each in blocks(document, "sh"))
-    shown = CliRunner().invoke(main, command.split()[1:])
-    (printed,) = (each.text for each in blocks(document, "text"))
-    assert [line[:30] for line in shown.output.splitlines()] == [line[:30] for line in printed.splitlines()]
-    # What calls take is drawn; a change of the simulation draws otherwise.
-    now, then = (re.findall(r"\d+\.?\d*", text) for text in (shown.output, printed))
-    assert [float(each) for each in now] == pytest.approx([float(each) for each in then], rel=0.1, abs=1.0)
+    commands = [command for each in blocks(document, "sh") for command in each.commands()]
+    texts = [each.text for each in blocks(document, "text")]
+    assert len(commands) == len(texts) == 2
+    for command, printed in zip(commands, texts, strict=True):
+        shown = CliRunner().invoke(main, command.split()[1:])
+        assert [line[:18] for line in shown.output.splitlines()] == [line[:18] for line in printed.splitlines()]
+        # What calls take is drawn; a change of the simulation draws otherwise.
+        now, then = (re.findall(r"\d+\.?\d*", text) for text in (shown.output, printed))
+        assert [float(each) for each in now] == pytest.approx([float(each) for each in then], rel=0.1, abs=1.0)
 
 
 def simulate(folder: Path, *options: str) -> Any:
@@ -139,6 +202,31 @@ def test_the_command_prints_a_table_or_json_and_draws_a_picture(tmp_path: Path) 
     exact = simulate(tmp_path, "-o", "json", "--hours", "0.5")
     (result,) = json.loads(exact.output)["results"]
     assert (result["policy"], result["hours"], result["usd"]) == ("spotsup", 0.5, None)
+
+
+def test_the_command_plays_a_folder_of_jobs(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(f"name: {name}\nnodes: {{min: 1, desired: 1, max: 1}}\nrun: train.py\n")
+    (tmp_path / "market.csv").write_text("seconds,z-1a\n0,2\n3600,2\n")
+
+    def shown(*options: str) -> Any:
+        return CliRunner().invoke(main, ["simulate", str(tmp_path / "market.csv"), "--jobs", str(folder), *options])
+
+    printed = shown("--work", "0.5", "--baseline", "--every", "0.25")
+    assert printed.exit_code == 0, printed.output
+    assert [line.split()[0] for line in printed.output.splitlines()] == ["job", "one", "two", "all:", "all:"]
+    exact = json.loads(shown("-o", "json", "--hours", "0.5").output)
+    assert [(each["job"], each["result"]["finished"]) for each in exact["jobs"]] == [("one", False), ("two", False)]
+    assert exact["totals"][0]["jobs"] == 2
+    for options, sentence in (
+        (("--baseline",), "--baseline plays the jobs one after another: give each its work"),
+        (("--plot", "p.png"), "--plot draws one job: it goes with --job"),
+        (("--job", "job.yaml"), "give one of --job JOB.yaml and --jobs FOLDER"),
+    ):
+        wrong = shown(*options)
+        assert (wrong.exit_code, sentence in wrong.output) == (2, True), wrong.output
 
 
 @pytest.mark.parametrize(

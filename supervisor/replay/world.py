@@ -1,0 +1,53 @@
+"""The simulated world on a recording: its cloud is the recording, and there are no faults."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from supervisor.planner.actions import Action, Bootstrap
+from supervisor.planner.world import Rules
+from supervisor.replay.cloud import RecordedCloud
+from supervisor.replay.costs import Costs
+from supervisor.replay.recording import Recording
+from supervisor.simulation.cloud import SimCloud
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+
+# What a request to a cloud takes.
+CALL_S = 1.0
+# Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing.
+STEADY_S = 300.0
+MISSING_S = 10.0
+# Records of nodes that are gone are for people, who have none to look at here: each decision would read all of them.
+GONE_KEPT = 16
+LOCAL = SimCloud.name
+
+
+class RecordedWorld(World):
+    """The world of one replay, or of several that share it."""
+
+    def __init__(self, recording: Recording, costs: Costs, cloud: str, seed: int) -> None:
+        self._costs = costs
+        # By job that was submitted and has not ended: how many nodes it wants.
+        self.desired: dict[str, int] = {}
+        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=GONE_KEPT)
+        make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
+        super().__init__(seed, FaultRates(), rules, make_cloud=make)
+        assert isinstance(self.cloud, RecordedCloud)
+        self.recorded = self.cloud
+        self.busy_tick_s = 1.0
+        self.nodes.progress_every_s = self.nodes.checkpoint_s = costs.checkpoint_every_s
+        self.nodes.saving_s, self.nodes.start_s = costs.checkpoint_s, costs.pause_s
+
+    def tick_s(self, idle_ticks: int) -> float:
+        """Seldom while all desired nodes train: time alone brings nothing then. Soon, while some are missing."""
+        whole = bool(self.desired) and all(self._is_whole(job, nodes) for job, nodes in self.desired.items())
+        self.idle_tick_s = STEADY_S if whole else MISSING_S
+        return super().tick_s(idle_ticks)
+
+    def _is_whole(self, job: str, nodes: int) -> bool:
+        training = self.nodes.trainings.get(job)
+        return training is not None and training.formed is not None and len(training.formed.nodes()) >= nodes
+
+    def call_s(self, action: Action) -> tuple[float, float]:
+        return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0
