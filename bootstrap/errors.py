@@ -5,6 +5,9 @@ from __future__ import annotations
 STDERR_LINES = 200
 # Stored twice, in a record and in an event; and fifty nodes that fail at once fit into one etcd transaction (1.5 MiB).
 STDERR_CHARACTERS = 10_000
+# With this status a script says that what the job brings is at fault, such as its torch: no other machine like this one
+# would do. EX_DATAERR of sysexits.h; torch.sh and gpu/check.sh have it, too.
+OF_JOB = 65
 
 
 class BootstrapError(Exception):
@@ -30,6 +33,11 @@ class BootstrapError(Exception):
         self.stderr = tail(stderr)
         where = f"node {node}" + (f", step {step}" if step else "")
         super().__init__("\n".join(part for part in (f"{where}: {message}", self.stderr) if part))
+
+    @property
+    def of_job(self) -> bool:
+        """Whether what the job brings is at fault."""
+        return self.exit_status == OF_JOB
 
 
 class UnreachableError(BootstrapError):

@@ -5,7 +5,8 @@ torch_check='
 import importlib.util, re, sys
 if sys.argv[1]:
     if importlib.util.find_spec("torch") is None:
-        sys.exit(sys.argv[1])
+        print(sys.argv[1], file=sys.stderr)
+        sys.exit(65)
     from importlib import metadata
     try:
         version = metadata.version("torch")
@@ -13,5 +14,6 @@ if sys.argv[1]:
         version = ""
     found = re.match(r"(\d+)[.](\d+)", version)
     if found and (int(found.group(1)), int(found.group(2))) < (2, 6):
-        sys.exit("torch %s is not supported: spotsup needs 2.6 or newer" % version)
+        print("torch %s is not supported: spotsup needs 2.6 or newer" % version, file=sys.stderr)
+        sys.exit(65)
 '

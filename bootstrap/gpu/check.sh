@@ -9,8 +9,17 @@ try:
     import torch
 except Exception as error:
     sys.exit(f"{sys.executable} cannot import torch: {error}")
+def wrong(said):
+    print(f"torch {torch.__version__} {said}", file=sys.stderr)
+    sys.exit(65)
 if torch.version.cuda is None:
-    sys.exit(f"torch {torch.__version__} was built without CUDA: install a build with CUDA, by setup or in the image")
+    wrong("was built without CUDA: install a build with CUDA, by setup or in the image")
+built, driver = int(torch.version.cuda.partition(".")[0]), getattr(torch._C, "_cuda_getDriverVersion", int)() // 1000
+if 0 < driver < built:
+    wrong(
+        f"was built for CUDA {torch.version.cuda}, and the driver of this machine is for CUDA {driver}: "
+        f"take a torch for CUDA {driver} (the index of PyTorch has one), or an image with a newer driver"
+    )
 try:
     found = torch.cuda.device_count()
     torch.cuda.init()

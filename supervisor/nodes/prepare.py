@@ -112,6 +112,7 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
         str(error),
         unreachable=unreachable,
         unhealthy=not unreachable and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
+        of_job=isinstance(error, BootstrapError) and error.of_job,
         foreign=isinstance(error, HostKeyMismatchError),
     )
 

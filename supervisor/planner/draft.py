@@ -84,6 +84,7 @@ class JobChanges(TypedDict, total=False):
     next_event: int
     first_event: int
     bootstrap_failures: int
+    own_failures: int
     bootstrap_retry_at: float
     spare_retry_at: float
     few_machines: int

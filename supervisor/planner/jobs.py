@@ -36,7 +36,8 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
         return J.SUCCEEDED, f"exit code 0; {result.problem}" if result.problem else "exit code 0"
     if result is not None:
         return J.FAILED, result.message
-    if job.bootstrap_failures >= draft.rules.bootstrap_failures and not has_trained(draft):
+    own = job.own_failures >= draft.rules.own_failures
+    if (own or job.bootstrap_failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
         return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"

@@ -166,7 +166,7 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
     if outcome.foreign:
         draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
     unknown = outcome.unreachable and is_unlisted(draft)
-    return fail_bootstrap(draft, node, outcome.error, blamed=not (outcome.unhealthy or unknown))
+    return fail_bootstrap(draft, node, outcome.error, blamed=not (outcome.unhealthy or unknown), of_job=outcome.of_job)
 
 
 def is_unlisted(draft: Draft) -> bool:
@@ -209,18 +209,20 @@ def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
 
-def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True) -> NodeRecord:
+def fail_bootstrap(
+    draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True, of_job: bool = False
+) -> NodeRecord:
     """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
-    do machines that are to blame themselves."""
+    do machines that are to blame themselves. `of_job`: what the job brings is at fault."""
     draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     if is_complete(draft):
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
     elif blamed and node.created_at >= draft.job.bootstrap_retry_at:
-        _count_failure(draft, error)
+        _count_failure(draft, error, of_job=of_job)
     return draft.move(node, N.FAILED, error.splitlines()[0], error=error)
 
 
-def _count_failure(draft: Draft, error: str) -> None:
+def _count_failure(draft: Draft, error: str, *, of_job: bool) -> None:
     """One more failure in a row: the next node is requested later each time. Those that were requested together are one
     failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget is kept.
     """
@@ -229,7 +231,8 @@ def _count_failure(draft: Draft, error: str) -> None:
     if count >= rules.bootstrap_failures and not trained and draft.others_fail_to_bootstrap():
         count = rules.bootstrap_failures - 1
     wait_s = min(rules.max_bootstrap_retry_s, rules.bootstrap_retry_s * 2.0 ** min(count - 1, 30))
-    draft.set_job(bootstrap_failures=count, bootstrap_retry_at=draft.now + wait_s)
+    own = draft.job.own_failures + 1 if of_job else 0
+    draft.set_job(bootstrap_failures=count, own_failures=own, bootstrap_retry_at=draft.now + wait_s)
     if count == rules.bootstrap_failures and trained:
         text = (
             f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
@@ -245,7 +248,7 @@ def clear_failures(draft: Draft) -> None:
     if count >= draft.rules.bootstrap_failures:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
         draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
-    draft.set_job(bootstrap_failures=0, bootstrap_retry_at=0.0)
+    draft.set_job(bootstrap_failures=0, own_failures=0, bootstrap_retry_at=0.0)
 
 
 # -- terminate ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bootstrap.errors import OF_JOB
 from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.gpu.step import check_gpus
 from bootstrap.model import Host, Paths, Run
@@ -248,3 +249,29 @@ def test_torch_without_gpus_says_so_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode != 0
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("torch ")
+    assert done.returncode == OF_JOB, "another machine would say the same"
+
+
+@pytest.mark.parametrize(("driver", "fits"), [(12080, False), (13000, True), (0, True)])
+def test_a_torch_for_a_newer_cuda_than_the_drivers_is_the_jobs_fault(tmp_path: Path, driver: int, fits: bool) -> None:
+    paths = Paths(str(tmp_path), "n1")
+    Path(paths.own).mkdir(parents=True)
+    (Path(paths.own) / "env.sh").write_text(f"export PYTHONPATH={tmp_path}\n")
+    (tmp_path / "torch.py").write_text(
+        "from types import SimpleNamespace as Name\n"
+        "__version__ = '2.15.0'\n"
+        "version = Name(cuda='13.0')\n"
+        f"_C = Name(_cuda_getDriverVersion=lambda: {driver})\n"
+        "def init(): raise RuntimeError('no such device')\n"
+        "cuda = Name(device_count=lambda: 1, init=init)\n"
+    )
+    done = run_script(check_gpus(paths, sys.executable, 1, "key", 50), os.environ["PATH"])
+    (sentence,) = done.stderr.splitlines()
+    if fits:
+        assert (done.returncode, sentence) == (1, "torch 2.15.0 (CUDA 13.0) cannot compute on the GPUs: no such device")
+    else:
+        assert done.returncode == OF_JOB
+        assert sentence == (
+            "torch 2.15.0 was built for CUDA 13.0, and the driver of this machine is for CUDA 12: take a torch for "
+            "CUDA 12 (the index of PyTorch has one), or an image with a newer driver"
+        )

@@ -433,6 +433,14 @@ MUTANTS = (
         "unit/test_plan_jobs.py",
     ),
     Mutant(
+        "bootstrap: what the job brings is tried twice",
+        "supervisor.planner.jobs",
+        "    own = job.own_failures >= draft.rules.own_failures\n",
+        "    own = False\n",
+        "unit/test_plan_outcomes.py::"
+        "test_a_second_node_that_fails_by_what_the_job_brings_ends_a_job_that_never_trained",
+    ),
+    Mutant(
         "mirror: no revision is waited for that it never shows",
         "supervisor.runtime.loop",
         "            if commit.shows_in_mirror:  #",

@@ -39,15 +39,18 @@ from tests.unit.quoting import Stub
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCUMENT = TESTS.parent / "docs" / "limits.md"
+WITH_TORCH = ("spotsup_trainer.session.exchange.", "spotsup_trainer.session.memory.")
 OFFER = Offer("local", "r", "z", "small", Market.SPOT, 0.1)
 
 
 # -- the document ------------------------------------------------------------------------------------------
 
 
-def rows() -> list[list[str]]:
+def rows(*, with_torch: bool = False) -> list[list[str]]:
+    """Those of modules that import torch, or the others."""
     lines = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[1:]]
+    cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[1:]]
+    return [row for row in cells if row[2].startswith(WITH_TORCH) is with_torch]
 
 
 def value_of(name: str) -> Any:
@@ -62,13 +65,18 @@ def value_of(name: str) -> Any:
     return getattr(importlib.import_module(home), last)
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[2].rpartition(".")[2])
-def test_the_document_has_the_bounds_of_the_code(row: list[str]) -> None:
+def holds(row: list[str]) -> None:
+    """The code has the row's bound, and the test that the row names is there."""
     _, bound, name, test = row
     value = value_of(name)
     assert bound == (" ".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value))
     file, _, function = test.partition("::")
     assert re.search(rf"^def {function}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[2].rpartition(".")[2])
+def test_the_document_has_the_bounds_of_the_code(row: list[str]) -> None:
+    holds(row)
 
 
 # -- the loop's surroundings -------------------------------------------------------------------------------

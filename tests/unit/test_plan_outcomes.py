@@ -306,6 +306,23 @@ def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     assert (unhealthy.job.bootstrap_failures, unhealthy.job.spare_retry_at) == (0, 0.0), "that is its machine's fault"
 
 
+@pytest.mark.parametrize(
+    ("before", "of_job", "counted", "state"),
+    [(0, True, 1, J.STARTING), (1, True, 2, J.FAILED), (1, False, 0, J.STARTING)],
+)
+def test_a_second_node_that_fails_by_what_the_job_brings_ends_a_job_that_never_trained(
+    before: int, of_job: bool, counted: int, state: JobState
+) -> None:
+    record = replace(job(2, J.STARTING), last_reported_round=0, bootstrap_failures=before, own_failures=before)
+    failed = BootstrapDone(name(3), "node n3: torch 2.5 is not supported", of_job=of_job)
+    after = scene(PREPARED, outcomes=[failed], record=record)
+    assert (after.job.own_failures, after.job.state) == (counted, state)
+    if state is J.FAILED:
+        assert after.job.reason == "2 nodes in a row could not be bootstrapped: node n3: torch 2.5 is not supported"
+    trained = scene(PREPARED, outcomes=[failed], record=replace(record, last_reported_round=1))
+    assert trained.job.state is not J.FAILED
+
+
 @pytest.mark.parametrize(("before", "wait_s"), [(0, 5.0), (1, 10.0), (6, 320.0), (7, 600.0), (5000, 600.0)])
 def test_after_each_failed_bootstrap_in_a_row_the_next_node_is_requested_later(before: int, wait_s: float) -> None:
     after = bootstrapped(error="the package index is away", record=job(4, bootstrap_failures=before))

@@ -13,6 +13,7 @@ from spotsup_trainer.wire import AgentConfig, decode
 from bootstrap.archive import Archive
 from bootstrap.assumed import UBUNTU_PYTHON
 from bootstrap.environment.interpreter import PYTHON_MIN
+from bootstrap.errors import OF_JOB, CommandError
 from bootstrap.log_agent.model import LogAgent
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
@@ -145,6 +146,11 @@ def test_an_etcd_that_does_not_return_the_code_is_no_failure_of_the_machine() ->
     unavailable = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
     assert (unavailable.unreachable, unavailable.unhealthy, unavailable.foreign) == (True, False, False)
     assert not outcome_of("n1", NotFoundError("the code is not in etcd")).unreachable
+
+
+@pytest.mark.parametrize(("status", "of_job"), [(OF_JOB, True), (1, False), (None, False)])
+def test_what_a_script_blames_on_the_job_is_its_fault(status: int | None, of_job: bool) -> None:
+    assert outcome_of("n1", CommandError("no", node="n1", step="environment", exit_status=status)).of_job is of_job
 
 
 def test_the_daemons_own_interpreter_is_asked_for_on_its_own_computer_only() -> None:
