@@ -488,6 +488,21 @@ def say_what_is_unpickled(rank: Rank, save_it: bool) -> dict[str, Any]:
     return {"said": ""}
 
 
+def test_all_ranks_learn_that_rank_0_cannot_look_for_checkpoints(job: Job) -> None:
+    job.root.symlink_to(job.root)
+    found = job.round([job.node(), job.node()], say_what_is_raised)
+    assert found[0]["raised"].startswith("OSError: [Errno 40] Too many levels of symbolic links")
+    assert found[1]["raised"].startswith("CheckpointError: rank 0 cannot look for checkpoints: OSError: [Errno 40]")
+
+
+def say_what_is_raised(rank: Rank) -> dict[str, Any]:
+    try:
+        rank.checkpointer(state_of(rank, "plain")).restore()
+    except Exception as error:  # noqa: BLE001  # of any kind
+        return {"raised": f"{type(error).__name__}: {error}"}
+    return {"raised": ""}
+
+
 def test_a_rank_with_a_fault_of_its_own_goes_on_sending_what_others_wait_for(job: Job) -> None:
     found = job.round([job.node() for _ in range(3)], pass_on)
     assert [each["failure"] for each in found] == ["", "MemoryError()", ""]

@@ -98,6 +98,8 @@ class Restorer:
         self._nodes: list[int] = []
         # Steps of what could not be read.
         self._passed_over: list[int] = []
+        # Why rank 0 could not look for checkpoints.
+        self._failure: Exception | None = None
         # Whether there are checkpoints in storage, complete or not. On rank 0 only.
         self._stored = False
 
@@ -108,11 +110,14 @@ class Restorer:
         problems: list[str] = []
         failed: set[int] = set()
         candidates = self._whole_checkpoints(problems) if self._peers.rank == 0 else iter(())
-        candidate = next(candidates, None)
+        candidate = self._next(candidates)
         # its token must be the same on all ranks
         self.place = self._peers.from_rank_0(self.place)
         while True:
-            found = self._peers.from_rank_0(self._chosen(memories, candidate, failed))
+            failure = "" if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+            found, failure = self._peers.from_rank_0((self._chosen(memories, candidate, failed), failure))
+            if failure:
+                raise self._failure or CheckpointError(f"rank 0 cannot look for checkpoints: {failure}")
             if found is None:
                 break
             choice, checkpoint, position, stored_step = found
@@ -125,7 +130,7 @@ class Restorer:
             if choice.nodes:
                 failed.add(choice.snapshot)
             else:
-                candidate = next(candidates, None)
+                candidate = self._next(candidates)
         problems, stored = self._peers.from_rank_0((problems, self._stored))
         if problems and stored:
             raise CheckpointError(
@@ -174,6 +179,14 @@ class Restorer:
                 self._pass_over(checkpoint, checkpoint.step, str(error), problems)
                 continue
             yield checkpoint, position
+
+    def _next(self, candidates: Iterator[tuple[Checkpoint, Position]]) -> tuple[Checkpoint, Position] | None:
+        """For rank 0, which does not raise while the others wait for what it has found."""
+        try:
+            return next(candidates, None)
+        except Exception as error:  # noqa: BLE001  # raised by `run` on all ranks
+            self._failure = error
+            return None
 
     def _chosen(
         self, memories: Sequence[Memory], candidate: tuple[Checkpoint, Position] | None, failed: set[int]
