@@ -197,7 +197,12 @@ class Replay:
         return Rental(bought.offer.zone, spot, bought.since - began, bought.until(now) - began, taken_s)
 
 
-def run_together(replays: Sequence[Replay], *, in_turn: bool = False) -> list[Result]:
+def run_together(
+    replays: Sequence[Replay],
+    *,
+    in_turn: bool = False,
+    make_world: Callable[[Recording, Costs, str, int], RecordedWorld] = RecordedWorld,
+) -> list[Result]:
     """Let them share one recording, one daemon and one planner. `in_turn`: each is submitted once the one before has
     ended, and not before its time. Raises UsageError for jobs that cannot be in one world."""
     first = replays[0]
@@ -207,7 +212,7 @@ def run_together(replays: Sequence[Replay], *, in_turn: bool = False) -> list[Re
     names = sorted(replay.spec.name for replay in replays)
     if twice := [name for name, other in pairwise(names) if name == other]:
         raise UsageError(f"two jobs are named {twice[0]}: each needs a name of its own")
-    world = RecordedWorld(first.recording, first.costs, clouds.pop(), first.seed)
+    world = make_world(first.recording, first.costs, clouds.pop(), first.seed)
     for replay in replays:
         replay.join(world)
     end = world.started_at + first.recording.end_s

@@ -18,19 +18,21 @@ CALL_S = 1.0
 # Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing.
 STEADY_S = 300.0
 MISSING_S = 10.0
-# Records of nodes that are gone are for people, who have none to look at here: each decision would read all of them.
-GONE_KEPT = 16
 LOCAL = SimCloud.name
 
 
 class RecordedWorld(World):
     """The world of one replay, or of several that share it."""
 
+    faultless = True
+    # Records of nodes that are gone are for people, of whom there are none: each decision would read all of them.
+    gone_kept = 16
+
     def __init__(self, recording: Recording, costs: Costs, cloud: str, seed: int) -> None:
         self._costs = costs
         # By job that was submitted and has not ended: how many nodes it wants.
         self.desired: dict[str, int] = {}
-        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=GONE_KEPT)
+        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=self.gone_kept)
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)

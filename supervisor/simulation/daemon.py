@@ -363,14 +363,15 @@ class Daemon:
         before = self._work_done()
         self.world.ticks += 1
         self.loop.tick()
-        self.tunnels.look()
+        if self.world.cloud.by_ssh:  # else there is none to open or close
+            self.tunnels.look()
         self._sweep(self._ticked_at)
         self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
 
     def _sweep(self, now: float) -> None:
         """As runtime.housekeeping: once a minute, on the leader only. Where neither users nor records have changed,
         there is nothing to find."""
-        if now < self._sweeps_at or not self.leader.leading:
+        if self.world.faultless or now < self._sweeps_at or not self.leader.leading:
             return
         reading = self.journal.read()
         if not reading.live or reading.cluster is None or reading.pause is not None:

@@ -13,11 +13,13 @@ from click.testing import CliRunner
 
 from supervisor.cli.daemon import main
 from supervisor.errors import UsageError
+from supervisor.planner.world import Rules
 from supervisor.replay import compare, oracle
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording
-from supervisor.replay.run import Replay
+from supervisor.replay.run import Replay, run_together
 from supervisor.replay.schedule import Entry
+from supervisor.replay.world import RecordedWorld
 from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
 from tests.unit.test_replay_references import market
@@ -83,6 +85,22 @@ def test_the_same_seed_gives_the_same_result_to_the_last_digit() -> None:
     recording = market((4, 2), (2, 4), (1, 1), (4, 0), interval_s=EVERY_S)
     first, again = (asdict(replay(recording, 1, 3, seed=5).run()) for _ in range(2))
     assert first == again
+
+
+class Thorough(RecordedWorld):
+    faultless = False
+    gone_kept = Rules().gone_kept
+
+
+def test_what_a_world_without_faults_leaves_out_changes_no_result() -> None:
+    """Sweeps of etcd's users, and records of machines that are gone."""
+    rows = [(4, 2), (2, 4), (1, 1), (4, 0), (0, 3), (3, 3)] * 4
+    found = []
+    for make_world in (RecordedWorld, Thorough):
+        played = replay(market(*rows, interval_s=EVERY_S), 1, 3, work_node_h=6.0)
+        found.append((asdict(run_together([played], make_world=make_world)[0]), played.rounds))
+        assert len(played.world.recorded.bought) > RecordedWorld.gone_kept
+    assert found[0] == found[1]
 
 
 def test_a_program_ends_with_its_work_and_its_machines_with_it() -> None:
