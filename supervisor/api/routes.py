@@ -18,7 +18,7 @@ from supervisor.api.quote import quote_row
 from supervisor.api.report import OnDemand, add_report, report_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
-from supervisor.api.unix_socket import is_admin
+from supervisor.api.unix_socket import is_admin, user_name
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import (
@@ -281,8 +281,9 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         return quote_row(service.plan(body.spec))
 
     @app.post("/v1/jobs")
-    def submit(body: SubmitBody) -> dict[str, Any]:
-        return row(service.submit(body.spec, body.code_sha256, body.submission, body.resume_from))
+    def submit(body: SubmitBody, request: Request) -> dict[str, Any]:
+        owner = user_name(request.client)
+        return row(service.submit(body.spec, body.code_sha256, body.submission, body.resume_from, owner))
 
     @app.post("/v1/jobs/{name}/scale")
     def scale(name: str, body: ScaleBody) -> dict[str, Any]:

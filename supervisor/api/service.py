@@ -142,14 +142,17 @@ class Service:
             raise CommandRefusedError("this daemon cannot ask its clouds for offers")
         return self._quote(spec)
 
-    def submit(self, spec_value: Any, code_sha256: str, submission: str, resume_from: str = "") -> JobView:
-        """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job.
+    def submit(
+        self, spec_value: Any, code_sha256: str, submission: str, resume_from: str = "", owner: str = ""
+    ) -> JobView:
+        """Store a new job of the user `owner`. `submission`: the client's own id of this request; sent again, it is the
+        same job.
 
         `resume_from`: the name of a job that has ended or is paused, with whose newest checkpoint this one begins.
         """
         spec = self.parse(spec_value)
         self._catch_up(spec.name)
-        record = new_job(spec, code_sha256, submission, self._clock.now())
+        record = replace(new_job(spec, code_sha256, submission, self._clock.now()), owner=owner)
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:

@@ -32,6 +32,17 @@ def is_admin(client: tuple[str, int] | None) -> bool:
     return client is not None and client[0] == PEER and client[1] in {0, os.geteuid()}
 
 
+def user_name(client: tuple[str, int] | None) -> str:
+    """Who makes a request: the name of this computer's user, `uid-1000` for one without a name, "" where it is not
+    known."""
+    if client is None or client[0] != PEER:
+        return ""
+    try:
+        return pwd.getpwuid(client[1]).pw_name
+    except KeyError:
+        return f"uid-{client[1]}"
+
+
 def bind_socket(path: Path, group: str = "") -> socket.socket:
     """A listening Unix socket, mode 0600; 0660 for the members of a group. Replaces a dead daemon's.
 

@@ -29,6 +29,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     return {
         "name": view.name,
         "kind": job.spec.kind,
+        "owner": job.owner,
         "state": job.state,
         "reason": job.reason,
         "sentence": sentence,
@@ -177,6 +178,7 @@ def cost_row(view: JobView, now: float) -> dict[str, Any]:
         "limit_usd": job.spec.limits.usd,
         "limit_usd_per_hour": job.spec.limits.usd_per_hour,
         "dropped_nodes_usd": round(job.dropped_nodes_usd, 4),
+        "owner": job.owner,
         "node_list": [
             {
                 "id": node.id,

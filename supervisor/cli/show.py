@@ -108,6 +108,10 @@ def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
     _console().print(table)
 
 
+def _by(job: dict[str, Any]) -> str:
+    return f"   by {escape(job['owner'])}" if job["owner"] else ""
+
+
 def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
     """`spotsupctl status`."""
     console = _console()
@@ -129,7 +133,7 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
         console.print(f"[red]checkpoints are not being written:[/red] {escape(job['checkpoint_problem'])}")
     console.print(
         f"submitted {_ago(job['submitted_at'])} ago   trained {duration(job['trained_s'])}   "
-        f"cost {dollars(job['usd'])}   task id {job['task_id']}"
+        f"cost {dollars(job['usd'])}   task id {job['task_id']}{_by(job)}"
     )
     if pauses := job["pauses"]:
         console.print(f"last pause: {escape(pauses[-1]['text'])}")
@@ -200,6 +204,16 @@ def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     _console().print(table)
     total, per_hour = (sum(cost[key] for cost in costs) for key in ("usd", "usd_per_hour"))
     _console().print(f"{dollars(total)} in all, {dollars(per_hour)} per hour now")
+
+
+def show_costs_by_user(costs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl cost --by user`: the most expensive first."""
+    users = {cost["owner"]: [each for each in costs if each["owner"] == cost["owner"]] for cost in costs}
+    table = _table("USER", "JOBS", "COST", "PER HOUR")
+    for user, jobs in sorted(users.items(), key=lambda each: -sum(cost["usd"] for cost in each[1])):
+        sums = [sum(cost[key] for cost in jobs) for key in ("usd", "usd_per_hour")]
+        table.add_row(escape(user or "-"), str(len(jobs)), *map(dollars, sums))
+    _console().print(table)
 
 
 def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:

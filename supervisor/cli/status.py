@@ -142,14 +142,19 @@ def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: 
 
 @click.command()
 @click.argument("job", required=False)
+@click.option("--by", type=click.Choice(["job", "user"]), default="job", show_default=True, help="One row for each.")
 @output_option
 @click.pass_context
-def cost(context: click.Context, job: str | None, output: str) -> None:
+def cost(context: click.Context, job: str | None, by: str, output: str) -> None:
     """Show what jobs have cost, and cost per hour.
 
     With JOB: also each of its nodes.
     """
-    path, view = ("/v1/cost", "show_costs") if job is None else (job_path(job, "/cost"), "show_cost_of_job")
+    if job is not None and by != "job":
+        raise click.UsageError("--by is for all jobs: leave JOB out")
+    path, view = ("/v1/cost", f"show_costs{'_by_user' if by == 'user' else ''}")
+    if job is not None:
+        path, view = job_path(job, "/cost"), "show_cost_of_job"
     _show(context, path, output, view, past=job is None)
 
 

@@ -52,14 +52,22 @@ def service(world: World, *, rented: bool = False) -> Service:
 
 
 def submit(
-    world: World, name: str, low: int, desired: int, high: int, spares: int = 0, resume_from: str = "", **more: Any
+    world: World,
+    name: str,
+    low: int,
+    desired: int,
+    high: int,
+    spares: int = 0,
+    resume_from: str = "",
+    owner: str = "",
+    **more: Any,
 ) -> None:
     """Submit a job, as spotsupctl does."""
     nodes = {"min": low, "desired": desired, "max": high, "spares": spares}
     spec = {"name": name, "nodes": nodes, "run": "train.py", **more}
     digest = service(world).put_blob(b"code")
     api = service(world, rented="storage" in more)
-    api.submit(spec, digest, f"{name} at {world.clock.now()}", resume_from)
+    api.submit(spec, digest, f"{name} at {world.clock.now()}", resume_from, owner)
 
 
 def record(world: World, name: str = "job") -> JobRecord:

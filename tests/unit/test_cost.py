@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from provisioners.base import EndCause
+from supervisor.api.routes import create_app
+from supervisor.api.unix_socket import PEER, user_name
 from supervisor.api.views import access_row, cost_row, job_row, node_rows
 from supervisor.cli.operate import ssh_command
-from supervisor.cli.show import show_cost_of_job, show_costs, show_limits, show_top
+from supervisor.cli.show import show_cost_of_job, show_costs, show_costs_by_user, show_limits, show_top
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
-from tests.sim.harness import machine_of, training_world
+from tests.sim.harness import empty_world, machine_of, service, training_world
 from tests.sim.promises import jobs_of, settled
 
 
@@ -37,6 +42,40 @@ def test_cost_counts_billed_nodes_gone_nodes_and_nodes_without_a_price(capsys: p
     printed = capsys.readouterr().out
     assert "and $1.50 for older nodes that are no longer listed" in printed
     assert "(1 without a known price)" in printed
+
+
+def test_cost_sums_what_each_users_jobs_have_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    world = training_world(owner="ann")
+    world.run(360.0)
+    row = cost_row(jobs_of(world)["job"], world.clock.now())
+    assert (row["owner"], row["usd"] > 0) == ("ann", True)
+    assert job_row(jobs_of(world)["job"], "", world.clock.now())["owner"] == "ann"
+    capsys.readouterr()
+    show_costs_by_user([row, {**row, "owner": "", "usd": 99.0}, row])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [["USER", "JOBS"], ["-", "1"], ["ann", "2"]]
+
+
+def test_a_request_is_of_the_user_at_the_other_end_of_the_socket() -> None:
+    assert user_name((PEER, 0)) == "root"
+    assert user_name((PEER, 4_000_000_000)) == "uid-4000000000"
+    assert user_name(("127.0.0.1", 0)) == user_name(None) == "", "no user of this computer"
+
+
+def test_a_job_is_of_the_user_who_submits_it() -> None:
+    world = empty_world()
+    app = create_app(service(world), lambda: world.daemon.loop.status, world.clock, "0")
+    body = {"spec": {"name": "job", "nodes": 1, "run": "t.py"}, "submission": "12345678"}
+
+    async def submitted() -> dict[str, Any]:
+        transport = httpx.ASGITransport(app, client=(PEER, 0))
+        async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as client:
+            stored = (await client.put("/v1/blobs", content=b"code")).json()
+            reply = await client.post("/v1/jobs", json={**body, "code_sha256": stored["sha256"]})
+            found: dict[str, Any] = reply.json()
+            return found
+
+    assert asyncio.run(submitted())["owner"] == jobs_of(world)["job"].record.owner == "root"
 
 
 def test_limits_shows_what_is_allowed_and_what_is_used(capsys: pytest.CaptureFixture[str]) -> None:
