@@ -152,3 +152,39 @@ def test_another_daemon_knows_how_often_a_zone_took_nodes() -> None:
     world.crash_daemon()
     world.run(30.0)
     assert "zone-b" in {preempt_and_settle(world), preempt_and_settle(world)}
+
+
+def test_of_two_jobs_and_a_pool_for_one_of_them_one_trains_and_the_other_holds_nothing_for_long() -> None:
+    world = empty_world()
+    world.cloud.no_capacity_s = 60.0
+    world.cloud.capacity.update({"zone-a": 6, "zone-b": 0})
+    submit(world, "one", 4, 4, 4)
+    submit(world, "two", 4, 4, 4)
+    both = ("one", "two")
+    assert world.run_until(lambda w: JobState.RUNNING in {record(w, name).state for name in both}, 300.0)
+    (waits,) = (name for name in both if record(world, name).state is not JobState.RUNNING)
+
+    def held(world: World) -> bool:
+        return any(m.alive and m.instance.node.startswith(f"{waits}-") for m in world.cloud.machines.values())
+
+    if held(world):
+        assert world.run_until(lambda w: not held(w), world.rules.gang_hold_s + 60.0)
+    assert alive(world) == 4
+    world.cloud.capacity["zone-b"] = 4
+    assert world.run_until(lambda w: record(w, waits).state is JobState.RUNNING, world.rules.gang_hold_s)
+
+
+def test_two_jobs_that_each_hold_half_of_what_one_needs_do_not_wait_for_each_other() -> None:
+    world = empty_world()
+    world.cloud.no_capacity_s = 60.0
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 0})
+    submit(world, "one", 4, 4, 4)
+    submit(world, "two", 4, 4, 4)
+    world.run(120.0)
+    world.cloud.capacity["zone-a"] = 6
+    both = ("one", "two")
+
+    def trains(world: World) -> bool:
+        return JobState.RUNNING in {record(world, name).state for name in both}
+
+    assert world.run_until(trains, 2 * world.rules.gang_hold_s)
