@@ -53,10 +53,11 @@ class RecordedCloud(SimCloud):
         self._alive: dict[str, list[Machine]] = {}
         self._costs = costs
         self._began = clock.now()
-        # Times of drops, and of their announcements, with the zone's number and the drop's time; soonest last.
+        # By the clock, soonest last: times of drops, and of their announcements; with the zone's number and the drop's
+        # second.
         drops = [(second, zone) for zone, times in enumerate(recording.drops) for second in times]
-        events = {(max(0.0, at - costs.notice_s), zone, at) for at, zone in drops} | {
-            (at, zone, at) for at, zone in drops
+        events = {(self._began + max(0.0, at - costs.notice_s), zone, at) for at, zone in drops} | {
+            (self._began + at, zone, at) for at, zone in drops
         }
         self._events = sorted(events, reverse=True)
 
@@ -121,14 +122,14 @@ class RecordedCloud(SimCloud):
 
     def step(self) -> None:
         """Announce and take machines, then as any cloud."""
-        while self._events and self._events[-1][0] <= self._second():
+        while self._events and self._events[-1][0] <= self._clock.now():
             _, zone, drop = self._events.pop()
             self._take(zone, drop)
         super().step()
 
     def next_at(self) -> float:
         """When the next thing is due. Only what is lost: when a zone has more again, nobody is told."""
-        return min(super().next_at(), self._began + self._events[-1][0] if self._events else NEVER)
+        return min(super().next_at(), self._events[-1][0] if self._events else NEVER)
 
     def _second(self) -> float:
         return self._clock.now() - self._began

@@ -20,6 +20,7 @@ from supervisor.replay.recording import Recording
 from supervisor.replay.run import Replay, run_together
 from supervisor.replay.schedule import Entry
 from supervisor.replay.world import RecordedWorld
+from supervisor.simulation.clock import START
 from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
 from tests.unit.test_replay_references import market
@@ -56,6 +57,14 @@ def test_a_machine_is_taken_when_the_recording_says_so_and_announced_before() ->
     assert drop - 20.0 < taken.ended_at <= drop, "the node leaves its round a little earlier, and is given back"
     assert [nodes for _, nodes in played.rounds] == [3, 2]
     assert (found.lost_node_h, found.refusals > 0) == (0, True)
+
+
+def test_a_loss_may_be_at_any_fraction_of_a_second() -> None:
+    """Seconds of the recording, counted from a clock's begin, are rounded."""
+    interval_s = 700.0 + 4e-11
+    assert (START + interval_s) - START < interval_s
+    found = replay(market((2,), (1,), (2,), (0,), interval_s=interval_s), 1, 2, costs=Costs(notice_s=0.0)).run()
+    assert found.pauses >= 1
 
 
 def test_what_is_granted_shortly_before_a_loss_is_announced_at_once() -> None:
