@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from supervisor.api.adoption import Adoption
 from supervisor.api.changes import LimitChanges, Scale
 from supervisor.api.explain import Explainer, add_explain
+from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
 from supervisor.api.report import OnDemand, add_report, report_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
@@ -156,6 +157,7 @@ def create_app(
     _writing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     add_targets(app, service.jobs)
+    add_queue(app, service, status, clock)
     add_report(app, service, report)
     if adoption is not None:
         _adoption_route(app, adoption)

@@ -46,7 +46,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
 
 for command in (
     *(submit.submit, submit.plan),
-    *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.top),
+    *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.queue, status.top),
     report.report,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh),

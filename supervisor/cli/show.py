@@ -190,6 +190,21 @@ def _node_state(node: dict[str, Any]) -> str:
 # -- money -------------------------------------------------------------------------------------------------
 
 
+def show_queue(rows: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl queue`."""
+    if not rows:
+        _console().print("no job waits")
+        return
+    table = _table("JOB", "OWNER", "STATE", "WAITS", "NEEDS", "REASON")
+    for row in rows:
+        needs = counted(row["nodes"], "node")
+        if row["gpus"]:
+            needs += f", {row['gpus']} × {row['gpu'] or 'GPU'}"
+        owner, waits = escape(row["owner"] or "-"), duration(row["waiting_s"])
+        table.add_row(row["job"], owner, _state(row["state"]), waits, needs, escape(row["reason"]))
+    _console().print(table)
+
+
 def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost`."""
     if not costs:

@@ -159,6 +159,17 @@ def cost(context: click.Context, job: str | None, by: str, output: str) -> None:
 
 
 @click.command()
+@output_option
+@click.pass_context
+def queue(context: click.Context, output: str) -> None:
+    """List the jobs that wait, the oldest first.
+
+    With who waits since when, what each needs at least, and why it does not train.
+    """
+    _show(context, "/v1/queue", output, "show_queue")
+
+
+@click.command()
 @click.option(
     "--every",
     "every_s",
