@@ -39,7 +39,7 @@ SUBJECTS = {
 NOTES = """\
 of the oracle's: useful node-hours, and dollars for each, as a multiple of the oracle's with the same costs (boot 100 s,
   bootstrap 20 s, pause 5 s, checkpoint 2 s every 300 s, notice 120 s). CPU: of the daemon's replay alone.
-shuffled: pieces of 6 h in another order. shifted: each zone by another time. thinned: a fifth of each zone's hours
+shuffled: 6 h at a time in another order. shifted: each zone by another time. thinned: a fifth of each zone's hours
   grant nothing. scaled: twice as fast. goals: the worst seed counts."""
 
 

@@ -89,13 +89,14 @@ def goals_of(case: Case) -> list[Goal]:
 
 
 def shuffled(recording: Recording, seed: int) -> Recording:
-    """Its pieces of six hours in another order; prices stay with them."""
-    count = int(recording.end_s // PIECE_S)
+    """Its pieces of six hours, of a short one its eighths, in another order; prices stay with them."""
+    piece_s = PIECE_S if recording.end_s >= 4 * PIECE_S else recording.end_s / 8
+    count = int(recording.end_s // piece_s)
     order = list(range(count))
     random.Random(f"shuffled {seed}").shuffle(order)
-    pieces = [(number * PIECE_S, (number + 1) * PIECE_S) for number in order]
-    if recording.end_s > count * PIECE_S:
-        pieces.append((count * PIECE_S, recording.end_s))
+    pieces = [(number * piece_s, (number + 1) * piece_s) for number in order]
+    if recording.end_s > count * piece_s:
+        pieces.append((count * piece_s, recording.end_s))
     return _joined(recording, pieces)
 
 

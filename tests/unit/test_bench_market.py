@@ -59,6 +59,13 @@ def test_shuffled_pieces_keep_zones_and_prices_together() -> None:
     ]
 
 
+def test_a_short_recording_is_shuffled_too() -> None:
+    eleven_hours = recording(tuple((number, 0) for number in range(11)), HOUR_S)
+    found = cases.shuffled(eleven_hours, 1)
+    assert found.capacity.rows != eleven_hours.capacity.rows
+    assert machine_hours(found, 0) == pytest.approx(machine_hours(eleven_hours, 0))
+
+
 def test_shifted_zones_lose_what_they_had_in_common() -> None:
     found = cases.shifted(recording(), 1)
     assert len(found.capacity.seconds) > len(ROWS)
