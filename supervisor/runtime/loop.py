@@ -170,7 +170,7 @@ class Loop:
         self._own_revision = 0
         self._outages = 0
         self._timers_paused_until = self._ticked_at = self._etcd_away_since = 0.0
-        self._journal_ready = False
+        self._journal_ready = self._caught_up = False
         self._counters: dict[str, int] = {}
         self._sentences: dict[str, str] = {}
         self._unreadable: Mapping[str, str] = {}
@@ -223,12 +223,23 @@ class Loop:
             self._set_status(blocked, {})
         elif reading.cluster is None:
             self._init_journal(reading)
-        elif reading.revision >= self._own_revision:
+        elif reading.revision >= self._own_revision and self._catch_up(reading):
             if not self._journal_ready:
                 # The previous leader may have written times by a wrong clock: all timeouts restart.
                 self._journal_ready, self._timers_paused_until = True, self._clock.now()
                 self._believe(reading.capacity)
             self._decide(reading)
+
+    def _catch_up(self, reading: Reading) -> bool:
+        """Whether the mirror shows all that earlier leaders have written. A new leader writes something first: no
+        commit of theirs comes after that, and what the mirror shows with it has all of them."""
+        if self._caught_up:
+            return True
+        now = self._clock.now()
+        self._caught_up = self._commit(Commit("", {}, capacity=reading.capacity or CapacityRecord(now)))
+        waits = "begins to lead: waits until etcd has taken a write, and shows it"
+        self._set_status("; ".join(filter(None, [waits, self._etcd_problem()])), {})
+        return False
 
     def _check_clock(self) -> None:
         """Restart all timeouts after the clock jumped or this process was suspended: silence meanwhile means nothing.
@@ -286,7 +297,7 @@ class Loop:
 
     def _forget(self) -> None:
         """Drop all volatile state: another daemon leads, or the journal is gone."""
-        self._volatile, self._journal_ready = VolatileState(), False
+        self._volatile, self._journal_ready, self._caught_up = VolatileState(), False, False
         self._reported.clear()
         self._outcomes.clear()
         self._steady.clear()
@@ -368,9 +379,10 @@ class Loop:
             self._count("commits_stale")
             return False
         self._count("commits")
+        # Of a transaction that wrote nothing etcd names a revision of somebody else.
+        if commit.shows_in_mirror and (commit.job or not self._journal_ready):
+            self._own_revision = max(self._own_revision, revision)
         if commit.job:
-            if commit.shows_in_mirror:  # of a transaction that wrote nothing etcd names a revision of somebody else
-                self._own_revision = max(self._own_revision, revision)
             self._drop_outcomes([node.id for node in commit.nodes])
         for event in commit.events:
             log.info(event.text, job=event.job, kind=str(event.kind))

@@ -433,6 +433,13 @@ MUTANTS = (
         "unit/test_plan_jobs.py",
     ),
     Mutant(
+        "takeover: nothing is decided before the mirror shows what leaders before have written",
+        "supervisor.runtime.loop",
+        "        if self._caught_up:\n",
+        "        if True:\n",
+        "unit/test_boundaries.py::test_a_new_leader_decides_once_the_mirror_shows_what_it_wrote_first",
+    ),
+    Mutant(
         "bootstrap: what the job brings is tried twice",
         "supervisor.planner.jobs",
         "    own = job.own_failures >= draft.rules.own_failures\n",

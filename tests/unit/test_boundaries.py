@@ -19,6 +19,7 @@ from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transi
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
+from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, EventKind, NoticeRecord
 from supervisor.planner.actions import (
     MAX_COMMIT_BYTES,
@@ -242,6 +243,7 @@ class FakeJournal:
         known["cluster"] = ClusterRecord(1.0, "d")
         self.reading = Reading(MappingProxyType(dict(jobs)), **(known | more))
         self.refuses: Mapping[str, Exception] = {}
+        self.revision = 1
         self.commits: list[Commit] = []
 
     def read(self) -> Reading:
@@ -251,7 +253,7 @@ class FakeJournal:
         if commit.job in self.refuses:
             raise self.refuses[commit.job]
         self.commits.append(commit)
-        return 1
+        return self.revision
 
     def alerts(self, kind: EventKind) -> list[str]:
         return [each.text for commit in self.commits for each in commit.alerts if each.kind is kind]
@@ -276,9 +278,14 @@ class FakeActor:
 
 
 def loop_with(journal: FakeJournal) -> tuple[Loop, FakeActor]:
+    """One that leads, and has seen what it wrote to begin with."""
     actor = FakeActor()
     clock = SystemClock(lambda: NOW, lambda: 0.0)
-    return Loop(journal, actor, actor, clock, Rules(alerts=True), ("local",)), actor
+    loop = Loop(journal, actor, actor, clock, Rules(alerts=True), ("local",))
+    loop.tick()
+    assert [commit.capacity for commit in journal.commits] == [CapacityRecord(NOW)]
+    journal.commits.clear()
+    return loop, actor
 
 
 def tick_with_offers(loop: Loop, actor: FakeActor) -> None:
@@ -308,6 +315,28 @@ def test_a_commit_that_etcd_refuses_or_that_cannot_be_encoded_stays_with_its_job
     assert type(error).__name__ in loop.status.sentences["bad"]
     (alert,) = journal.alerts(EventKind.UNDECIDED)
     assert alert == loop.status.sentences["bad"]
+
+
+def test_a_new_leader_decides_once_the_mirror_shows_what_it_wrote_first() -> None:
+    """What the leader before it has written last may not be shown yet: by its requests a limit may be reached."""
+    journal = FakeJournal({"job": view(job(2), [member(1)])})
+    loop, actor = loop_with(journal)
+    assert (journal.commits, actor.started) == ([], [])
+    loop.tick()
+    assert actor.started != []
+
+    actor.leading = False
+    loop.tick()
+    actor.leading, journal.revision = True, 7  # of what it writes; its reading has 1
+    actor.started.clear()
+    journal.commits.clear()
+    for _ in range(3):
+        loop.tick()
+    assert (len(journal.commits), actor.started) == (1, [])
+    assert loop.status.headline.startswith("begins to lead: waits until etcd has taken a write")
+    journal.reading = replace(journal.reading, revision=7)
+    loop.tick()
+    assert loop.status.headline == "watching 1 job"
 
 
 def test_of_many_jobs_that_fail_at_once_twenty_are_reported_in_each_tick() -> None:
