@@ -173,6 +173,7 @@ class SimCloud:
             )
             for number, name in enumerate(self.types)
             for zone, price in zip(ZONES, prices, strict=True)
+            if not query.instance_types or name in query.instance_types
         ]
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
