@@ -11,11 +11,13 @@ HOUR_S = 3600.0
 class HazardRules:
     """How much is believed of what was counted."""
 
-    # Recordings of V100 and p3 spot zones have a preemption every 1 to 30 node-hours. A prior of so few hours lets two
-    # preemptions within minutes outweigh prices that differ by a tenth, and one in a day nothing.
+    # In recordings of V100 and p3 spot a zone takes a machine every 0.7 to 10.5 node-hours. The prior is at the better
+    # end, so that a pool which nobody has tried is tried, and of one hour: a few preemptions outweigh it.
     prior_per_hour: float = 0.1
     prior_hours: float = 1.0
-    half_life_s: float = 6 * HOUR_S  # in the same recordings a zone that was bad is as good as any other a day later
+    # There, how often a zone took machines in six hours tells of the next six (correlation 0.45 to 0.56), and still of
+    # those a day later (0.37).
+    half_life_s: float = 6 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
