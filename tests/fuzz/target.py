@@ -293,6 +293,7 @@ class Target:
         store.keys = MappingProxyType({**self._whole, **changed})
         daemon = _Daemon([*self._machines, *machines])
         loop = Loop(self._journal, daemon, daemon, self._clock, Rules(alerts=True), ("local",))
+        loop.tick()  # a new leader writes first
         loop.tick()
         mine = (f"{KEYS.world}jobs/{GOOD}", f"{KEYS.world}nodes/{GOOD}/", KEYS.run(GOOD))
         found = [each for each in store.written if any(op.key.startswith(mine) for op in each[1])]
