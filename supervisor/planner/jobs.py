@@ -60,7 +60,7 @@ def drive_state(draft: Draft) -> None:
     if job.pause_requested_at:
         _pause(draft)
     elif job.state is J.PAUSED:
-        draft.move_job(J.STARTING, "it was resumed")
+        draft.move_job(J.STARTING, "a user resumed it")
     elif count < job.desired_nodes and may_train(draft):
         pass
     elif count >= job.desired_nodes:
