@@ -63,8 +63,6 @@ class NodeChanges(TypedDict, total=False):
     metadata_url: str
     bootstrapped: bool
     needs_replacement: bool
-    ahead: bool
-    left_behind: str
     notice: NoticeRecord
     unhealthy: str
     unhealthy_at: float
@@ -91,9 +89,6 @@ class JobChanges(TypedDict, total=False):
     spare_retry_at: float
     few_machines: int
     few_since: float
-    moving_since: float
-    move_retry_at: float
-    failed_moves: int
     dropped_nodes_usd: float
     gathering_since: float
     last_reported_round: int

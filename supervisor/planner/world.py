@@ -54,18 +54,6 @@ class Rules:
     hazard: HazardRules = field(default_factory=HazardRules)
     # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
     preemption_s: float = 180.0
-    # Moves: docs/decisions/0038-places.md has what they gain on recordings.
-    move_after_s: float = 120.0  # nothing has changed for so long
-    move_arrival_s: float = 120.0  # both sets of nodes are paid for so long
-    move_pause_s: float = 10.0  # nobody trains for so long, beside a checkpoint
-    move_horizon_s: float = 3600.0  # for so long a place is as it is now
-    move_gain: float = 2.0  # what is gained in that time is so many times the cost
-    move_probe_s: float = 600.0  # a refusal speaks against a move for so much longer, as each try costs requests
-    move_limit_s: float = 1800.0  # a move whose nodes are not ready is given up after
-    move_rest_s: float = 600.0  # between two moves
-    move_retry_s: float = 300.0  # after a move that was given up; twice that after each further one
-    max_move_retry_s: float = 3600.0  # at most that
-    back_to_spot_s: float = 900.0  # an on-demand node stays for so long before spot is asked for again
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline

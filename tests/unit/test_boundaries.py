@@ -15,7 +15,7 @@ import pytest
 from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
-from provisioners.base import InstanceState, Launched, Market, NoCapacity, Scope, Transient, Unknown
+from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
@@ -64,7 +64,6 @@ from tests.unit.scene import (
     offering,
     round_of,
     scene,
-    spec,
     view,
     world_of,
 )
@@ -92,8 +91,6 @@ def scenes() -> list[Scene]:
     done = TerminateDone(name(3), "i-3", "not now", "panic", "no\nmodule")
     stopped = {name(n): launcher(n, "waiting", parked=True) for n in (1, 2)}
     running = (machine(1), machine(2))
-    either = spec(market="spot-then-on-demand")
-    dear = member(1, offer=replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=1.5), state_since=NOW - 999)
     return [
         Scene(view(job(4), [member(1), node(2, N.REQUESTED), node(4, N.REQUESTED), node(5, N.REQUESTED)]),
               tuple(LaunchDone(name(n), OFFER, each) for n, each in ((2, full), (4, odd), (5, Unknown("?")))), running),
@@ -120,9 +117,6 @@ def scenes() -> list[Scene]:
                    hint=hint_of(1, 2, spares=(3,)), tombstones=frozenset({name(9)})), machines=running),
         Scene(view(job(2), [member(1), member(2)], round=round_of(1, 2, number=2),
                    pauses=Pauses(name(1), (Pause(2, NOW, 1.5, 0.5),))), machines=running),
-        Scene(view(job(4, J.DEGRADED), [member(n, state_since=NOW - 999) for n in (1, 2)]), machines=running),
-        Scene(view(job(2, moving_since=NOW - 9, spec=either), [dear, node(2, N.READY, ahead=True)]), machines=running),
-        Scene(view(job(2, moving_since=NOW - 9), [member(1), node(2, N.READY, ahead=True)]), machines=running),
     ]  # fmt: skip
 
 
