@@ -15,7 +15,7 @@ from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Broken, Wait, Yield, standing
 from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.timing import LeaseTimes
-from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, Tombstone, encode
+from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, RoundMember, Tombstone, encode
 
 from tests.support.etcd_server import etcd_server
 
@@ -196,6 +196,27 @@ def test_a_member_is_there_since_its_key_appeared_as_that_of_this_incarnation(et
         while "c" in client.snapshot().view.members:
             client.wait_change(0.1)
         assert since("c2") > restarted
+
+
+def test_who_waits_patiently_leaves_changes_of_members_and_hears_of_a_round_at_once(etcd_endpoint: str) -> None:
+    with clients(etcd_endpoint) as job:
+        job.start("a")
+        client = job.clients["a"]
+        assert client.flush(20.0)
+        settled = time.monotonic() + 20.0
+        while "a" not in client.snapshot().view.members and time.monotonic() < settled:
+            client.wait_change(0.1)
+
+        job.etcd.put(KEYS.member(JOB, "c"), encode(Member("c", "c1", "127.0.0.1", 1, "waiting")))
+        began = time.monotonic()
+        client.wait_change(0.5, patient=True)
+        assert time.monotonic() - began >= 0.5
+        assert "c" in client.snapshot().view.members
+
+        formed = Round(1, (RoundMember("a", "a-1", "127.0.0.1", 1),), 1.0, "")
+        job.etcd.put(KEYS.round(JOB), encode(formed))
+        client.wait_change(60.0, patient=True)
+        assert client.snapshot().view.round == formed
 
 
 def hinted(client: RendezvousClient, node: str) -> bool:

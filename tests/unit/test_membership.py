@@ -22,6 +22,7 @@ from spotsup_trainer.rendezvous.membership import (
     next_round,
     standing,
     target,
+    writer,
 )
 from spotsup_trainer.rendezvous.view import Rules, View, bounds, live, unhealthy
 from spotsup_trainer.wire import Member, Result
@@ -168,6 +169,16 @@ def test_without_a_hint_a_round_closes_after_nothing_changed_for_a_while() -> No
 
 def test_a_full_round_closes_at_once() -> None:
     assert close(view(member("a"), member("b"), rules=Rules(1, 2), changed_at=10.0), now=10.0).nodes() == ("a", "b")
+
+
+def test_who_writes_first_is_known_while_the_others_still_stop() -> None:
+    current = round_of("cab")
+    of = view(member("a", last_round=1), member("b", "running", last_round=1), member("c", last_round=1), round=current)
+    waits = next_round(of, LONG_AFTER, 0.0)
+    assert waits == Wait("b must stop first")
+    assert writer(waits) == "c"
+    assert writer(Close(round_of("ba"))) == "b"
+    assert writer(next_round(view(), LONG_AFTER, 0.0)) == writer(Finish(Result("success", "", 1))) == ""
 
 
 def test_a_hinted_member_that_has_not_come_is_waited_for_a_second_but_not_one_that_was_lost() -> None:

@@ -135,14 +135,20 @@ class RendezvousClient:
         """Wait until this node's key is written."""
         return self._outbox.flush(timeout_s)
 
-    def wait_change(self, timeout_s: float) -> None:
+    def wait_change(self, timeout_s: float, *, patient: bool = False) -> None:
         """Return when a key has changed since the last `snapshot()`, at the latest after `timeout_s`.
+
+        `patient`: changes of members alone are left until then.
 
         After an evaluation that took long it rests for a few times as long: when n nodes change at once, each would
         otherwise evaluate n times, n² in all.
         """
         seen, began = self._raw, time.monotonic()
-        if self._mirror.wait(lambda view: view is not seen, timeout_s):
+
+        def is_worth_a_look(view: mirror.MirrorView) -> bool:
+            return view is not seen and not (patient and seen is not None and self._only_members(seen, view))
+
+        if self._mirror.wait(is_worth_a_look, timeout_s):
             rested_s = time.monotonic() - began
             time.sleep(max(0.0, min(_REST_FACTOR * self._evaluated_s, _MAX_REST_S) - rested_s))
         self._evaluated_s = 0.0
@@ -218,6 +224,12 @@ class RendezvousClient:
     @property
     def _round_key(self) -> str:
         return self.keys.round(self.config.job)
+
+    def _only_members(self, one: mirror.MirrorView, other: mirror.MirrorView) -> bool:
+        """Whether nothing but members' keys differs."""
+        changed = other.changed_since(one)
+        members = self.keys.member(self.config.job, "")
+        return one.live == other.live and changed is not None and all(key.startswith(members) for key in changed)
 
     def _until_turn_s(self, decision: object, turn_s: float) -> float:
         """In how many seconds `decision` will have been the same for `turn_s`; 0 or less if it has."""

@@ -34,7 +34,7 @@ from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.heartbeat import Heartbeat
-from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing
+from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing, writer
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
@@ -226,15 +226,17 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 and any(m.node == config.node and m.incarnation == config.incarnation for m in formed.members)
             ):
                 return formed
-            wait_s = _POLL_S
+            wait_s, patient = _POLL_S, False
             if now.live and not (self.current and self.client.restore_round(self.current, running=False)):
                 decision = self.client.decide(self._heard(now.view, now.view.round))
+                # When a round ends all members change: who does not write the next one looks at many changes together.
+                patient = writer(decision) not in {"", config.node}
                 if isinstance(decision, Wait):
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
                     waiting.log(decision.reason)
                 else:
                     wait_s = min(_POLL_S, self.client.try_write(decision))
-            self.client.wait_change(wait_s)
+            self.client.wait_change(wait_s, patient=patient)
 
     def _raise_if_over(self, patience: Patience, reason: str) -> None:
         now, node = self.client.snapshot(), self.client.config.node

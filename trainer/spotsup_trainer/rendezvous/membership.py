@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 from spotsup_trainer.rendezvous import history
@@ -34,6 +34,8 @@ class Wait:
 
     reason: str
     until: float = math.inf
+    # The node that will have rank 0 in the next round, as it looks now; "" if none is known.
+    first: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,20 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     """Whether a round can be formed from `view` at `now`. `formed_at`: `now` in UNIX seconds."""
     backoffs = history.rejoin_backoffs(view, now, formed_at)
     chosen = target(view, backoffs)
+    decision = _next_round(view, chosen, backoffs, now, formed_at)
+    return replace(decision, first=chosen[0].node) if isinstance(decision, Wait) and chosen else decision
+
+
+def writer(decision: Decision) -> str:
+    """The node that writes what is decided first, now or once it can be; "" where none goes first."""
+    if isinstance(decision, Close):
+        return decision.round.nodes()[0]
+    return decision.first if isinstance(decision, Wait) else ""
+
+
+def _next_round(
+    view: View, chosen: tuple[Member, ...], backoffs: Mapping[str, float], now: float, formed_at: float
+) -> Decision:
     minimum, maximum = bounds(view)
     if view.result is not None:
         return Wait("the job has ended")
