@@ -282,6 +282,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         quotes.quote,
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
         curve=curves.curve,
+        queue=config.queue.rules(),
     )
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))

@@ -17,6 +17,7 @@ from provisioners.registry import CLOUDS
 from provisioners.settings import Section
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
+from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.prices import PRICE_KEY
 from supervisor.planner.world import Rules
 from supervisor.validation import first_error
@@ -131,6 +132,56 @@ class HousekeepingConfig(_Strict):
         return cron
 
 
+class CapConfig(_Strict):
+    """What may be in use at once. A key that is left out limits nothing.
+
+    Nodes that are about to leave do not count towards `nodes` and `gpus`: their replacements do. Dollars count until a
+    machine has ended.
+    """
+
+    nodes: Annotated[int, Field(ge=0)] | None = None
+    """At most so many nodes."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    """At most so many GPUs."""
+    usd_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """At most so many US dollars per hour. A machine without a known price is not asked for then. A spot price that
+    rises later ends no machine."""
+
+    def cap(self) -> Cap:
+        """As the planner takes it."""
+        return Cap(self.nodes, self.gpus, self.usd_per_hour)
+
+
+UserName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]{0,63}$")]
+
+
+class QueueConfig(_Strict):
+    """What jobs may use together. A job for which too little is left waits: `spotsupctl queue` says for what.
+
+    The order is priority, then the user who has fewer GPUs, then the time of submission. Users are those of this
+    computer who submit. Lower limits than what is in use end nothing.
+    """
+
+    cluster: CapConfig = CapConfig()
+    """Limits of all jobs together."""
+    user: CapConfig = CapConfig()
+    """Limits of the jobs of each user together."""
+    users: dict[UserName, CapConfig] = Field(default_factory=dict, max_length=1000)
+    """Limits of single users, in place of `user`, by name."""
+    job: CapConfig = CapConfig()
+    """Limits of each job."""
+    preempt: bool = False
+    """Whether jobs are paused, with a checkpoint, when one of a higher priority needs their room. Jobs without
+    checkpoints are not."""
+    max_priority: Annotated[int, Field(ge=-100, le=100)] = 100
+    """The highest `priority` that a job may have."""
+
+    def rules(self) -> QueueRules:
+        """As the planner takes it."""
+        users = MappingProxyType({name: each.cap() for name, each in self.users.items()})
+        return QueueRules(self.cluster.cap(), self.user.cap(), users, self.job.cap(), self.preempt, self.max_priority)
+
+
 class TimingConfig(_Strict):
     """Time limits, all in seconds."""
 
@@ -210,6 +261,8 @@ class Config(_CloudTables):
     """Alerts to Slack."""
     timing: TimingConfig = TimingConfig()
     """Time limits."""
+    queue: QueueConfig = QueueConfig()
+    """What jobs may use together."""
     housekeeping: HousekeepingConfig = HousekeepingConfig()
     """Backups and the maintenance of etcd."""
     prices: dict[PriceKey, UsdPerHour] = Field(default_factory=dict, max_length=1000)
@@ -237,7 +290,7 @@ class Config(_CloudTables):
         """The planner's numbers."""
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
-        return Rules(**timing, alerts=alerts, notice_s=notice_s)
+        return Rules(**timing, alerts=alerts, notice_s=notice_s, queue=self.queue.rules())
 
     def slack_webhook(self) -> str:
         """The webhook's URL, or "" where alerts go to the log only."""

@@ -94,6 +94,7 @@ NODE_EDGES: Mapping[tuple[NodeState, NodeState], str] = MappingProxyType(
 )
 
 _JOB_ENDS = (J.SUCCEEDED, J.FAILED, J.CANCELLED)
+_PAUSED_BECAUSE = "a user paused it, a limit was reached, or a job of a higher priority needs its room"
 _JOB_LIVE = (J.QUEUED, J.STARTING, J.RUNNING, J.DEGRADED, J.WAITING, J.PAUSED)
 JOB_EDGES: Mapping[tuple[JobState, JobState], str] = MappingProxyType(
     {
@@ -107,9 +108,9 @@ JOB_EDGES: Mapping[tuple[JobState, JobState], str] = MappingProxyType(
         (J.DEGRADED, J.WAITING): "the round is below its minimum",
         (J.WAITING, J.RUNNING): "the round has all desired nodes",
         (J.WAITING, J.DEGRADED): "the round has enough nodes, but not all",
-        (J.PAUSED, J.STARTING): "a user resumed it, or raised its limit",
+        (J.PAUSED, J.STARTING): "a user resumed it or raised its limit, or there is room for it",
     }
-    | {(state, J.PAUSED): "a user paused it, or a limit was reached" for state in _JOB_LIVE if state is not J.PAUSED}
+    | {(state, J.PAUSED): _PAUSED_BECAUSE for state in _JOB_LIVE if state is not J.PAUSED}
     | {
         (state, end): {
             J.SUCCEEDED: "the program exited with code 0",
@@ -225,7 +226,11 @@ class JobRecord:
     reason: str = ""  # why it is in its state
     cancel_requested: bool = False
     pause_requested_at: float = 0.0  # 0 while it is not to be paused
-    limit_reached: str = ""  # it pauses, or is paused, because of this limit: hours, usd; empty while a user paused it
+    # It pauses, or is paused, because of this limit (hours, usd), or for a job of a higher priority (priority); empty
+    # while a user paused it.
+    limit_reached: str = ""
+    displaced_by: str = ""  # the job of a higher priority
+    displaced_at: float = 0.0  # when it was last to pause for such a job
     limits_warned: tuple[str, ...] = ()  # the limits of which it has used so much that people were warned
     trained_s: float = 0.0  # for how long it had enough nodes in a round, without the current stretch
     training_since: float = 0.0  # since when the current stretch lasts; 0 while it does not train
@@ -306,6 +311,7 @@ class EventKind(StrEnum):
     LIMITS_CHANGED = "limits-changed"
     LIMIT_NEAR = "limit-near"
     LIMIT_REACHED = "limit-reached"
+    DISPLACED = "displaced"
     CANCEL_REQUESTED = "cancel-requested"
     PAUSE_REQUESTED = "pause-requested"
     PAUSED = "paused"
@@ -355,6 +361,7 @@ ALERT_KINDS = frozenset(
     {
         EventKind.LIMIT_NEAR,
         EventKind.LIMIT_REACHED,
+        EventKind.DISPLACED,
         EventKind.NOTICE,
         EventKind.NODE_LOST,
         EventKind.SILENCE,

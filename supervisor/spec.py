@@ -269,6 +269,9 @@ class JobSpec(_Strict):
     """How many nodes: a number, or a mapping ([nodes](#nodes)). A data job has one node; leave `nodes` out there."""
     resources: Resources = Resources()
     """What each node must have ([resources](#resources))."""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Jobs of a higher priority come first where the operator's limits leave too little for all; `spotsupctl queue`
+    shows the order. Of equal ones, the user's who has fewer GPUs comes first."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot."""
     placement: Placement = Placement()

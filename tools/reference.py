@@ -36,6 +36,7 @@ resources:
   gpus_per_node: 1
   instance_types: [p3.2xlarge]
   disk_gb: 200
+priority: 10
 market: spot-then-on-demand
 placement:
   cloud: aws
@@ -104,6 +105,12 @@ webhook_file = "/etc/spotsup/slack-webhook"
 
 [timing]
 suspect_s = 30.0
+
+[queue]
+preempt = true
+cluster = { gpus = 64, usd_per_hour = 60.0 }
+user = { gpus = 16 }
+users.ann = { gpus = 32 }
 """
 
 TYPES = {"string": "string", "integer": "integer", "number": "number", "boolean": "boolean"}
@@ -183,6 +190,11 @@ def configuration() -> str:
         own = {name: each for name, each in model["properties"].items() if name not in hidden}
         lines += ["", f"## [{key}]", "", _text(model["description"]), ""]
         lines += _table(schema, {**model, "properties": own})
+        inner = {name: found for name, each in own.items() if (found := _model_of(schema, each))}
+        if inner:
+            found = next(iter(inner.values()))
+            heads = " ".join(f"[{key}.{name}]" for name in inner)
+            lines += ["", f"## {heads}", "", _text(found["description"]), "", *_table(schema, found)]
     return "\n".join([*lines, ""])
 
 

@@ -13,6 +13,7 @@ from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.limits import reached
+from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
 from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes
 from supervisor.validation import first_error
@@ -82,7 +83,7 @@ def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
     except ValidationError as error:
         raise UsageError(first_error(error, "limits", Limits)) from error
     job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
-    if not job.limit_reached:
+    if job.limit_reached in {"", PRIORITY}:
         return job
     over = reached(job, view.nodes.values(), now)
     if over is None:

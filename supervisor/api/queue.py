@@ -1,14 +1,16 @@
-"""The jobs that wait, as plain JSON: who waits since when, what each needs at least, and why it does not train."""
+"""The queue as plain JSON: jobs that wait, what they need, why they do not train, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 
 from supervisor.api.service import Service
+from supervisor.market.admission import Admission
 from supervisor.model import JobState
+from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
@@ -21,28 +23,47 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
 
     @app.get("/v1/queue")
     def queue() -> list[dict[str, Any]]:
-        return queue_rows(service.jobs(), status().about, clock.now())
+        now = status()
+        return queue_rows(service.jobs(), now.admissions, now.about, clock.now())
 
 
-def queue_rows(jobs: Iterable[JobView], about: Callable[[str], str], now: float) -> list[dict[str, Any]]:
-    """One row per job that wants to train and does not, the oldest first. `about`: what the daemon does for a job."""
-    waiting = [view for view in jobs if view.record.state in WAITING_STATES]
-    return [
-        _row(view, about(view.record.name), now)
-        for view in sorted(waiting, key=lambda view: (view.record.submitted_at, view.record.name))
-    ]
+def queue_rows(
+    jobs: Iterable[JobView], admissions: Mapping[str, Admission], about: Callable[[str], str], now: float
+) -> list[dict[str, Any]]:
+    """One row per job that waits, in the order of the queue; first those that are let start, and have no place in it.
+
+    `about`: what the daemon does for a job.
+    """
+    waiting = [view for view in jobs if waits(view)]
+    rows = [_row(view, admissions.get(view.record.name), about, now) for view in waiting]
+    return sorted(rows, key=lambda row: (row["place"] or 0, -row["priority"], row["submitted_at"], row["job"]))
 
 
-def _row(view: JobView, reason: str, now: float) -> dict[str, Any]:
+def waits(view: JobView) -> bool:
+    """Whether it is in the queue: it wants to train, and does not."""
+    job = view.record
+    return job.state in WAITING_STATES or (job.state is JobState.PAUSED and job.limit_reached == PRIORITY)
+
+
+def _row(view: JobView, admission: Admission | None, about: Callable[[str], str], now: float) -> dict[str, Any]:
     job, resources = view.record, view.record.spec.resources
+    gpus = job.min_nodes * resources.gpus_per_node
+    reason, starts_when = about(job.name), f"{job.spec.placement.cloud} grants its nodes, which are asked for already"
+    if job.limit_reached == PRIORITY:
+        reason, starts_when = displaced(job.displaced_by), f"{job.displaced_by} has ended, or needs less"
+    if admission is not None and admission.place:
+        reason, starts_when = admission.reason, admission.starts_when
     return {
+        "place": admission.place if admission is not None and admission.place else None,
         "job": job.name,
         "owner": job.owner,
+        "priority": job.spec.priority,
         "state": job.state,
         "nodes": job.min_nodes,
-        "gpus": job.min_nodes * resources.gpus_per_node,
+        "gpus": gpus,
         "gpu": resources.gpu,
         "reason": reason,
+        "starts_when": starts_when,
         "submitted_at": job.submitted_at,
         "waiting_s": round(max(0.0, now - job.state_since), 1),
     }

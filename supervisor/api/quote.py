@@ -11,6 +11,7 @@ import structlog
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
 from supervisor.errors import CommandRefusedError
+from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
 from supervisor.runtime.background import in_background
@@ -110,6 +111,31 @@ def _check_prices(spec: JobSpec, offers: tuple[Offer, ...]) -> None:
         raise CommandRefusedError(
             f"`limits.{limit}` cannot be kept: no price is known for {named(offers)}; {PRICE_REMEDY}, or leave the "
             "limit out"
+        )
+
+
+def check_admissible(spec: JobSpec, owner: str, queue: QueueRules) -> None:
+    """Raises CommandRefusedError for a job that the operator's limits would never let start."""
+    if spec.priority > queue.max_priority:
+        raise CommandRefusedError(
+            f"job {spec.name} is refused: its priority is {spec.priority}, and queue.max_priority of spotsupd.toml is "
+            f"{queue.max_priority}"
+        )
+    check_room(spec, owner, spec.nodes.min, queue)
+
+
+def check_room(spec: JobSpec, owner: str, nodes: int, queue: QueueRules) -> None:
+    """Raises CommandRefusedError for a job that needs more nodes than the operator's limits can ever leave for it."""
+    if why := why_never(owner, spec.name, Amount(1, spec.resources.gpus_per_node).times(nodes), queue):
+        raise CommandRefusedError(f"job {spec.name} is refused: {why}")
+
+
+def check_prices_known(quote: Quote, queue: QueueRules) -> None:
+    """Raises CommandRefusedError where the operator's limit of dollars could not be kept (P13)."""
+    if queue.of_money and quote.offers and all(each.usd_per_hour is None for each in quote.offers):
+        raise CommandRefusedError(
+            f"the operator's limit of dollars per hour cannot be kept: no price is known for {named(quote.offers)}; "
+            f"{PRICE_REMEDY}"
         )
 
 

@@ -274,8 +274,8 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         return {"sha256": await asyncio.to_thread(service.put_blob, data)}
 
     @app.post("/v1/check")
-    def check(body: CheckBody) -> dict[str, Any]:
-        spec, quote = service.check(body.spec, body.resume_from)
+    def check(body: CheckBody, request: Request) -> dict[str, Any]:
+        spec, quote = service.check(body.spec, body.resume_from, user_name(request.client))
         return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
 
     @app.post("/v1/plan")

@@ -14,15 +14,17 @@ from typing import Any
 
 from supervisor import checkpoints
 from supervisor.api.changes import LimitChanges, Scale, check_priced, limited_job, numbers_of, scaled_job, unreadable_by
-from supervisor.api.quote import Quote
+from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
 from supervisor.api.views import in_order
 from supervisor.curve import Curve
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
+from supervisor.market.admission import QueueRules
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition
 from supervisor.planner.limits import PAUSED_BY_USER, reached
+from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
@@ -53,7 +55,7 @@ class Change:
 class Service:
     """The API's verbs, over the journal."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last ones by name, with defaults
         self,
         journal: Journal,
         leader: Leader,
@@ -64,11 +66,12 @@ class Service:
         *,
         hosted: Collection[str] = (),
         curve: Callable[[JobRecord], Curve | None] | None = None,
+        queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
     ) -> None:
         """`quote`: asks a job's cloud for offers; without it, none is asked before the job is stored.
 
         `hosted`: the clouds whose machines are processes of this computer, which can mount nothing. `curve`: a job's
-        training curve; by default as etcd has it.
+        training curve; by default as etcd has it. `queue`: the operator's limits.
         """
         self._journal = journal
         self._leader = leader
@@ -77,6 +80,7 @@ class Service:
         self._wait_for = wait_for
         self._quote = quote
         self._hosted = frozenset(hosted)
+        self._queue = queue
         self._curve = curve or journal.curve
 
     @property
@@ -124,16 +128,20 @@ class Service:
         self._check_supported(spec)
         return spec
 
-    def check(self, spec_value: Any, resume_from: str = "") -> tuple[JobSpec, Quote | None]:
+    def check(self, spec_value: Any, resume_from: str = "", owner: str = "") -> tuple[JobSpec, Quote | None]:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
         spec = self.parse(spec_value)
+        check_admissible(spec, owner, self._queue)
         present = self._find(spec.name)
         if present is not None:
             _check_replaceable(present)
         if resume_from:
             self._sources(resume_from, spec)
-        return spec, self._quote(spec) if self._quote else None
+        quote = self._quote(spec) if self._quote else None
+        if quote is not None:
+            check_prices_known(quote, self._queue)
+        return spec, quote
 
     def plan(self, spec_value: Any) -> Quote:
         """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
@@ -151,6 +159,7 @@ class Service:
         `resume_from`: the name of a job that has ended or is paused, with whose newest checkpoint this one begins.
         """
         spec = self.parse(spec_value)
+        check_admissible(spec, owner, self._queue)
         self._catch_up(spec.name)
         record = replace(new_job(spec, code_sha256, submission, self._clock.now()), owner=owner)
         for _ in range(MAX_TRIES):
@@ -159,8 +168,8 @@ class Service:
                 return present
             if present is not None:
                 _check_replaceable(present)
-            if spec.limits.of_money and self._quote:
-                self._quote(spec)
+            if (spec.limits.of_money or self._queue.of_money) and self._quote:
+                check_prices_known(self._quote(spec), self._queue)
             code = self._journal.find_blob(code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")
@@ -182,6 +191,8 @@ class Service:
 
         def change(view: JobView) -> Change:
             scaled = scaled_job(view.record, scale)
+            if scaled.min_nodes > view.record.min_nodes:
+                check_room(scaled.spec, scaled.owner, scaled.min_nodes, self._queue)
             return Change(scaled, EventKind.SCALED, f"{name} scaled to {numbers_of(scaled)}")
 
         return self._change(name, change)
@@ -239,6 +250,8 @@ class Service:
         def change(view: JobView) -> Change | None:
             if not view.record.pause_requested_at:
                 return None
+            if view.record.limit_reached == PRIORITY:
+                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.displaced_by)}")
             if over := reached(view.record, view.nodes.values(), self._clock.now()):
                 raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
             resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")

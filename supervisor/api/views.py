@@ -30,6 +30,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "name": view.name,
         "kind": job.spec.kind,
         "owner": job.owner,
+        "priority": job.spec.priority,
         "state": job.state,
         "reason": job.reason,
         "sentence": sentence,

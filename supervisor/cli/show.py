@@ -195,13 +195,15 @@ def show_queue(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         _console().print("no job waits")
         return
-    table = _table("JOB", "OWNER", "STATE", "WAITS", "NEEDS", "REASON")
+    table = _table("PLACE", "JOB", "OWNER", "PRIORITY", "WAITS", "NEEDS", "REASON", "STARTS WHEN")
     for row in rows:
         needs = counted(row["nodes"], "node")
         if row["gpus"]:
             needs += f", {row['gpus']} × {row['gpu'] or 'GPU'}"
-        owner, waits = escape(row["owner"] or "-"), duration(row["waiting_s"])
-        table.add_row(row["job"], owner, _state(row["state"]), waits, needs, escape(row["reason"]))
+        place, owner = str(row["place"] or "-"), escape(row["owner"] or "-")
+        waits = duration(row["waiting_s"])
+        texts = (escape(row["reason"]), escape(row["starts_when"]))
+        table.add_row(place, row["job"], owner, str(row["priority"]), waits, needs, *texts)
     _console().print(table)
 
 

@@ -162,9 +162,10 @@ def cost(context: click.Context, job: str | None, by: str, output: str) -> None:
 @output_option
 @click.pass_context
 def queue(context: click.Context, output: str) -> None:
-    """List the jobs that wait, the oldest first.
+    """List the jobs that wait, in their order.
 
-    With who waits since when, what each needs at least, and why it does not train.
+    With what each needs, why it does not train, and what would let it start. Jobs without a place in the queue are let
+    start, and wait for their cloud.
     """
     _show(context, "/v1/queue", output, "show_queue")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory
@@ -34,6 +34,7 @@ class Constraints:
     placed: tuple[Offer, ...]  # of the nodes that a new one has to be near
     billed: tuple[Offer, ...]  # of all machines that may cost money
     job: str = ""  # its name
+    admitted_usd_per_hour: float | None = None  # what the operator's limits leave for all of its machines together
 
     def in_place(self, offer: Offer) -> bool:
         """Whether it is where the job's nodes are."""
@@ -44,11 +45,12 @@ class Constraints:
         return place_of(offer, self.spread)
 
     def affordable(self, offer: Offer) -> bool:
-        """Whether one more machine at this price stays within the limit. A price that is not known does not."""
-        if self.usd_per_hour is None:
+        """Whether one more machine at this price stays within the limits. A price that is not known does not."""
+        limits = [limit for limit in (self.usd_per_hour, self.admitted_usd_per_hour) if limit is not None]
+        if not limits:
             return offer.usd_per_hour is not None or not self.needs_price
         billed = sum(each.usd_per_hour or 0.0 for each in self.billed)
-        return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= self.usd_per_hour + _CENTS
+        return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= min(limits) + _CENTS
 
 
 def place_of(offer: Offer, spread: str) -> str:
@@ -97,4 +99,7 @@ def obstacle(
         return f"{'the request is refused' if first.job else 'no capacity'}: {first.message}"
     if all(offer.usd_per_hour is None for offer in open_offers):
         return f"no price is known for {named(open_offers)}, and the job has a limit of money: {PRICE_REMEDY}"
+    own = replace(constraints, admitted_usd_per_hour=None)
+    if any(own.affordable(offer) for offer in open_offers):
+        return "the operator's limit of dollars per hour allows no more machines at these prices"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"

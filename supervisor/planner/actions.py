@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
+from supervisor.market.admission import Admission
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
@@ -327,4 +328,6 @@ class Plan:
     # What is left as it is, since deciding about it failed: jobs, and parts of the whole, "(orphans)".
     undecided: Mapping[str, Fault] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # about the cluster, for a person to look at
+    # By job, what the operator's limits leave for it; empty without limits.
+    admissions: Mapping[str, Admission] = field(default_factory=dict)
     steady_jobs: frozenset[str] = frozenset()  # nothing to decide about them until something changes (quiescence.py)

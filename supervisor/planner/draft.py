@@ -15,6 +15,7 @@ from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, Offer
+from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
     ALERT_KINDS,
@@ -77,6 +78,8 @@ class JobChanges(TypedDict, total=False):
 
     pause_requested_at: float
     limit_reached: str
+    displaced_by: str
+    displaced_at: float
     limits_warned: tuple[str, ...]
     trained_s: float
     training_since: float
@@ -173,6 +176,11 @@ class Draft:
     def hold(self) -> Hold:
         """The silent nodes that are not given up, because they are too many."""
         return self._world.hold
+
+    @property
+    def admission(self) -> Admission | None:
+        """What the operator's limits leave for this job; None where there are none."""
+        return self._world.admissions.get(self.job.name)
 
     @property
     def cloud(self) -> CloudView:

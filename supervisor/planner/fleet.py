@@ -15,6 +15,7 @@ from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRec
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, not_gone, placed, unreplaced, wanted
+from supervisor.planner.queue import is_admitted, is_held_back, may_have
 from supervisor.planner.release import LEAVING_NODE_STATES, drive_leaving, release, release_all, release_surplus
 
 N = NodeState
@@ -76,10 +77,11 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
-    offers = _offers(draft)
+    offers = tuple(offer for offer in _offers(draft) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     members = draft.job.desired_nodes - len(counted(draft))
-    for number in range(min(missing, _max_requests(draft))):
+    allowed = max(0, may_have(draft) - len(counted(draft)))
+    for number in range(min(missing, allowed, _max_requests(draft))):
         spare = number >= members
         limits = constraints(draft)
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
@@ -109,18 +111,21 @@ def _give_up_too_few(draft: Draft) -> None:
         return
     offers = _offers(draft)
     anywhere = replace(limits, placed=(), billed=())
-    if not offers or any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers):
+    held_back = is_held_back(draft)
+    may_add = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers)
+    if not held_back and (not offers or may_add):
         return
     here = limits.place(held[0].offer)
     others = [offer for offer in offers if limits.place(offer) != here]
     elsewhere = any(is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False) for offer in others)
-    limit_s = rules.gang_timeout_s if elsewhere else rules.gang_hold_s
+    limit_s = rules.gang_timeout_s if elsewhere or held_back else rules.gang_hold_s
     if draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
         return
     text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes for {limit_s:g} s: they are released"
     draft.add_event(EventKind.TOO_FEW_NODES, text)
-    for offer in {pool_of(node.offer): node.offer for node in held}.values():
-        draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, draft.now)
+    if not held_back:
+        for offer in {pool_of(node.offer): node.offer for node in held}.values():
+            draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, draft.now)
     for node in held:
         if not draft.full:
             release(draft, node, "too few nodes to train")
@@ -180,11 +185,13 @@ def preemption_s(draft: Draft) -> float:
 
 def constraints(draft: Draft) -> Constraints:
     """What the job's file and its machines require of one more machine."""
+    admission = draft.admission
     return Constraints(
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
-        needs_price=draft.job.spec.limits.of_money,
+        needs_price=draft.job.spec.limits.of_money or (admission is not None and admission.needs_price),
         placed=tuple(node.offer for node in placed(draft)),
         billed=tuple(node.offer for node in not_gone(draft)),
         job=draft.job.name,
+        admitted_usd_per_hour=admission.usd_per_hour if admission else None,
     )

@@ -6,10 +6,12 @@ from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeSta
 from supervisor.planner.draft import Draft
 from supervisor.planner.limits import pause_reason, spent_usd
 from supervisor.planner.predicates import has_trained, is_held, members
+from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import ENDED_AS, node_count, training_count
 from supervisor.planner.silence import may_train
 
 J, N = JobState, NodeState
+LIMITED = "the operator's limits leave too little: `spotsupctl queue` says more"
 _COMING = (*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER)
 _END_EVENTS = {
     J.SUCCEEDED: EventKind.JOB_DONE,
@@ -60,7 +62,7 @@ def drive_state(draft: Draft) -> None:
     if job.pause_requested_at:
         _pause(draft)
     elif job.state is J.PAUSED:
-        draft.move_job(J.STARTING, "a user resumed it")
+        draft.move_job(J.STARTING, "it was resumed")
     elif count < job.desired_nodes and may_train(draft):
         pass
     elif count >= job.desired_nodes:
@@ -72,7 +74,7 @@ def drive_state(draft: Draft) -> None:
     elif job.state is J.QUEUED and draft.in_states(*IN_FLIGHT_NODE_STATES):
         _reach(draft, J.STARTING, "nodes are requested")
     elif job.state is J.STARTING and _finds_no_capacity(draft):
-        _reach(draft, J.WAITING, "no offer has capacity")
+        _reach(draft, J.WAITING, LIMITED if is_held_back(draft) else "no offer has capacity")
 
 
 def _pause(draft: Draft) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import in_round
+from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.silence import advances, kept
 
 N = NodeState
@@ -73,6 +74,8 @@ def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | No
 
 def pause_reason(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> str:
     """Why a job that is to pause does so."""
+    if job.limit_reached == PRIORITY:
+        return displaced(job.displaced_by)
     of_limit = [use for use in uses(job, nodes, now) if use.name == job.limit_reached]
     return of_limit[0].reason(job.name) if of_limit else PAUSED_BY_USER
 

@@ -30,6 +30,7 @@ from supervisor.planner.limits import drive_limits
 from supervisor.planner.pauses import report_pauses
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.prices import drive_prices
+from supervisor.planner.queue import drive_queue, with_admissions
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.records import clamp_future_times, delete_old
@@ -50,11 +51,13 @@ def plan(
     """
     commits: list[Commit] = []
     actions: list[Action] = []
-    sentences: dict[str, str] = {}
     undecided = Boundary()
+    world = with_admissions(world, undecided, now)
+    sentences: dict[str, str] = {}
     steady: list[str] = []
     unclear: list[JobView] = []
-    planned = sorted(world.jobs.keys() - world.skipped)
+    # The first in the queue asks first.
+    planned = sorted(world.jobs.keys() - world.skipped, key=lambda name: (-world.jobs[name].record.spec.priority, name))
     of_planned = [world.jobs[name] for name in planned]
     # Without a decision about silence, no silence ends anything.
     everything = Hold(frozenset(node for job in of_planned for node in job.nodes), frozenset(world.clouds))
@@ -92,7 +95,13 @@ def plan(
     parts = tuple(fault.sentence for name, fault in undecided.faults.items() if name not in world.jobs)
     faults = MappingProxyType(undecided.faults)
     decision = Plan(
-        tuple(commits), tuple(actions), MappingProxyType(sentences), faults, (*warnings, *parts), frozenset(steady)
+        commits=tuple(commits),
+        actions=tuple(actions),
+        sentences=MappingProxyType(sentences),
+        undecided=faults,
+        warnings=(*warnings, *parts),
+        steady_jobs=frozenset(steady),
+        admissions=world.admissions,
     )
     return decision, volatile
 
@@ -145,6 +154,7 @@ def _plan_job(draft: Draft) -> None:
     drive_prices(draft)
     drive_end(draft)
     drive_limits(draft)
+    drive_queue(draft)
     drive_rounds(draft)
     report_pauses(draft)
     drive_fleet(draft)

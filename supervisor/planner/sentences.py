@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
-from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
 from supervisor.planner.predicates import counted, is_complete, is_preparing, is_scaling_up, members, not_gone, wanted
+from supervisor.planner.queue import PRIORITY
 from supervisor.planner.silence import may_train, silence_text
 
 J, N = JobState, NodeState
@@ -29,7 +31,7 @@ def sentence(draft: Draft) -> str:
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
     if job.pause_requested_at:
-        why = f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
+        why = _why_it_pauses(job)
         return f"{why}pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
     hung = "its steps hang: see the stacks in its logs" if job.hung_since else ""
     clauses = [
@@ -43,6 +45,12 @@ def sentence(draft: Draft) -> str:
         _unpriced(draft),
     ]
     return "; ".join(clause for clause in clauses if clause)
+
+
+def _why_it_pauses(job: JobRecord) -> str:
+    if job.limit_reached == PRIORITY:
+        return f"{job.displaced_by} has a higher priority; "
+    return f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
 
 
 def training_count(draft: Draft) -> str:
@@ -148,6 +156,8 @@ def _missing(draft: Draft) -> str:
     """Why nodes that the job wants are not requested."""
     if len(counted(draft)) >= wanted(draft):
         return ""
+    if draft.admission is not None and len(counted(draft)) >= draft.admission.nodes:
+        return in_the_queue(draft.admission)
     spare, cloud = is_complete(draft), draft.job.spec.placement.cloud
     if spare and draft.now < draft.job.spare_retry_at:
         return "the next spare is requested later: the last one could not be bootstrapped"
@@ -163,6 +173,12 @@ def _missing(draft: Draft) -> str:
     if not why and draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE:
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"
     return first_line(why, MAX_REASON_CHARACTERS)
+
+
+def in_the_queue(admission: Admission) -> str:
+    """What it waits for, and where it stands."""
+    place = f"number {admission.place} in the queue: " if admission.place else ""
+    return first_line(f"{place}{admission.reason}", MAX_REASON_CHARACTERS)
 
 
 def _unpriced(draft: Draft) -> str:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
 from provisioners.base import Instance, Leftover
+from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
@@ -54,6 +55,10 @@ class Rules:
     hazard: HazardRules = field(default_factory=HazardRules)
     # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
     preemption_s: float = 180.0
+    # The queue.
+    queue: QueueRules = field(default_factory=QueueRules)  # the operator's limits
+    queue_hold_s: float = 900.0  # a job that waits for them for so long is not overtaken any more
+    displaced_again_s: float = 3600.0  # a job that was paused for another is not paused again for so long
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
@@ -245,6 +250,7 @@ class World:
     skipped: frozenset[str] = frozenset()  # jobs about which nothing is decided this time (quiescence.py)
     hold: Hold = field(default_factory=Hold)  # as of this plan
     capacity: CapacityRecord | None = None  # what the journal has of the capacity memory
+    admissions: Mapping[str, Admission] = field(default_factory=lambda: MappingProxyType({}))  # by job, as of this plan
 
     def is_protected(self, node: str) -> bool:
         """Whether a machine with this tag may work for a job although no readable record says so (P4)."""

@@ -9,7 +9,7 @@ deletes old events, and `journal.etcd_trust` and `cli.etcd_ca` name etcd's CA to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol
@@ -23,6 +23,7 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Transient
 from supervisor.errors import JournalFullError, JournalUnavailableError
 from supervisor.journal.journal import Reading
+from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.journaled import CapacityRecord, memory_of
 from supervisor.model import ClusterRecord, EventKind
@@ -129,6 +130,8 @@ class Status:
     counters: Mapping[str, int]
     # Since when etcd has not answered; 0 while it does.
     etcd_away_since: float = 0.0
+    # By job, what the operator's limits leave for it; empty without limits, and on a daemon that does not lead.
+    admissions: Mapping[str, Admission] = field(default_factory=lambda: MappingProxyType({}))
 
     def about(self, job: str) -> str:
         """What is done for a job and why; the headline if this daemon decides nothing for it."""
@@ -173,6 +176,7 @@ class Loop:
         self._journal_ready = self._caught_up = False
         self._counters: dict[str, int] = {}
         self._sentences: dict[str, str] = {}
+        self._admissions: Mapping[str, Admission] = {}
         self._unreadable: Mapping[str, str] = {}
         # What failed since the last decision; the causes that were logged, and those that had an alert.
         self._faults: list[Fault] = []
@@ -360,7 +364,9 @@ class Loop:
         warnings = (*decision.warnings, *filter(None, [self._etcd_problem()]))
         self._warn(warnings)
         headline = f"watching {open_jobs} {'job' if open_jobs == 1 else 'jobs'}"
-        self._set_status("; ".join([headline, *warnings]), sentences)
+        if not reading.jobs.keys() <= idle:
+            self._admissions = decision.admissions
+        self._set_status("; ".join([headline, *warnings]), sentences, self._admissions)
 
     def _commit(self, commit: Commit) -> bool:
         """Write a commit, then start its actions. Raises what is wrong with the commit itself."""
@@ -457,7 +463,12 @@ class Loop:
         if isinstance(outcome, LaunchDone) and isinstance(outcome.outcome, Transient) and outcome.outcome.unknown_code:
             self._count("unknown_codes")
 
-    def _set_status(self, headline: str, sentences: Mapping[str, str]) -> None:
+    def _set_status(
+        self,
+        headline: str,
+        sentences: Mapping[str, str],
+        admissions: Mapping[str, Admission] = MappingProxyType({}),
+    ) -> None:
         for job, text in sentences.items():
             if self._sentences.get(job) != text:
                 log.info(text, job=job)
@@ -470,4 +481,5 @@ class Loop:
             MappingProxyType(dict(sentences)),
             MappingProxyType(dict(self._counters)),
             self._etcd_away_since,
+            admissions,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from provisioners.base import LeftoverKind
+from supervisor.market.admission import QueueRules
 from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
 from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
@@ -65,6 +66,12 @@ class Injector:
         world.cloud.disk_leak_rate = 0.0
         for machine in world.cloud.machines.values():
             machine.cut, machine.ssh = False, "well"
+        if world.rules.queue != QueueRules():
+            # An operator lifts the limits: daemons read them when they start.
+            world.rules = replace(world.rules, queue=QueueRules())
+            for daemon in world.daemons:
+                if not daemon.dead:
+                    self._kill(daemon, 1.0)
         self._harsh.stop()
         self._access.stop()
         self._etcd.stop()
@@ -453,7 +460,9 @@ class Injector:
         limits: dict[str, object] = {"hang": job.hang}
         limits |= {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
         limits |= {"hours": job.hours} if job.hours else {}
-        self._users.submit(job.name, kind=job.kind, nodes=nodes, limits=limits, placement={"spread": job.spread})
+        more = {"priority": job.priority} if job.priority else {}
+        placement = {"spread": job.spread}
+        self._users.submit(job.name, job.owner, kind=job.kind, nodes=nodes, limits=limits, placement=placement, **more)
 
     def _some_job(self, injection: Injection) -> str:
         names = self._users.names()

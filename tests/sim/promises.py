@@ -23,6 +23,7 @@ from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
 from tests.sim.hours import HoursCheck
+from tests.sim.queue_check import QueueCheck
 from tests.sim.spares import SpareCheck
 
 N = NodeState
@@ -56,6 +57,7 @@ class Promises:
         self._machine_of: dict[str, str] = {}
         self._losses: dict[str, int] = {}
         self._spares = SpareCheck(world)
+        self._queue = QueueCheck(world)
         self._causes = Causes(world)
         self._hours = HoursCheck(world)
         self._access = AccessCheck(world)
@@ -127,6 +129,7 @@ class Promises:
                 )
             if self._world.clock.now() - self._causes.rolled_back_at > SETTLE_S:
                 self._check_overshoot(old, job)
+                wrong = wrong or self._queue.check(old, job, self._jobs)
                 self._check_place(job)
                 wrong = wrong or self._spares.check(job)
             if wrong:
@@ -144,6 +147,9 @@ class Promises:
 
     def _check_leaks(self) -> None:
         """P1: a machine with our tag is in the journal, or it is ended within the grace. Stopped ones count."""
+        if self._world.etcd.full:  # nothing can be journaled, nor ended: its grace begins anew
+            self._unjournaled_since.clear()
+            return
         now = self._world.clock.now()
         for machine in self._world.cloud.machines.values():
             if machine.ended_at is not None or machine.instance.node in self._open:

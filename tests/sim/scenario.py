@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from supervisor.market.admission import Cap, QueueRules
 from supervisor.planner.world import Rules
 from supervisor.simulation.faults import FaultRates
 
@@ -159,6 +160,8 @@ class Submission:
     kind: str = "training"
     hours: float | None = None  # its limit
     hang: str = "alert"
+    owner: str = ""
+    priority: int = 0
 
     @property
     def multiple_of(self) -> int:
@@ -211,6 +214,7 @@ def draw_long(seed: int) -> Scenario:
 
 def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_limits(scenario)
+    scenario = _with_queue(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -250,6 +254,27 @@ def _with_limits(scenario: Scenario) -> Scenario:
     raises = [Injection(at, "limit", rng.randrange(1000), rng.random()) for at in times]
     injections = sorted([*scenario.injections, *raises], key=lambda each: each.at)
     return replace(scenario, jobs=jobs, injections=tuple(injections))
+
+
+def _with_queue(scenario: Scenario) -> Scenario:
+    """A third of the scenarios have further jobs, of several users and priorities, and limits for all of them. Drawn
+    apart: the rest of a seed's scenario is as it was."""
+    rng = random.Random(f"queue {scenario.seed}")
+    if rng.random() < 2 / 3:
+        return scenario
+    more = tuple(_job(rng, f"queued-{number}") for number in range(rng.randint(1, 3)))
+    jobs = tuple(
+        replace(job, owner=rng.choice(["", "ann", "bob"]), priority=rng.choice([0, 0, -10, 10]))
+        for job in (*scenario.jobs, *more)
+    )
+    wanted = sum(job.desired + job.spares for job in jobs)
+    lowest = max(job.low for job in jobs)
+    cluster = Cap(nodes=rng.randint(lowest, wanted) if rng.random() < 0.8 else None)
+    if rng.random() < 0.4:
+        cluster = replace(cluster, usd_per_hour=round(rng.uniform(lowest, wanted) * 0.12, 3))
+    user = Cap(nodes=rng.randint(lowest, wanted)) if rng.random() < 0.4 else Cap()
+    queue = QueueRules(cluster, user, preempt=rng.random() < 0.5)
+    return replace(scenario, jobs=jobs, rules=replace(scenario.rules, queue=queue))
 
 
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:

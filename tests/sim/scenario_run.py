@@ -9,6 +9,7 @@ from functools import partial
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
 from supervisor.planner.actions import Action, SendAlert
 from supervisor.planner.alerts import RETRIES_S
+from supervisor.planner.queue import PRIORITY
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
@@ -110,7 +111,7 @@ class ScenarioRun:
             limited = [name for name, job in jobs.items() if (job.spec.limits.hours or NO_LIMIT_H) < NO_LIMIT_H]
             for name in limited:
                 self.users.limit(name, NO_LIMIT_H)
-            paused = [name for name, job in jobs.items() if job.pause_requested_at]
+            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached != PRIORITY]
             for name in paused:
                 self.users.pause(name, on=False)
             if not (paused or limited):

@@ -84,7 +84,7 @@ class Users:
         self._failed: set[str] = set()
         world.hooks.step.append(self.check)
 
-    def submit(self, name: str, **spec: Any) -> bool:
+    def submit(self, name: str, owner: str = "", **spec: Any) -> bool:
         """As spotsupctl does: if no reply arrives, send the same submission again, up to three times."""
         self._submissions += 1
         submission = f"submission {self._submissions}"
@@ -93,19 +93,19 @@ class Users:
             daemon = self._daemon()
             if daemon is None:
                 return False
-            answer = self._submit_once(daemon, value, submission)
+            answer = self._submit_once(daemon, value, submission, owner)
             if answer is not None:
                 return answer
             self._world.run(5.0)
         return False
 
-    def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str) -> bool | None:
+    def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str, owner: str) -> bool | None:
         service, name = service_of(self._world, daemon), value["name"]
         uid, numbers = uid_of(submission), (value["nodes"]["desired"], value["nodes"].get("spares", 0))
         before, hours = self._expected.get(name), value.get("limits", {}).get("hours")
         self._expected[name] = Expected({uid, ""}) if before is None else before.or_new(uid, numbers, hours)
         try:
-            service.submit(value, service.put_blob(b"code"), submission)
+            service.submit(value, service.put_blob(b"code"), submission, owner=owner)
         except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if before is not None:

@@ -199,7 +199,7 @@ def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
 
 def test_a_resumed_job_starts_again() -> None:
     after = scene(record=job(2, J.PAUSED))
-    assert (after.job.state, after.job.reason) == (J.STARTING, "a user resumed it")
+    assert (after.job.state, after.job.reason) == (J.STARTING, "it was resumed")
 
 
 def test_a_pause_is_reported_once() -> None:

@@ -1,0 +1,172 @@
+"""The queue: what each job has and wants, for `market.admission`, and what is done about its decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from provisioners.base import Offer
+from supervisor.market.admission import Admission, Amount, Claim, admit
+from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
+from supervisor.model import COUNTED_NODE_STATES, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.planner.boundary import Boundary
+from supervisor.planner.draft import Draft
+from supervisor.planner.world import JobView, World
+from supervisor.spec import NO_CHECKPOINTS, JobSpec
+
+J, N = JobState, NodeState
+PRIORITY = "priority"  # JobRecord.limit_reached of a job that is paused for another
+# Of a job about which nothing could be decided, or that has ended.
+UNDECIDED = Admission(0, 0.0, needs_price=True, reason="the queue could not be decided: see the daemon's warnings")
+NOTHING_KNOWN = OffersView()
+TRAINING_STATES = frozenset({J.RUNNING, J.DEGRADED})
+
+
+def admissions(world: World, within: Boundary, now: float) -> Mapping[str, Admission]:
+    """By job; empty where the operator has set no limit. What fails requests nothing: a limit is kept (P13)."""
+    rules = world.rules.queue
+    if not rules.limits_anything or world.jobs.keys() <= world.skipped:
+        return {}
+    found = {
+        name: within.within(f"(what {name} claims)", partial(claim_of, world, view, now), None)
+        for name, view in world.jobs.items()
+    }
+    claims = [each for each in found.values() if each is not None]
+    live = [each for each in claims if each.wanted or each.kept != Amount()]
+    decided = within.within("(queue)", partial(admit, live, rules, now, world.rules.queue_hold_s), {})
+    return dict.fromkeys(world.jobs, UNDECIDED) | decided
+
+
+def to_pause(decided: Mapping[str, Admission]) -> frozenset[str]:
+    """Jobs that have to pause for others."""
+    return frozenset(job for job, each in decided.items() if each.pause_for)
+
+
+def claim_of(world: World, view: JobView, now: float) -> Claim:
+    """What a job has, and what it wants."""
+    job, spec = view.record, view.record.spec
+    billed = [node for node in view.nodes.values() if node.state is not N.GONE]
+    kept = [node for node in billed if node.state in COUNTED_NODE_STATES and not node.doomed]
+    usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
+    paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
+    wants = not (job.ended or job.cancel_requested or view.result) and (
+        not job.pause_requested_at or paused_for_another
+    )
+    wanted = job.desired_nodes + job.spare_nodes if wants else 0
+    offer, can_ask = _next_offer(world, view, billed, kept, now) if len(kept) < wanted else (None, True)
+    return Claim(
+        job=job.name,
+        owner=job.owner,
+        priority=spec.priority,
+        submitted_at=job.submitted_at,
+        waiting_since=job.state_since,
+        min_nodes=job.min_nodes,
+        wanted=wanted,
+        kept=Amount(len(kept), sum(gpus_of(node.offer, spec) for node in kept), usd),
+        node=node_of(offer, spec),
+        step=spec.nodes.multiple_of,
+        kind=spec.resources.gpu or (offer.gpu if offer else "") or "GPU",
+        reserved=is_reserved(job, len(kept), now - world.rules.gang_hold_s),
+        can_ask=can_ask and now >= job.bootstrap_retry_at,
+        pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
+        leaving=not wants,
+    )
+
+
+def node_of(offer: Offer | None, spec: JobSpec) -> Amount:
+    """What one more node of a job takes up."""
+    return Amount(1, gpus_of(offer, spec), offer.usd_per_hour if offer else None)
+
+
+def gpus_of(offer: Offer | None, spec: JobSpec) -> int:
+    """Of one node."""
+    return (offer.gpus if offer else 0) or spec.resources.gpus_per_node
+
+
+def is_reserved(job: JobRecord, kept: int, since: float) -> bool:
+    """Whether it trains; or lost nodes, or was given its first ones, after `since`."""
+    lost = job.state is J.WAITING and bool(job.history) and job.history[-1].before in TRAINING_STATES
+    begins = job.state in {J.STARTING, J.WAITING} and bool(kept)
+    return job.state in TRAINING_STATES or ((lost or begins) and job.state_since > since)
+
+
+def is_pausable(spec: JobSpec) -> bool:
+    """Whether a pause loses nothing: a command of a data job, and a program without checkpoints, would begin anew."""
+    return spec.kind == "training" and spec.checkpoints != NO_CHECKPOINTS
+
+
+def _next_offer(
+    world: World, view: JobView, billed: list[NodeRecord], kept: list[NodeRecord], now: float
+) -> tuple[Offer | None, bool]:
+    """The one that would be asked for next, and whether it may be: the cheapest one where none may be asked for now.
+    A job whose offers are not read yet may ask, as far as is known."""
+    spec = view.record.spec
+    offers = world.volatile.offers.get(view.record.name, NOTHING_KNOWN).offers
+    rules, memory = world.rules, world.volatile.capacity
+    known = ranked(offers, memory, rules.hazard, rules.preemption_s + view.record.checkpoint_s, now)
+    limits = Constraints(
+        spec.placement.spread,
+        spec.limits.usd_per_hour,
+        needs_price=spec.limits.of_money or world.rules.queue.of_money,
+        placed=tuple(node.offer for node in kept),
+        billed=tuple(node.offer for node in billed),
+        job=view.record.name,
+    )
+    allowed = (each for each in known if is_allowed(each, memory, limits, now, spare=False))
+    first = next(allowed, None)
+    if first is not None:
+        return first, True
+    priced = [each for each in known if each.usd_per_hour is not None]
+    return (kept[0].offer if kept else next(iter(priced or known), None)), not offers
+
+
+# -- a pause for a job of a higher priority -----------------------------------------------------------------
+
+
+def drive_queue(draft: Draft) -> None:
+    """Pause a job for one of a higher priority, and let it go on once there is room for it."""
+    job, admission = draft.job, draft.admission
+    if job.ended:
+        return
+    if job.limit_reached == PRIORITY and job.state is J.PAUSED:
+        if admission is None or admission.nodes >= job.min_nodes:
+            draft.set_job(pause_requested_at=0.0, limit_reached="", displaced_by="")
+            draft.add_event(EventKind.RESUMED, f"{job.name} goes on: there is room for it again")
+    elif admission is not None and admission.pause_for and not job.pause_requested_at:
+        draft.set_job(pause_requested_at=draft.now, limit_reached=PRIORITY)
+        draft.set_job(displaced_by=admission.pause_for, displaced_at=draft.now)
+        text = f"{job.name} checkpoints and pauses: {displaced(admission.pause_for)}"
+        draft.add_event(EventKind.DISPLACED, text, job=admission.pause_for)
+
+
+def displaced(by: str) -> str:
+    """Why a job is paused for another."""
+    return f"{by} has a higher priority, and there is too little for both; it goes on by itself"
+
+
+def may_have(draft: Draft) -> int:
+    """How many nodes the operator's limits leave for the job."""
+    job = draft.job
+    return job.desired_nodes + job.spare_nodes if draft.admission is None else draft.admission.nodes
+
+
+def is_admitted(draft: Draft, offer: Offer) -> bool:
+    """Whether it has no more GPUs than were counted for one more node."""
+    admission = draft.admission
+    return (
+        admission is None
+        or admission.gpus_per_node is None
+        or gpus_of(offer, draft.job.spec) <= admission.gpus_per_node
+    )
+
+
+def is_held_back(draft: Draft) -> bool:
+    """Whether the operator's limits leave it fewer nodes than it needs to train."""
+    return draft.admission is not None and draft.admission.nodes < draft.job.min_nodes
+
+
+def with_admissions(world: World, within: Boundary, now: float) -> World:
+    """The world with what the operator's limits leave for each job; jobs that have to pause are not skipped."""
+    decided = admissions(world, within, now)
+    return replace(world, admissions=decided, skipped=world.skipped - to_pause(decided))

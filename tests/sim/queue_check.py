@@ -1,0 +1,50 @@
+"""The operator's limits, as a check on a world: no request goes beyond them, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.market.admission import Amount
+from supervisor.model import COUNTED_NODE_STATES, NodeState
+from supervisor.planner.queue import gpus_of
+from supervisor.planner.world import JobView
+from supervisor.simulation.world import World
+
+_CENT = 0.01
+
+
+class QueueCheck:
+    """Checks each new request against what all jobs have."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def check(self, before: JobView | None, job: JobView, jobs: Mapping[str, JobView]) -> str:
+        """What is wrong, or ""."""
+        rules = self._world.rules.queue
+        if before is None or not rules.limits_anything or not job.nodes.keys() - before.nodes.keys():
+            return ""
+        record = job.record
+        for scope in rules.scopes(record.owner, record.name):
+            use = had = Amount()
+            for each in jobs.values():
+                if scope in rules.scopes(each.record.owner, each.record.name):
+                    use = use.plus(_use(each))
+                    had = had.plus(_use(before if each.record.name == record.name else each))
+            cap, usd = scope.cap, use.usd_per_hour or 0.0
+            # Adopted machines may be too many; one of these that is taken is replaced, which makes them no more.
+            nodes, gpus = max(cap.nodes or 0, had.nodes), max(cap.gpus or 0, had.gpus)
+            if (cap.nodes is not None and use.nodes > nodes) or (cap.gpus is not None and use.gpus > gpus):
+                return f"P3: {record.name} requested more than {scope.name} allows: {use} of {cap}"
+            # Prices that rise end no machine, and a request may cross such a rise.
+            steady = not self._world.rng.injected["prices change"]
+            if steady and cap.usd_per_hour is not None and usd > cap.usd_per_hour + _CENT:
+                return f"P13: {record.name} requested more than {scope.name} allows: ${usd:.2f} of {cap}"
+        return ""
+
+
+def _use(job: JobView) -> Amount:
+    """What a job takes up."""
+    kept = [node for node in job.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+    usd = sum(node.offer.usd_per_hour or 0.0 for node in job.nodes.values() if node.state is not NodeState.GONE)
+    return Amount(len(kept), sum(gpus_of(node.offer, job.record.spec) for node in kept), usd)
