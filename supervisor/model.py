@@ -218,6 +218,7 @@ class JobRecord:
     desired_nodes: int
     max_nodes: int
     owner: str = ""  # the user who submitted it; empty where that is not known
+    starts_at: float = 0.0  # no node is requested before; 0: at once
     resume_from: tuple[str, ...] = ()  # `checkpoint_path` of earlier jobs, the newest first
     run: int = 1  # of how many jobs of this name it is the last; an earlier one is kept as `<name>.<run>`
     spare_nodes: int = 0  # nodes beyond `desired_nodes` that wait outside the round

@@ -27,6 +27,7 @@ from spotsup_trainer.objects import url as urls
 from provisioners.base import Market, OfferQuery
 from provisioners.registry import CLOUDS
 from supervisor.errors import UsageError
+from supervisor.starting_time import unix_time
 from supervisor.validation import first_error
 
 if TYPE_CHECKING:
@@ -272,6 +273,9 @@ class JobSpec(_Strict):
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Jobs of a higher priority come first where the operator's limits leave too little for all; `spotsupctl queue`
     shows the order. Of equal ones, the user's who has fewer GPUs comes first."""
+    start_after: str = ""
+    """No node is asked for before this time, written with its time zone: `2026-12-24T22:00Z`, or with `+01:00`. The job
+    waits in the queue until then. Empty, or in the past: at once."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot."""
     placement: Placement = Placement()
@@ -320,6 +324,13 @@ class JobSpec(_Strict):
             if self.preload is not None:
                 raise ValueError("a data job has no workers: leave `preload` out")
         return self
+
+    @field_validator("start_after")
+    @classmethod
+    def _moment(cls, value: str) -> str:
+        if value:
+            unix_time(value)
+        return value
 
     @field_validator("env")
     @classmethod

@@ -37,6 +37,7 @@ resources:
   instance_types: [p3.2xlarge]
   disk_gb: 200
 priority: 10
+start_after: "2026-12-24T22:00Z"
 market: spot-then-on-demand
 placement:
   cloud: aws

@@ -14,6 +14,7 @@ from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
+from supervisor.starting_time import moment
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
 
@@ -49,6 +50,8 @@ def _row(view: JobView, admission: Admission | None, about: Callable[[str], str]
     job, resources = view.record, view.record.spec.resources
     gpus = job.min_nodes * resources.gpus_per_node
     reason, starts_when = about(job.name), f"{job.spec.placement.cloud} grants its nodes, which are asked for already"
+    if now < job.starts_at:
+        reason = starts_when = f"it begins at {moment(job.starts_at)}"
     if job.limit_reached == PRIORITY:
         reason, starts_when = displaced(job.displaced_by), f"{job.displaced_by} has ended, or needs less"
     if admission is not None and admission.place:

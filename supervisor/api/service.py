@@ -29,6 +29,7 @@ from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, parse_spec
+from supervisor.starting_time import starts_at
 
 MAX_TRIES = 20
 MAX_CODE_DELETIONS = 20  # per submission: each costs a read of etcd, and each submission adds one job
@@ -132,6 +133,7 @@ class Service:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
         spec = self.parse(spec_value)
+        starts_at(spec.start_after, self._clock.now())
         check_admissible(spec, owner, self._queue)
         present = self._find(spec.name)
         if present is not None:
@@ -161,7 +163,9 @@ class Service:
         spec = self.parse(spec_value)
         check_admissible(spec, owner, self._queue)
         self._catch_up(spec.name)
-        record = replace(new_job(spec, code_sha256, submission, self._clock.now()), owner=owner)
+        now = self._clock.now()
+        record = new_job(spec, code_sha256, submission, now)
+        record = replace(record, owner=owner, starts_at=starts_at(spec.start_after, now))
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:

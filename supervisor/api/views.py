@@ -54,6 +54,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
+        "starts_at": job.starts_at or None,
         "ended_at": job.ended_at or None,
         "trained_s": round(trained_s(job, now), 1),
         "usd": round(spent_usd(job, view.nodes.values(), now), 4),

@@ -95,10 +95,16 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _strict_loader() -> type[yaml.SafeLoader]:
-    """YAML's safe loader, but a key that occurs twice is an error; otherwise the last one would win silently."""
+    """YAML's safe loader, but times stay the texts that they are written as, and a key that occurs twice is an error;
+    otherwise the last one would win silently."""
     import yaml
 
     class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {  # noqa: RUF012 - as its base class has it
+            first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             if twice := next((key for key in keys if keys.count(key) > 1), None):
@@ -120,7 +126,7 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
     for key, section in (("gpu", "resources"), ("gpus_per_node", "resources"), ("cloud", "placement")):
         if options[key] is not None:
             spec[section] = {**_section(spec, section), key: options[key]}
-    for key in ("market", "setup", "checkpoints", "priority"):
+    for key in ("market", "setup", "checkpoints", "priority", "start_after"):
         if options[key] is not None:
             spec[key] = options[key]
     if options["env"]:

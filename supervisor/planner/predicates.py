@@ -41,7 +41,7 @@ def place(draft: Draft, node_id: str) -> str:
 
 def wanted(draft: Draft) -> int:
     """How many nodes the job should have now, spares included."""
-    if draft.job.ended or draft.job.pause_requested_at:
+    if draft.job.ended or draft.job.pause_requested_at or draft.now < draft.job.starts_at:
         return 0
     return draft.job.desired_nodes + draft.job.spare_nodes
 

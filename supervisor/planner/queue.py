@@ -51,7 +51,7 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
     usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
     paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
     wants = not (job.ended or job.cancel_requested or view.result) and (
-        not job.pause_requested_at or paused_for_another
+        (not job.pause_requested_at or paused_for_another) and now >= job.starts_at
     )
     wanted = job.desired_nodes + job.spare_nodes if wants else 0
     offer, can_ask = _next_offer(world, view, billed, kept, now) if len(kept) < wanted else (None, True)
@@ -59,8 +59,8 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         job=job.name,
         owner=job.owner,
         priority=spec.priority,
-        submitted_at=job.submitted_at,
-        waiting_since=job.state_since,
+        submitted_at=max(job.submitted_at, job.starts_at),
+        waiting_since=max(job.state_since, job.starts_at),
         min_nodes=job.min_nodes,
         wanted=wanted,
         kept=Amount(len(kept), sum(gpus_of(node.offer, spec) for node in kept), usd),

@@ -13,6 +13,7 @@ from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
 from supervisor.planner.predicates import counted, is_complete, is_preparing, is_scaling_up, members, not_gone, wanted
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.silence import may_train, silence_text
+from supervisor.starting_time import moment
 
 J, N = JobState, NodeState
 ENDED_AS = {J.SUCCEEDED: "finished", J.FAILED: "failed", J.CANCELLED: "cancelled"}
@@ -154,6 +155,8 @@ def _on_their_way(purpose: str, group: Sequence[NodeRecord]) -> str:
 
 def _missing(draft: Draft) -> str:
     """Why nodes that the job wants are not requested."""
+    if draft.now < draft.job.starts_at:
+        return f"it begins at {moment(draft.job.starts_at)}"
     if len(counted(draft)) >= wanted(draft):
         return ""
     if draft.admission is not None and len(counted(draft)) >= draft.admission.nodes:

@@ -49,6 +49,7 @@ TOOLS = ("benchmarks", "tools")
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
     ("errors", "cron", "files", "validation"),
+    ("starting_time",),
     ("spec", "identity"),
     ("checkpoints", "curve"),
     ("model",),
