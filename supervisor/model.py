@@ -267,6 +267,11 @@ class JobRecord:
         return self.state in ENDED_JOB_STATES
 
     @property
+    def is_renewed(self) -> bool:
+        """Whether its schedule submits it again once it has ended."""
+        return bool(self.spec.schedule) and not self.cancel_requested and self.state is not JobState.CANCELLED
+
+    @property
     def task_id(self) -> str:
         """Stable over recoveries: what user code may name checkpoints by."""
         return f"{self.name}-{self.uid}"

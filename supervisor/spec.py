@@ -26,6 +26,7 @@ from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Market, OfferQuery
 from provisioners.registry import CLOUDS
+from supervisor.cron import next_run
 from supervisor.errors import UsageError
 from supervisor.starting_time import unix_time
 from supervisor.validation import first_error
@@ -276,6 +277,10 @@ class JobSpec(_Strict):
     start_after: str = ""
     """No node is asked for before this time, written with its time zone: `2026-12-24T22:00Z`, or with `+01:00`. The job
     waits in the queue until then. Empty, or in the past: at once."""
+    schedule: str = ""
+    """A cron expression in UTC, such as `0 22 * * 1-5`: the job begins at its next time, and when a run has ended, well
+    or not, the job is submitted again for the next one, from the beginning. Times that pass while a run lasts are left
+    out. `spotsupctl cancel` ends it."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot."""
     placement: Placement = Placement()
@@ -330,6 +335,13 @@ class JobSpec(_Strict):
     def _moment(cls, value: str) -> str:
         if value:
             unix_time(value)
+        return value
+
+    @field_validator("schedule")
+    @classmethod
+    def _cron(cls, value: str) -> str:
+        if value:
+            next_run(value, 0.0)
         return value
 
     @field_validator("env")

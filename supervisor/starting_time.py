@@ -1,9 +1,10 @@
-"""When a job may begin, as its user writes it. Pure."""
+"""When a job may begin: once, or again and again. Pure."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from supervisor.cron import next_run
 from supervisor.errors import UsageError
 
 # A time further ahead is a mistake in writing.
@@ -22,13 +23,16 @@ def unix_time(text: str) -> float:
     return found.timestamp()
 
 
-def starts_at(start_after: str, now: float) -> float:
-    """Before when a job submitted at `now` requests nothing, in UNIX seconds; 0: it may at once. Raises UsageError."""
-    if not start_after:
-        return 0.0
-    at = unix_time(start_after)
+def starts_at(start_after: str, schedule: str, now: float) -> float:
+    """Before when a job submitted at `now` requests nothing, in UNIX seconds; 0: it may at once.
+
+    With a schedule: its first time from `start_after` on. Raises UsageError.
+    """
+    at = unix_time(start_after) if start_after else 0.0
     if at - now > MAX_AHEAD_S:
         raise UsageError(f"`start_after` is {moment(at)}, more than a year ahead")
+    if schedule:
+        return next_run(schedule, max(at - 1.0, now))
     return at if at > now else 0.0
 
 

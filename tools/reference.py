@@ -38,6 +38,7 @@ resources:
   disk_gb: 200
 priority: 10
 start_after: "2026-12-24T22:00Z"
+schedule: "0 22 * * 1-5"
 market: spot-then-on-demand
 placement:
   cloud: aws

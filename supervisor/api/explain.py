@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market, Offer
 from supervisor.api.quote import Quote, quote_row
-from supervisor.api.service import MAX_BLOB_BYTES, Service, new_job
+from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
+from supervisor.new_job import new_job
 from supervisor.nodes.prepare import pack_trainer, setup_of, user_of
 from supervisor.nodes.uv import pack_uv
 from supervisor.spec import JobSpec

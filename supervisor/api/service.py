@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,7 +21,8 @@ from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.market.admission import QueueRules
-from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition
+from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.new_job import new_job
 from supervisor.planner.limits import PAUSED_BY_USER, reached
 from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
@@ -38,7 +38,6 @@ MAX_RUN_DIGITS = 6  # of the number in `name.1`
 MAX_SOURCES = 4  # folders in which a job looks for a checkpoint to resume from
 CATCH_UP_S = 5.0
 MAX_BLOB_BYTES = 32 * 1024 * 1024
-_UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
 _ENDED = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
 
@@ -133,7 +132,7 @@ class Service:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
         spec = self.parse(spec_value)
-        starts_at(spec.start_after, self._clock.now())
+        starts_at(spec.start_after, spec.schedule, self._clock.now())
         check_admissible(spec, owner, self._queue)
         present = self._find(spec.name)
         if present is not None:
@@ -165,7 +164,7 @@ class Service:
         self._catch_up(spec.name)
         now = self._clock.now()
         record = new_job(spec, code_sha256, submission, now)
-        record = replace(record, owner=owner, starts_at=starts_at(spec.start_after, now))
+        record = replace(record, owner=owner, starts_at=starts_at(spec.start_after, spec.schedule, now))
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
@@ -220,7 +219,7 @@ class Service:
         return self._change(name, change)
 
     def cancel(self, name: str) -> JobView:
-        """Ask for a job's end. Repeating that is fine; a job that has ended is refused."""
+        """Ask for a job's end. Repeating that is fine; a job that has ended is refused, unless its schedule goes on."""
 
         def change(view: JobView) -> Change:
             text = f"{name}: a user asked to cancel it"
@@ -228,7 +227,7 @@ class Service:
 
         self._catch_up(name)
         view = self.job(name)
-        return view if view.record.cancel_requested else self._change(name, change)
+        return view if view.record.cancel_requested else self._change(name, change, renewed=True)
 
     def pause(self, name: str) -> JobView:
         """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""
@@ -359,12 +358,13 @@ class Service:
             raise NotFoundError(f"no node is named {node!r}; `spotsupctl nodes --all` lists all nodes")
         return view
 
-    def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
-        """Store what `change` makes of the job; None means that nothing has to change."""
+    def _change(self, name: str, change: Callable[[JobView], Change | None], *, renewed: bool = False) -> JobView:
+        """Store what `change` makes of the job; None means that nothing has to change. `renewed`: also of one that has
+        ended, and that its schedule would submit again."""
         self._catch_up(name)
         for _ in range(MAX_TRIES):
             view = self.job(name)
-            if view.record.ended:
+            if view.record.ended and not (renewed and view.record.is_renewed):
                 raise CommandRefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
             changed = change(view)
             if changed is None:
@@ -431,29 +431,6 @@ def _alternatives(name: str, known: Sequence[str], what: str) -> str:
         return f"did you mean {' or '.join(close)}?"
     more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
     return f"{what}: {', '.join(known[:MAX_NAMES_SHOWN]) or 'none'}{more}"
-
-
-def uid_of(submission: str) -> str:
-    """5 characters derived from the submission's id, so that a repeated request means the same job."""
-    digest = hashlib.sha256(submission.encode()).digest()
-    return "".join(_UID_ALPHABET[byte % len(_UID_ALPHABET)] for byte in digest[:5])
-
-
-def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> JobRecord:
-    """The record of a job that was just submitted."""
-    return JobRecord(
-        name=spec.name,
-        uid=uid_of(submission),
-        spec=spec,
-        code_sha256=code_sha256,
-        submitted_at=now,
-        state_since=now,
-        min_nodes=spec.nodes.min,
-        desired_nodes=spec.nodes.desired,
-        max_nodes=spec.nodes.max,
-        spare_nodes=spec.nodes.spares,
-        history=(Transition(now, "", "queued", "submitted"),),
-    )
 
 
 def _event(change: Change, now: float) -> tuple[Event, JobRecord]:

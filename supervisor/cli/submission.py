@@ -126,7 +126,7 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
     for key, section in (("gpu", "resources"), ("gpus_per_node", "resources"), ("cloud", "placement")):
         if options[key] is not None:
             spec[section] = {**_section(spec, section), key: options[key]}
-    for key in ("market", "setup", "checkpoints", "priority", "start_after"):
+    for key in ("market", "setup", "checkpoints", "priority", "start_after", "schedule"):
         if options[key] is not None:
             spec[key] = options[key]
     if options["env"]:

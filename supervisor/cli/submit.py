@@ -30,6 +30,7 @@ JOB_OPTIONS = (
         "--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"]), help="How nodes are bought."
     ),
     click.option("--start-after", metavar="TIME", help="No node is asked for before, such as 2026-12-24T22:00Z."),
+    click.option("--schedule", metavar="CRON", help="Again and again, at times in UTC, such as '0 22 * * 1-5'."),
     click.option("--priority", type=click.IntRange(-100, 100), help="Jobs of a higher priority come first."),
     click.option("--cloud", help="The cloud to rent from, as in a job file."),
     click.option("--code", help="The folder that is copied to every node.  [default: the job file's, or .]"),

@@ -288,7 +288,8 @@ class Journal:
         return self._store.get(self._blob_key(digest, "size"))
 
     def delete_code(self, digest: str, revision: int) -> bool:
-        """Delete an archive, unless an open job uses it, or it was stored again after `revision` for one to come.
+        """Delete an archive, unless a job uses it that is open, or has a schedule; or it was stored again after
+        `revision` for one to come.
 
         Raises SchemaError if a job's record cannot be read.
         """
@@ -296,7 +297,7 @@ class Journal:
         if found is None or found.mod_revision > revision:
             return False
         jobs = [load(JobRecord, kv.value, kv.key) for kv in self._store.range(self._job_key(""))]
-        if any(job.code_sha256 == digest and not job.ended for job in jobs):
+        if any(job.code_sha256 == digest and (job.is_renewed or not job.ended) for job in jobs):
             return False
         guard = Compare(found.key, "mod", found.mod_revision)
         return self._txn([guard], [Delete(self._blob_key(digest, ""), prefix=True)]) > 0

@@ -57,7 +57,8 @@ class Replay:
         self.submitted = True
         world, cloud = self.world, self.world.cloud.name
         world.desired[self.spec.name] = self.spec.nodes.desired
-        value = self.spec.model_dump(exclude_unset=True, exclude={"start_after"}) | {"placement": {"cloud": cloud}}
+        value = self.spec.model_dump(exclude_unset=True, exclude={"start_after", "schedule"})
+        value["placement"] = {"cloud": cloud}
         if "placement" in self.spec.model_fields_set:
             value["placement"] = self.spec.placement.model_dump(exclude_unset=True) | {"cloud": cloud}
         hosted = [cloud] if cloud == LOCAL else []

@@ -27,10 +27,12 @@ from supervisor.journal.users import JobUsers
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.leader import Leadership
+from supervisor.runtime.renewals import Renewals
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.background import BackgroundScheduler
 
+SCHEDULES_CRON = "* * * * *"
 COMPACTION_CRON = "*/5 * * * *"
 USERS_CRON = "* * * * *"
 CERTIFICATES_CRON = "41 * * * *"
@@ -184,7 +186,10 @@ def housekeeping_tasks(
         count = journal.trim_cluster_events(CLUSTER_EVENTS_KEPT, leader.guard())
         return f"deleted the oldest {count} events of the cluster" if count else ""
 
-    tasks = [Task("event_retention", EVENT_RETENTION_CRON, trim_events)]
+    tasks = [
+        Task("schedules", SCHEDULES_CRON, Renewals(journal, clock).run),
+        Task("event_retention", EVENT_RETENTION_CRON, trim_events),
+    ]
     if not compacts_itself:
         tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))
     if settings.backup:

@@ -22,10 +22,10 @@ from bootstrap.agent.unit import unit_name
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.base import Market, Offer
-from supervisor.api.service import new_job
 from supervisor.config import parse_config
 from supervisor.identity import load_identity
 from supervisor.model import NodeRecord
+from supervisor.new_job import new_job
 from supervisor.nodes.prepare import pack_trainer, setup_of
 from supervisor.nodes.uv import pack_uv
 from supervisor.spec import parse_spec

@@ -13,11 +13,11 @@ from bootstrap.model import Run
 from provisioners.base import Instance, LaunchRequest, Market, Offer, OfferQuery
 from provisioners.local import LocalProvisioner
 from provisioners.localcloud.machine import qemu
-from supervisor.api.service import new_job
 from supervisor.config import Config, load_config
 from supervisor.identity import Identity, load_identity
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.model import NodeRecord
+from supervisor.new_job import new_job
 from supervisor.nodes.prepare import pack_trainer, setup_of
 from supervisor.spec import JobSpec
 from tools.stack import Stack, StackError

@@ -28,8 +28,8 @@ from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts
 from bootstrap.model import Setup, Skip, Uv
 from supervisor.api.changes import Scale, scaled_job
-from supervisor.api.service import new_job
 from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.new_job import new_job
 from supervisor.spec import parse_spec
 from tests.support.bucket import bucket
 from tests.support.etcd_server import etcd_server

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.errors import UsageError
+from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobState
-from tests.sim.harness import alive, empty_world, record, submit
+from tests.sim.harness import alive, empty_world, record, service, submit
 
 AHEAD_S = 7200.0
 
@@ -29,3 +29,16 @@ def test_a_job_of_a_far_year_is_refused() -> None:
     world = empty_world()
     with pytest.raises(UsageError, match="more than a year ahead"):
         submit(world, "job", 1, 1, 1, start_after="9999-01-01T00:00Z")
+
+
+def test_a_run_that_has_ended_is_cancelled_as_long_as_its_schedule_would_submit_it_again() -> None:
+    world = empty_world()
+    submit(world, "job", 1, 1, 1, schedule="* * * * *")
+    assert world.run_until(lambda _: record(world).state is JobState.RUNNING, 180.0)
+    world.nodes.trainings["job"].finish()
+    assert world.run_until(lambda _: record(world).state is JobState.SUCCEEDED and not alive(world), 60.0)
+    assert record(world).is_renewed
+    service(world).cancel("job")
+    assert not record(world).is_renewed
+    with pytest.raises(CommandRefusedError, match="has ended"):
+        service(world).pause("job")

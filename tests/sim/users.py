@@ -10,10 +10,11 @@ from typing import Any
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
 from supervisor.api.changes import LimitChanges, Scale
-from supervisor.api.service import Service, uid_of
+from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
 from supervisor.model import COUNTED_NODE_STATES, JobState
+from supervisor.new_job import uid_of
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.daemon import Daemon

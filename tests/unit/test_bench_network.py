@@ -18,7 +18,7 @@ from supervisor.spec import parse_spec
 NO_OPTIONS: dict[str, Any] = dict.fromkeys(
     (
         *("name", "nodes", "min_nodes", "max_nodes", "spares", "gpu", "gpus_per_node", "market", "cloud", "code"),
-        *("checkpoints", "setup", "priority", "start_after"),
+        *("checkpoints", "setup", "priority", "start_after", "schedule"),
     )
 ) | {"env": ()}
 

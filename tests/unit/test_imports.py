@@ -53,6 +53,7 @@ SUPERVISOR = (
     ("spec", "identity"),
     ("checkpoints", "curve"),
     ("model",),
+    ("new_job",),
     ("market",),
     ("planner", "alerts"),
     ("config",),

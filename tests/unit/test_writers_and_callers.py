@@ -18,6 +18,7 @@ JOURNAL_WRITERS = {
     "api.adoption": {"adopt"},
     "runtime.curves": {"put_curve"},
     "runtime.housekeeping": {"trim_cluster_events"},
+    "runtime.renewals": {"create_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "cli.etcd_ca": {"publish_ca"},
 }
