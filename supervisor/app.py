@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from supervisor.runtime.housekeeping import (
 )
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
+from supervisor.runtime.pools import PoolKeeper
 from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.systemd import notify
@@ -180,7 +181,16 @@ def _serve(
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
-    _run_loop(loop, housekeeping, curves, supervision, clock, wake, stop, config.timing.tick_s)
+    _run_loop(
+        loop,
+        housekeeping,
+        (curves, PoolKeeper(journal, leader, clock)),
+        supervision,
+        clock,
+        wake,
+        stop,
+        config.timing.tick_s,
+    )
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
 
@@ -221,7 +231,7 @@ def _ways_to_etcd(
 def _run_loop(
     loop: Loop,
     housekeeping: Housekeeping,
-    curves: CurveKeeper,
+    keepers: Sequence[CurveKeeper | PoolKeeper],
     supervision: Supervision,
     clock: Clock,
     wake: threading.Event,
@@ -238,7 +248,8 @@ def _run_loop(
         began = time.monotonic()
         loop.tick()
         housekeeping.follow(clock.now())
-        curves.follow()
+        for keeper in keepers:
+            keeper.follow()
         stop.wait(rest_s(time.monotonic() - began))
         supervision.check()
         notify("WATCHDOG=1")

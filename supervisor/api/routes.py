@@ -16,6 +16,7 @@ from supervisor.api.changes import LimitChanges, Scale
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
+from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, report_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
@@ -159,6 +160,7 @@ def create_app(
     add_targets(app, service.jobs)
     add_queue(app, service, status, clock)
     add_report(app, service, report)
+    add_recorded(app, service, clock)
     if adoption is not None:
         _adoption_route(app, adoption)
     if access is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from supervisor.api.quote import Quote, check_admissible, check_prices_known, ch
 from supervisor.api.views import in_order
 from supervisor.curve import Curve
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
-from supervisor.journal.journal import Journal, Reading
+from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.market.admission import QueueRules
@@ -26,6 +26,7 @@ from supervisor.new_job import new_job
 from supervisor.planner.limits import PAUSED_BY_USER, reached
 from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
+from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, parse_spec
@@ -146,7 +147,14 @@ class Service:
 
     def plan(self, spec_value: Any) -> Quote:
         """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
+        return self._planned(self.parse(spec_value))
+
+    def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
+        """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
         spec = self.parse(spec_value)
+        return spec, self._planned(spec), self._journal.pool_days()
+
+    def _planned(self, spec: JobSpec) -> Quote:
         if self._quote is None:
             raise CommandRefusedError("this daemon cannot ask its clouds for offers")
         return self._quote(spec)

@@ -100,15 +100,41 @@ def submit(
 @click.command()
 @job_options
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many offers to show.")
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="Instead: what the job would have met in the last days, played on what this cluster's jobs held of its pools.",
+)
+@click.option(
+    "--work", type=click.FloatRange(min=0.0, min_open=True), help="With --simulate: node-hours after which it ends."
+)
+@click.option("--baseline", is_flag=True, help="With --simulate: also what others would have done.")
 @output_option
 @click.pass_context
-def plan(context: click.Context, /, what: tuple[str, ...], limit: int, output: str, **options: Any) -> None:
+def plan(
+    context: click.Context,
+    /,
+    what: tuple[str, ...],
+    limit: int,
+    simulate: bool,
+    work: float | None,
+    baseline: bool,
+    output: str,
+    **options: Any,
+) -> None:
     """Show the offers and prices for a job.
 
     These are the offers that `submit` would ask the cloud for, in order. Starts nothing. Exit code 5 if the cloud has
-    no such offer, 1 if it does not answer.
+    no such offer, or too little is recorded for --simulate; 1 if it does not answer.
     """
+    if (work is not None or baseline) and not simulate:
+        raise click.UsageError("--work and --baseline go with --simulate")
     with connected(context) as daemon:
+        if simulate:
+            from supervisor.cli.plan_simulated import show_simulated
+
+            spec = _prepared(what, options).spec
+            sys.exit(show_simulated(daemon.post("/v1/recorded", {"spec": spec}), spec, work, output, baseline=baseline))
         quote = daemon.post("/v1/plan", {"spec": _prepared(what, options).spec})
     sys.exit(_show(quote, output, limit))
 

@@ -1,16 +1,17 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the messages
-between daemon and nodes); `past/`, `events/`, `curves/`, `logs/` and `blobs/` are read on demand. Every write of the
-daemon is one transaction, guarded by leadership (P10) and by the revision of each record that it changes.
+between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `logs/` and `blobs/` are read on demand. Every write
+of the daemon is one transaction, guarded by leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
@@ -25,8 +26,11 @@ from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
+from supervisor.pool_days import PoolDay, decode_day, encode_day
 
 __all__ = ["BLOB_CHUNK_BYTES", "USES_ETCD", "EtcdUse", "Journal", "Reading"]
+
+DayKey: TypeAlias = tuple[str, str]  # the day as 2026-01-31, and `PoolName.key`
 
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
 
@@ -179,6 +183,16 @@ class Journal:
         guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
         return self._txn(guards, [Put(self._curve_key(job), dump(curve))]) > 0
 
+    def put_pool_day(self, key: DayKey, day: PoolDay, leader_guard: Sequence[Compare]) -> bool:
+        """Replace what is kept of a pool's day. False if another daemon leads, or a user paused them."""
+        guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
+        return self._txn(guards, [Put(self._pool_key(key), encode_day(day))]) > 0
+
+    def delete_pool_days(self, keys: Sequence[DayKey], leader_guard: Sequence[Compare]) -> bool:
+        """Delete pools' days. False if another daemon leads."""
+        batches = [keys[begin : begin + MAX_OPERATIONS] for begin in range(0, len(keys), MAX_OPERATIONS)]
+        return all(self._txn(leader_guard, [Delete(self._pool_key(key)) for key in batch]) > 0 for batch in batches)
+
     def job_revision(self, name: str) -> int:
         """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))
@@ -251,6 +265,15 @@ class Journal:
         key = self._curve_key(job)
         found = self._store.get(key)
         return load(Curve, found.value, key) if found else None
+
+    def pool_days(self) -> Mapping[DayKey, PoolDay | None]:
+        """All that is kept of pools; None for what is no record of the pool of its key."""
+        prefix, found = self._pool_key(("", "")), {}
+        for kv in self._store.range(prefix):
+            day, _, pool = kv.key.removeprefix(prefix).partition("/")
+            record = decode_day(kv.value)
+            found[day, pool] = record if record is not None and record.pool.key == pool else None
+        return found
 
     def alert(self, event_id: str) -> Event | None:
         """An alert that waits to be sent, None if there is none of that id."""
@@ -326,6 +349,9 @@ class Journal:
 
     def _curve_key(self, job: JobRecord) -> str:
         return f"{self.keys.root}curves/{job.name}/{job.task_id}"
+
+    def _pool_key(self, key: DayKey) -> str:
+        return f"{self.keys.root}pools/{'/'.join(filter(None, key))}"
 
     def _past_key(self, job: str, run: int) -> str:
         return f"{self.keys.root}past/{job}/{run:06d}"

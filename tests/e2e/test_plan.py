@@ -39,6 +39,30 @@ def stack(tmp_path: Path, server: CloudServer) -> Iterator[Stack]:
     assert stack.close().processes == ()
 
 
+LOCAL_JOB = """\
+name: sleeper
+nodes: {min: 1, desired: 1, max: 1}
+placement: {cloud: local}
+run: train.py
+"""
+
+
+def test_what_a_job_held_is_recorded_and_served_to_the_next_plan(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("import time\ntime.sleep(3600)\n")
+    job = tmp_path / "code" / "job.yaml"
+    job.write_text(LOCAL_JOB)
+    before = stack.ctl("plan", str(job), "--simulate")
+    assert (before.returncode, before.stdout) == (5, "")
+    assert "nothing is recorded of any pool that this job may use" in before.stderr
+    assert stack.ctl("submit", str(job)).returncode == 0
+
+    def is_recorded() -> bool:
+        return "with 1 requests; at least 1 h are needed" in stack.ctl("plan", str(job), "--simulate").stderr
+
+    stack.wait_for(is_recorded, 120.0, "the machine's pool is recorded")
+
+
 def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudServer, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")

@@ -54,7 +54,7 @@ SUPERVISOR = (
     ("checkpoints", "curve"),
     ("model",),
     ("new_job",),
-    ("market",),
+    ("market", "pool_days"),
     ("planner", "alerts"),
     ("config",),
     ("endpoints",),
