@@ -108,6 +108,9 @@ def submit(
 @click.option(
     "--work", type=click.FloatRange(min=0.0, min_open=True), help="With --simulate: node-hours after which it ends."
 )
+@click.option(
+    "--hours", type=click.FloatRange(min=0.0, min_open=True), help="With --simulate: only the last hours of it."
+)
 @click.option("--baseline", is_flag=True, help="With --simulate: also what others would have done.")
 @output_option
 @click.pass_context
@@ -118,6 +121,7 @@ def plan(
     limit: int,
     simulate: bool,
     work: float | None,
+    hours: float | None,
     baseline: bool,
     output: str,
     **options: Any,
@@ -127,14 +131,15 @@ def plan(
     These are the offers that `submit` would ask the cloud for, in order. Starts nothing. Exit code 5 if the cloud has
     no such offer, or too little is recorded for --simulate; 1 if it does not answer.
     """
-    if (work is not None or baseline) and not simulate:
-        raise click.UsageError("--work and --baseline go with --simulate")
+    if not simulate and (work is not None or hours is not None or baseline):
+        raise click.UsageError("--work, --hours and --baseline go with --simulate")
     with connected(context) as daemon:
         if simulate:
-            from supervisor.cli.plan_simulated import show_simulated
+            from supervisor.cli.plan_simulated import Wanted, show_simulated
 
             spec = _prepared(what, options).spec
-            sys.exit(show_simulated(daemon.post("/v1/recorded", {"spec": spec}), spec, work, output, baseline=baseline))
+            wanted = Wanted(work, hours, baseline, output)
+            sys.exit(show_simulated(daemon.post("/v1/recorded", {"spec": spec}), spec, wanted))
         quote = daemon.post("/v1/plan", {"spec": _prepared(what, options).spec})
     sys.exit(_show(quote, output, limit))
 

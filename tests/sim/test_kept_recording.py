@@ -25,8 +25,10 @@ from supervisor.replay.kept import MIN_HOURS, SLOT_S, recording_of, sentences
 from supervisor.runtime.pools import _day_of
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world
+from tests.support.documents import blocks
 from tests.unit.quoting import Stub
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulate.md"
 DAY = "2026-11-20"
 NEXT = "2026-11-21"
 A = PoolName("local", "r", "z-1a", "small", "spot")
@@ -203,6 +205,36 @@ def test_the_command_plays_the_job_and_says_from_what(daemon: Daemon, tmp_path: 
     assert 20 < result["useful_node_h"] < 22, "2 of 2 machines, but for two hours 1"
     assert result["usd"] == pytest.approx(0.5 * result["paid_node_h"])
     assert result["moves"] == 0
+    last = planned(tmp_path, "--simulate", "--hours", "2")
+    assert "Played are the last 2 h of them." in last.output
+    whole = json.loads(planned(tmp_path, "--simulate", "--hours", "99", "-o", "json").output)
+    assert whole["played_hours"] == 12.0
+
+
+def test_the_document_shows_what_the_command_prints(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = (each.text for each in blocks(DOCUMENT) if each.file == "job.yaml")
+    west_a, west_c = (
+        PoolName("local", "us-west-2", zone, "p3.2xlarge", "spot") for zone in ("us-west-2a", "us-west-2c")
+    )
+    daemon.answer = [
+        Offer("local", "us-west-2", pool.zone, "p3.2xlarge", Market.SPOT, 1.0) for pool in (west_a, west_c)
+    ]
+    taken = day(west_a, (480, 4, 4, 0), (600, 3, 0, 2), (640, 4, 1, 0), (840, 2, 0, 3), (850, 0, 0, 1), usd=0.918)
+    daemon.keep_day(taken, 2)
+    daemon.keep_day(day(west_c, (840, 0, 0, 1), (860, 4, 4, 0), (1080, 0, 0, 0), usd=0.905), 2)
+    daemon.keep_day(day(west_c, (540, 2, 2, 2), (600, 3, 1, 0), until=960, usd=0.97), 1)
+    (command,) = (each for block in blocks(DOCUMENT, "sh") for each in block.commands() if "spotsupctl" in each)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text(job)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(main, command.split()[1:])
+    (printed,) = (block.text for block in blocks(DOCUMENT, "text") if "own jobs held" in block.text)
+    assert [line[:18] for line in shown.output.splitlines()] == [line[:18] for line in printed.splitlines()]
+    # What calls take is drawn; a change of the simulation draws otherwise.
+    now, then = (re.findall(r"\d+\.\d+", text) for text in (shown.output, printed))
+    assert [float(each) for each in now] == pytest.approx([float(each) for each in then], rel=0.1, abs=1.0)
 
 
 def test_with_nothing_recorded_it_is_refused_with_one_sentence(daemon: Daemon, tmp_path: Path) -> None:
