@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.command import count, measured, parser_of, show, stopwatch
-from benchmarks.market import cases
+from benchmarks.market import cases, together
 from benchmarks.market.cases import Case
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
@@ -29,18 +29,23 @@ from tools.stack import ROOT
 
 SPOTSUP, ORACLE = "spotsup", "oracle"
 CASE_S = 3600.0
+SHARED = frozenset(case.name for case in cases.WHOLE if case.jobs)
 HOURS, PRICE, REPEATED = "useful node-hours", "USD per useful node-hour", "node-hours repeated"
 SUBJECTS = {
     SPOTSUP: "planner, loop and journal as in spotsupd, under a virtual clock; it learns by asking alone",
     "rigid": "the same planner with `min` as large as `desired`",
     "restart-all": "one lost node ends all; the whole set is asked for again (the rule of SkyPilot and of dstack)",
     ORACLE: "the best that can be done by who knows the recording",
+    together.FCFS: "the same planner and limits; no job starts before those that were submitted before it",
 }
 NOTES = """\
 of the oracle's: useful node-hours, and dollars for each, as a multiple of the oracle's with the same costs (boot 100 s,
   bootstrap 20 s, pause 5 s, checkpoint 2 s every 300 s, notice 120 s). CPU: of the daemon's replay alone.
 shuffled: 6 h at a time in another order. shifted: each zone by another time. thinned: a fifth of each zone's hours
-  grant nothing. scaled: twice as fast. goals: the worst seed counts."""
+  grant nothing. scaled: twice as fast. goals: the worst seed counts.
+several jobs: 20 of four users, of 1 to 64 nodes, submitted within 12 h, two fifths of them by one user. Limits: 64
+  nodes in all, 48 of a user. Each machine of the recording counts as four, and costs $1 per hour. Fair share's wait:
+  if each user had a fourth of what there is, for jobs in the order of submission; at least half an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,12 @@ def _end(task: Task, process: subprocess.Popen[bytes], output: IO[bytes], errors
 
 def samples_of(case: Case, found: Mapping[str, Any]) -> Iterator[Sample]:
     """One play's numbers."""
+    if case.jobs:
+        for policy, metrics in found["together"].items():
+            for metric, value in metrics.items():
+                yield Sample(case.name, policy, metric, together.UNITS[metric], value)
+        yield Sample(case.name, SPOTSUP, cases.CPU, "s", found["cpu_s"])
+        return
     by_policy = {result["policy"]: result for result in found["results"]}
     best = by_policy[ORACLE]
     for policy, result in by_policy.items():
@@ -145,7 +156,8 @@ def verdicts(played: Sequence[Case], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A line for each case and policy."""
+    """A line for each case of one job and policy."""
+    rows = [row for row in rows if row.case not in SHARED]
     columns = (HOURS, cases.USEFUL, PRICE, cases.USD, cases.REQUESTS, REPEATED, cases.CPU)
     made = results.table_of("Recorded markets", ("", ""), columns)
     found = {(row.case, row.subject, row.metric): row for row in rows}
@@ -156,6 +168,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def losses_table(rows: Sequence[Row]) -> Table:
     """Where each case lost node-hours that the oracle had."""
+    rows = [row for row in rows if row.case not in SHARED]
     made = results.table_of("Node-hours that the oracle had, and spotsup had not", ("",), (*CAUSES, AHEAD))
     found = {(row.case, row.metric): row for row in rows if row.subject == SPOTSUP}
     for case in dict.fromkeys(row.case for row in rows):
@@ -163,10 +176,21 @@ def losses_table(rows: Sequence[Row]) -> Table:
     return made
 
 
+def jobs_table(rows: Sequence[Row]) -> Table:
+    """A line for each order in which several jobs were let start."""
+    made = results.table_of("Several jobs within limits", ("", ""), tuple(together.UNITS))
+    found = {(row.case, row.subject, row.metric): row for row in rows if row.case in SHARED}
+    for case, subject in dict.fromkeys((case, subject) for case, subject, _ in found):
+        made.add_row(case, subject, *(_shown(found.get((case, subject, metric))) for metric in together.UNITS))
+    return made
+
+
 def _shown(row: Row | None) -> str:
     if row is None or row.median is None:
         return ""
-    digits = {"h": 2, "USD": 4, "s": 1}.get(row.unit, 0 if row.metric == cases.REQUESTS else 4)
+    digits = {"h": 2, "nodes": 0, "jobs": 0, "requests": 0, "USD": 4, "s": 1}.get(
+        row.unit, 0 if row.metric == cases.REQUESTS else 4
+    )
     return f"{row.median:,.{digits}f}{' s' if row.unit == 's' else ''}"
 
 
@@ -179,7 +203,7 @@ def main() -> int:
     rows = results.summarise([sample for task in tasks for sample in samples_of(task.case, found[task])])
     judged = list(verdicts(played, rows))
     results.write(options.json, rows, about, SUBJECTS, {"verdicts": judged})
-    show([table(rows), losses_table(rows)], NOTES, options.json, sentences=judged, width=200)
+    show([table(rows), losses_table(rows), jobs_table(rows)], NOTES, options.json, sentences=judged, width=200)
     return 0
 
 

@@ -13,13 +13,16 @@ from supervisor.replay.recording import Recording, Series, made
 # Of the oracle's, on the same recording with the same costs.
 USEFUL, USD = "useful, of the oracle's", "USD per useful hour, of the oracle's"
 REQUESTS, CPU = "requests", "CPU"
+# Of several jobs.
+UNFAIR, BEYOND = "worst wait, of its fair share's", "requests beyond a limit"
 # Variants: so long are the pieces that change places; so much of each zone's time grants nothing; and so fast it goes.
 PIECE_S, THINNED, PACE = 6 * HOUR_S, 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job of `low` to `desired` nodes on a recording, or on its first `hours`."""
+    """A job of `low` to `desired` nodes on a recording, or on its first `hours`. Or `jobs` of several users, within
+    limits."""
 
     name: str
     file: str
@@ -29,6 +32,7 @@ class Case:
     hours: float | None = None
     baselines: bool = True  # whether the baselines are played, too
     variant: str = ""
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ NODES_16 = Case("v100-16nodes", "v100-16nodes.csv", 4, 16)
 NODES_32 = Case("p3-32nodes", "p3-32nodes.csv", 1, 32)
 DAYS_3 = replace(NODES_16, name="v100-16nodes, 72 h", hours=72.0)
 DAYS_10 = replace(ZONES_9, name="v100-9zones, 240 h", hours=240.0)
-WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False))
+JOBS_20 = Case("20 jobs, 36 h", "v100-16nodes.csv", 1, 64, hours=36.0, jobs=20)
+WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False), JOBS_20)
 QUICK = (DAYS_10, DAYS_3, NODES_32)
 VARIED = tuple(replace(case, baselines=False) for case in QUICK)
 LEAST_VARIED = 0.98
@@ -63,6 +68,8 @@ GOALS = (
     Goal(DAYS_3.name, REQUESTS, 2000),
     Goal(ZONES_9.name, CPU, 20.0),
     Goal(NODES_16.name, CPU, 60.0),
+    Goal(JOBS_20.name, UNFAIR, 3.0),
+    Goal(JOBS_20.name, BEYOND, 0.0),
 )
 
 

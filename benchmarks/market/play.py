@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from benchmarks.market import together
 from benchmarks.market.cases import VARIANTS, Case
 from supervisor.errors import UsageError
 from supervisor.replay import compare, oracle
@@ -61,13 +62,14 @@ def main() -> int:
     """Exit status 1 and a sentence where the case cannot be played."""
     asked = json.loads(sys.argv[1])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    case = Case(**asked["case"])
+    case, seed = Case(**asked["case"]), asked["seed"]
     try:
-        recording = recording_of(case, Path(asked["traces"]), asked["seed"])
+        recording = recording_of(case, Path(asked["traces"]), seed)
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(json.dumps(play(case, recording, asked["seed"])) + "\n")
+    found = together.play(recording, seed, case.jobs) if case.jobs else play(case, recording, seed)
+    sys.stdout.write(json.dumps(found) + "\n")
     return 0
 
 

@@ -35,6 +35,7 @@ class Replay:
     seed: int = 1
     work_node_h: float | None = None  # useful node-hours after which the program ends
     submit_s: float = 0.0  # of the recording
+    owner: str = ""  # who submits it
     requests: int = 0
     zones: list[str] = field(default_factory=list)  # in which rounds formed, one after the other
     rounds: list[tuple[float, int]] = field(default_factory=list)  # when they formed, and their nodes
@@ -63,7 +64,7 @@ class Replay:
             value["placement"] = self.spec.placement.model_dump(exclude_unset=True) | {"cloud": cloud}
         hosted = [cloud] if cloud == LOCAL else []
         service = Service(world.daemon.journal, world.daemon.leader, world.clock, [cloud], self._wait, hosted=hosted)
-        service.submit(value, service.put_blob(b"code"), self.spec.name)
+        service.submit(value, service.put_blob(b"code"), self.spec.name, owner=self.owner)
         if self.work_node_h is not None:
             world.schedule(world.clock.now() + CHECK_S, partial(self._end_if_done))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from supervisor.market.admission import QueueRules
 from supervisor.planner.actions import Action, Bootstrap
 from supervisor.planner.world import Rules
 from supervisor.replay.cloud import RecordedCloud
@@ -28,11 +29,23 @@ class RecordedWorld(World):
     # Records of nodes that are gone are for people, of whom there are none: each decision would read all of them.
     gone_kept = 16
 
-    def __init__(self, recording: Recording, costs: Costs, cloud: str, seed: int) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        costs: Costs,
+        cloud: str,
+        seed: int,
+        *,
+        queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
+        queue_hold_s: float = Rules().queue_hold_s,
+    ) -> None:
+        """`queue`, `queue_hold_s`: as of Rules."""
         self._costs = costs
         # By job that was submitted and has not ended: how many nodes it wants.
         self.desired: dict[str, int] = {}
-        rules = Rules(notice_s={cloud: costs.notice_s}, gone_kept=self.gone_kept)
+        rules = Rules(
+            notice_s={cloud: costs.notice_s}, gone_kept=self.gone_kept, queue=queue, queue_hold_s=queue_hold_s
+        )
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.market import __main__ as market
-from benchmarks.market import cases, play
+from benchmarks.market import cases, play, together
 from benchmarks.market.cases import USD, USEFUL, VARIANTS, Case
+from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
 from supervisor.replay import oracle
@@ -70,6 +72,27 @@ def test_shifted_zones_lose_what_they_had_in_common() -> None:
     found = cases.shifted(recording(), 1)
     assert len(found.capacity.seconds) > len(ROWS)
     assert {row[1] for row in found.capacity.rows} == {0, 1, 3}
+
+
+def test_jobs_of_several_users_are_played_within_limits_beside_first_come_first_served() -> None:
+    found = together.play(recording(((8, 8), (16, 4), (16, 16)), 6 * HOUR_S), 1, 3)
+    case = cases.JOBS_20
+    samples = list(market.samples_of(case, found))
+    ours = {sample.metric: sample.value for sample in samples if sample.subject == market.SPOTSUP}
+    assert (ours["finished"], ours[cases.BEYOND]) == (3.0, 0.0)
+    assert (ours[cases.UNFAIR] or 9.0) < 3.0
+    rows = summarise(samples)
+    assert market.table(rows).row_count == market.losses_table(rows).row_count == 0
+    assert market.jobs_table(rows).row_count == 2
+    assert [each.endswith("met") for each in market.verdicts([case], rows)] == [True, True]
+
+
+def test_a_fair_share_of_a_market_is_a_fourth_of_it_in_the_order_of_submission() -> None:
+    jobs = [Wish(name, owner, 0.0, 1, 1, 12.0) for name, owner in (("a", "ann"), ("b", "ann"), ("c", "bob"))]
+    assert together.fair_waits_h(jobs, recording(((8, 8), (0, 0), (8, 8)))) == {"a": 0.0, "b": 3.0, "c": 0.0}
+    jobs = [replace(each, work_node_h=26.0) for each in jobs]
+    found = together.fair_waits_h(jobs, recording(((8, 8), (0, 0), (8, 8))))
+    assert found["b"] == 12.5, "while nothing is there, nobody's share is used"
 
 
 def test_thinned_zones_grant_nothing_for_a_fifth_of_their_hours() -> None:
