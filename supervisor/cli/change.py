@@ -98,6 +98,8 @@ def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callab
 @_command("job", job_path)
 def cancel(job: str, reply: Any) -> str:
     """End a job and release its machines."""
+    if reply["state"] in ("succeeded", "failed"):  # of such a job only its schedule is left to be cancelled
+        return f"{job}: its schedule has ended"
     return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
 
 

@@ -28,7 +28,8 @@ def sentence(draft: Draft) -> str:
     """What is done and why. It changes with what is decided, not with each step of training."""
     job = draft.job
     if job.ended:
-        return f"{ENDED_AS[job.state]}: {job.reason}{_releasing(draft)}"
+        again = "; its schedule submits it again" if job.is_renewed else ""
+        return f"{ENDED_AS[job.state]}: {job.reason}{_releasing(draft)}{again}"
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
     if job.pause_requested_at:
