@@ -177,11 +177,13 @@ def losses_table(rows: Sequence[Row]) -> Table:
 
 
 def jobs_table(rows: Sequence[Row]) -> Table:
-    """A line for each order in which several jobs were let start."""
-    made = results.table_of("Several jobs within limits", ("", ""), tuple(together.UNITS))
+    """A line for each metric of several jobs, with a column for each order in which they were let start."""
+    made = results.table_of("Several jobs within limits", ("", ""), (SPOTSUP, together.FCFS))
     found = {(row.case, row.subject, row.metric): row for row in rows if row.case in SHARED}
-    for case, subject in dict.fromkeys((case, subject) for case, subject, _ in found):
-        made.add_row(case, subject, *(_shown(found.get((case, subject, metric))) for metric in together.UNITS))
+    for case in dict.fromkeys(case for case, _, _ in found):
+        for metric, unit in together.UNITS.items():
+            shown = (_shown(found.get((case, subject, metric))) for subject in (SPOTSUP, together.FCFS))
+            made.add_row(case, f"{metric}{f' ({unit})' if unit in {'h', 'USD'} else ''}", *shown)
     return made
 
 
@@ -203,7 +205,8 @@ def main() -> int:
     rows = results.summarise([sample for task in tasks for sample in samples_of(task.case, found[task])])
     judged = list(verdicts(played, rows))
     results.write(options.json, rows, about, SUBJECTS, {"verdicts": judged})
-    show([table(rows), losses_table(rows), jobs_table(rows)], NOTES, options.json, sentences=judged, width=200)
+    tables = [each for each in (table(rows), losses_table(rows), jobs_table(rows)) if each.row_count]
+    show(tables, NOTES, options.json, sentences=judged, width=200)
     return 0
 
 
