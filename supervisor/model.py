@@ -15,6 +15,7 @@ from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor import checkpoints
+from supervisor.accounts import NO_ROUNDS, NOTHING_BOOKED, Booking, NodeAccount, RoundTimes
 from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
@@ -188,6 +189,7 @@ class NodeRecord:
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
     worker_problem: str = ""  # what its launcher said of its workers, as last reported
+    account: NodeAccount = NOTHING_BOOKED  # what its cost was for
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
@@ -245,6 +247,8 @@ class JobRecord:
     few_machines: int = 0  # how many machines it has, while they are fewer than it needs to train; else 0
     few_since: float = 0.0  # since when they are so many
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
+    dropped_bookings: tuple[Booking, ...] = ()  # what that was for
+    round_times: RoundTimes = NO_ROUNDS
     gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
     last_reported_round: int = 0  # number of the newest round that has its event
     last_reported_pause: int = 0  # number of the newest round of which the pause before it has its event

@@ -92,6 +92,13 @@ def report_row(view: JobView, sentence: str, curve: Curve | None, prices: OnDema
     }
 
 
+def on_demand_row(view: JobView, prices: OnDemand, now: float) -> dict[str, Any]:
+    """What the same machine hours would have cost on demand; `usd` is None where that is not known."""
+    nodes = [node for node in view.nodes.values() if node.launched_at]
+    found = _on_demand(nodes, prices, cost_row(view, now), (), now)
+    return {name: found[name] for name in ("usd", "saved", "estimated", "problem")}
+
+
 def _points(view: JobView, curve: Curve | None, usd: float, until: float) -> list[dict[str, Any]]:
     """Those of the curve, the start, and how it is now: what it costs now is what `cost` shows."""
     job = view.record

@@ -17,7 +17,7 @@ from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
 from supervisor.api.recorded import add_recorded
-from supervisor.api.report import OnDemand, add_report, report_row
+from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.unix_socket import is_admin, user_name
@@ -154,7 +154,7 @@ def create_app(
     def report(view: JobView, curve: Curve | None) -> dict[str, Any]:
         return report_row(view, _about(status(), view), curve, prices(view), clock.now())
 
-    _reading_routes(app, service, status, clock)
+    _reading_routes(app, service, status, clock, prices)
     _writing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     add_targets(app, service.jobs)
@@ -223,7 +223,13 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
         return row()
 
 
-def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+def _reading_routes(
+    app: FastAPI,
+    service: Service,
+    status: Callable[[], Status],
+    clock: Clock,
+    prices: Callable[[JobView], OnDemand],
+) -> None:
     def dated(row: dict[str, Any]) -> dict[str, Any]:
         """With since when it may be out of date."""
         return {**row, "etcd_away_since": status().etcd_away_since or None}
@@ -253,8 +259,10 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         return [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]
 
     @app.get("/v1/jobs/{name}/cost")
-    def cost_of_job(name: str) -> list[dict[str, Any]]:
-        return [dated(cost_row(service.job(name), clock.now()))]
+    def cost_of_job(name: str, *, on_demand: bool = False) -> list[dict[str, Any]]:
+        view = service.job(name)
+        row = cost_row(view, clock.now())
+        return [dated({**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None})]
 
     @app.get("/v1/nodes")
     def nodes() -> list[dict[str, Any]]:

@@ -8,11 +8,13 @@ from typing import Any
 
 from spotsup_trainer.wire import Pause
 
+from supervisor.accounts import Booking, by_purpose
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
+from supervisor.planner.bookings import bookings_of, bookings_of_node
 from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
@@ -170,10 +172,16 @@ def cost_row(view: JobView, now: float) -> dict[str, Any]:
     job = view.record
     billed = _billed(view)
     nodes = in_order(view.nodes.values())
+    bookings = bookings_of(job, nodes, now)
     return {
         "name": view.name,
         "state": job.state,
         "usd": round(spent_usd(job, nodes, now), 4),
+        "purposes": _purpose_row(bookings),
+        "months": [
+            {"month": month, "purposes": _purpose_row([each for each in bookings if each.month == month])}
+            for month in sorted({each.month for each in bookings})
+        ],
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4),
         "nodes_billed": len(billed),
         "nodes_unpriced": sum(node.offer.usd_per_hour is None for node in billed),
@@ -189,10 +197,16 @@ def cost_row(view: JobView, now: float) -> dict[str, Any]:
                 "hours": round(((node.ended_at or now) - node.launched_at) / 3600, 4) if node.launched_at else 0.0,
                 "usd_per_hour": node.offer.usd_per_hour,
                 "usd": round(node.usd(now), 4),
+                "purposes": _purpose_row(bookings_of_node(job, node, now)),
             }
             for node in nodes
         ],
     }
+
+
+def _purpose_row(bookings: Iterable[Booking]) -> dict[str, float]:
+    """US dollars by purpose; their sum is the cost."""
+    return {str(purpose): round(usd, 6) for purpose, usd in by_purpose(bookings).items()}
 
 
 def event_row(event: Event) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +34,7 @@ MAX_NODE_ROWS = 16  # above, nodes that are alike share a row
 MIN_GROUP = 3
 MAX_ENDED_JOBS = 10
 MAX_EVENTS = 50
+PURPOSES = ("USEFUL", "PAUSE", "BOOT", "IDLE", "LOST", "UNKNOWN")  # of money, as in `cost -o json`
 STEP_WIDTH = 12  # the longest step's name and a space
 
 
@@ -226,11 +227,39 @@ def show_costs(costs: Sequence[dict[str, Any]]) -> None:
 def show_costs_by_user(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost --by user`: the most expensive first."""
     users = {cost["owner"]: [each for each in costs if each["owner"] == cost["owner"]] for cost in costs}
-    table = _table("USER", "JOBS", "COST", "PER HOUR")
+    table = _table("USER", "JOBS", "COST", "PER HOUR", *PURPOSES)
     for user, jobs in sorted(users.items(), key=lambda each: -sum(cost["usd"] for cost in each[1])):
         sums = [sum(cost[key] for cost in jobs) for key in ("usd", "usd_per_hour")]
-        table.add_row(escape(user or "-"), str(len(jobs)), *map(dollars, sums))
+        purposes = _purpose_cells(cost["purposes"] for cost in jobs)
+        table.add_row(escape(user or "-"), str(len(jobs)), *map(dollars, sums), *purposes)
     _console().print(table)
+
+
+def show_costs_by_purpose(costs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl cost --by purpose`: a row for each job, and their sum."""
+    table = _table("JOB", "COST", *PURPOSES)
+    for cost in costs:
+        table.add_row(cost["name"], dollars(cost["usd"]), *_purpose_cells([cost["purposes"]]))
+    table.add_row("all", dollars(sum(cost["usd"] for cost in costs)), *_purpose_cells(c["purposes"] for c in costs))
+    _console().print(table)
+
+
+def show_costs_by_month(costs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl cost --by month`: the newest month last."""
+    months: dict[str, list[dict[str, float]]] = {}
+    for row in (row for cost in costs for row in cost["months"]):
+        months.setdefault(row["month"], []).append(row["purposes"])
+    table = _table("MONTH (UTC)", "COST", *PURPOSES)
+    for month, rows in sorted(months.items()):
+        usd = sum(sum(row.values()) for row in rows)
+        table.add_row(month or "earlier", dollars(usd), *_purpose_cells(rows))
+    _console().print(table)
+
+
+def _purpose_cells(rows: Iterable[dict[str, float]]) -> list[str]:
+    found = list(rows)
+    sums = [sum(row[purpose.lower()] for row in found) for purpose in PURPOSES]
+    return [dollars(usd) if usd else "-" for usd in sums]
 
 
 def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
@@ -251,6 +280,22 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
         console.print(f"and {dollars(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
     now = f"{dollars(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
     console.print(f"{cost['name']}: {dollars(cost['usd'])} in all, {now}")
+    if parts := [f"{name} {dollars(usd)}{_share(usd, cost)}" for name, usd in cost["purposes"].items() if usd]:
+        console.print(f"of that {', '.join(parts)}")
+    if cost.get("on_demand"):
+        console.print(_on_demand(cost["on_demand"]))
+
+
+def _share(usd: float, cost: dict[str, Any]) -> str:
+    return f" ({usd / cost['usd']:.0%})" if cost["usd"] else ""
+
+
+def _on_demand(row: dict[str, Any]) -> str:
+    """What on-demand machines would have cost."""
+    if row["usd"] is None:
+        return f"on demand: not known ({escape(row['problem'])})"
+    about = "about " if row["estimated"] else ""
+    return f"the same machine hours on demand: {about}{dollars(row['usd'])}"
 
 
 def show_limits(job: dict[str, Any]) -> None:

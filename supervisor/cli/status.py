@@ -31,10 +31,11 @@ TOP_S = 2.0
 AWAY_S = 60.0
 
 
-def _show(context: click.Context, path: str, output: str, view: str, *, past: bool = False, **options: bool) -> None:
-    """Read `path`, and print it as JSON or with the function `view` of show.py. `past`: earlier runs, too."""
+def _show(context: click.Context, path: str, output: str, view: str, *, ask: str = "", **options: bool) -> None:
+    """Read `path`, and print it as JSON or with the function `view` of show.py. `ask`: the name of what else is asked
+    for, such as earlier runs (past)."""
     with connected(context) as daemon:
-        found = daemon.get(path, **({"past": "true"} if past else {}))
+        found = daemon.get(path, **({ask: "true"} if ask else {}))
     if output == "json":
         print_json(found)
         return
@@ -53,7 +54,9 @@ def _all_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None
 @click.pass_context
 def list_jobs(context: click.Context, output: str, *, show_all: bool) -> None:
     """List jobs, newest first."""
-    _show(context, "/v1/jobs", output, "show_jobs", past=show_all or output == "json", show_all=show_all)
+    _show(
+        context, "/v1/jobs", output, "show_jobs", ask="past" if show_all or output == "json" else "", show_all=show_all
+    )
 
 
 @click.command()
@@ -142,20 +145,28 @@ def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: 
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--by", type=click.Choice(["job", "user"]), default="job", show_default=True, help="One row for each.")
+@click.option(
+    "--by",
+    type=click.Choice(["job", "user", "purpose", "month"]),
+    default="job",
+    show_default=True,
+    help="One row for each.",
+)
 @output_option
 @click.pass_context
 def cost(context: click.Context, job: str | None, by: str, output: str) -> None:
     """Show what jobs have cost, and cost per hour.
 
-    With JOB: also each of its nodes.
+    With JOB: also each of its nodes, what the money was for, and what the same machine hours would have cost on demand.
     """
-    if job is not None and by != "job":
-        raise click.UsageError("--by is for all jobs: leave JOB out")
-    path, view = ("/v1/cost", f"show_costs{'_by_user' if by == 'user' else ''}")
-    if job is not None:
-        path, view = job_path(job, "/cost"), "show_cost_of_job"
-    _show(context, path, output, view, past=job is None)
+    if job is not None and by == "user":
+        raise click.UsageError("--by user is for all jobs: leave JOB out")
+    view = "show_costs" if by == "job" else f"show_costs_by_{by}"
+    if job is None:
+        _show(context, "/v1/cost", output, view, ask="past")
+    else:
+        view = "show_cost_of_job" if by == "job" else view
+        _show(context, job_path(job, "/cost"), output, view, ask="on_demand")
 
 
 @click.command()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.accounts import merged
 from supervisor.model import PastRun
+from supervisor.planner.bookings import bookings_of_node
 from supervisor.planner.world import JobView
 
 KEPT_RUNS = 5  # per name
@@ -15,7 +17,13 @@ def past_run(view: JobView) -> PastRun:
     """What is kept of an ended job; the cost of older nodes stays in its sum."""
     nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
     dropped_usd = sum(node.usd(view.record.ended_at) for node in nodes[:-KEPT_NODES])
-    job = replace(view.record, dropped_nodes_usd=view.record.dropped_nodes_usd + dropped_usd)
+    ended_at = view.record.ended_at
+    dropped = [each for node in nodes[:-KEPT_NODES] for each in bookings_of_node(view.record, node, ended_at)]
+    job = replace(
+        view.record,
+        dropped_nodes_usd=view.record.dropped_nodes_usd + dropped_usd,
+        dropped_bookings=merged((*view.record.dropped_bookings, *dropped)),
+    )
     return PastRun(job, tuple(replace(node, history=()) for node in nodes[-KEPT_NODES:]), view.progress)
 
 

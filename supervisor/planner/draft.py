@@ -15,6 +15,7 @@ from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, Offer
+from supervisor.accounts import Booking, NodeAccount, RoundTimes, merged
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
@@ -31,6 +32,7 @@ from supervisor.model import (
     move_node,
 )
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
+from supervisor.planner.bookings import bookings_of_node
 from supervisor.planner.unhealthy import too_many_unhealthy
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
 
@@ -71,6 +73,7 @@ class NodeChanges(TypedDict, total=False):
     took_over_from: str
     error: str
     worker_problem: str
+    account: NodeAccount
 
 
 class JobChanges(TypedDict, total=False):
@@ -93,6 +96,8 @@ class JobChanges(TypedDict, total=False):
     few_machines: int
     few_since: float
     dropped_nodes_usd: float
+    dropped_bookings: tuple[Booking, ...]
+    round_times: RoundTimes
     gathering_since: float
     last_reported_round: int
     last_reported_pause: int
@@ -145,6 +150,11 @@ class Draft:
         """Whether the rest has to wait for the next plan, which follows as soon as this one is in the journal."""
         written = self._event_bytes + sum(self._node_bytes.values())
         return self._operations() >= FULL or written >= FULL_BYTES
+
+    @property
+    def changes(self) -> bool:
+        """Whether the job or one of its nodes is written already."""
+        return bool(self._changed_nodes) or self.job is not self.view.record
 
     def _operations(self) -> int:
         keys = len(self._put_keys) + len(self._delete_keys)
@@ -233,6 +243,10 @@ class Draft:
         """Move a node along its table."""
         return self.set_node(move_node(node, after, self.now, reason), **changes)
 
+    def is_written(self, node: NodeRecord) -> bool:
+        """Whether the commit has its record already: a further change of it is no further operation."""
+        return node.id in self._changed_nodes
+
     def add(self, node: NodeRecord) -> None:
         """Add or replace a node; a new node's record is its intent."""
         self.nodes[node.id] = node
@@ -246,7 +260,10 @@ class Draft:
         self._changed_nodes.discard(node.id)
         self._delete_nodes.append(node.id)
         self.delete_key(self.keys.logs(self.job.name, node.id))
-        self.set_job(dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now))
+        self.set_job(
+            dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now),
+            dropped_bookings=merged((*self.job.dropped_bookings, *bookings_of_node(self.job, node, self.now))),
+        )
 
     def set_job(self, **changes: Unpack[JobChanges]) -> None:
         """Change fields of the job."""

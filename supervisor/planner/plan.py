@@ -11,6 +11,7 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
+from supervisor.planner.accounts import drive_accounts
 from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.alerts import (
     absorb_alert,
@@ -163,6 +164,7 @@ def _plan_job(draft: Draft) -> None:
     drive_checkpoint_alerts(draft)
     drive_worker_alerts(draft)
     note_checkpoint_times(draft)
+    drive_accounts(draft)
     delete_old(draft)
     if is_settled(draft):
         for key in draft.view.told:  # the result stays, for `status`

@@ -5,9 +5,11 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 
+from supervisor.accounts import booked, priced
 from supervisor.market.offers import OffersView
 from supervisor.model import NodeRecord
 from supervisor.planner.actions import FetchOffers
+from supervisor.planner.bookings import begun
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import not_gone
 
@@ -35,9 +37,11 @@ def _reprice(draft: Draft, node: NodeRecord, usd_per_hour: float | None, source:
     """A price that was never known is taken for that of the whole time."""
     offer = replace(node.offer, usd_per_hour=usd_per_hour, price_source=source)
     if node.offer.usd_per_hour is None:
-        draft.set_node(node, offer=offer)
+        draft.set_node(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0))
     else:
-        draft.set_node(node, offer=offer, usd_before=node.usd(draft.now), priced_at=draft.now)
+        usd = node.usd(draft.now)
+        account = booked(begun(node), usd, draft.now, draft.job.round_times)
+        draft.set_node(node, offer=offer, usd_before=usd, priced_at=draft.now, account=account)
 
 
 def _period_s(draft: Draft) -> float:

@@ -109,6 +109,8 @@ class Training:
         self.hanging: set[str] = set()
         self._formed: Round | None = None
         self._made = 0
+        # Of the round that trained last: its number, when its first step was made, and which that was.
+        self._first = (0, 0.0, 0)
         # Since when it trains, and when it last stopped.
         self._since: float | None = None
         self._halted_at = 0.0
@@ -449,19 +451,24 @@ class Training:
             self.step_s = STEP_TIME_S * (SLOWED_BY if self._slow.intersection(current.nodes()) else 1.0)
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
+            if now < self._since <= self._progress_at:
+                self._progress_at = self._since  # its first step is reported at once
         steps = self._steps(now)
+        if self._first[0] != current.number:
+            self._first = (current.number, self._since, self._made + 1)
         progress = Progress(
             current.number,
             steps,
             now,
-            now,
+            self._first[1],
             checkpoint_step=self._checkpoint,
             checkpoint_problem=self.problem,
             step_s=self.step_s,
             checkpoint_p95_s=self.saving_s,
             checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
+            first_step=self._first[2],
         )
-        if current.nodes()[0] not in self._cut:
+        if current.nodes()[0] not in self._cut and now >= self._since:
             self._client.put(self._keys.progress(self._job), encode(progress))
         done = steps >= self.target_steps and not self._cut.intersection(current.nodes())
         if done and self._endless in current.nodes():

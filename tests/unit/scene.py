@@ -15,10 +15,12 @@ from typing import Any
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
 from provisioners.base import Instance, InstanceState, Market, Offer, Owner, Scope
+from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Action, AskDone, Commit, NodeOutcome, Plan
+from supervisor.planner.bookings import BOOTING_NODE_STATES
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
 from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
@@ -58,6 +60,7 @@ def job(desired: int = 2, state: JobState = J.RUNNING, **changes: Any) -> JobRec
     found = JobRecord(
         "job", "u", spec(), "", NOW - 5000, 1, desired, 4, state=state, state_since=NOW - 500, next_node=50
     )
+    found = replace(found, round_times=RoundTimes(since=NOW - 500))
     return replace(found, last_reported_round=1, **changes)
 
 
@@ -67,7 +70,8 @@ def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
         name(number), "job", name(number), OFFER, NOW - 2000 + number, state, state_since=NOW - 100, launch_attempts=1
     )
     if state not in WITHOUT_MACHINE:
-        record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000)
+        account = NodeAccount(Purpose.BOOT if state in BOOTING_NODE_STATES else Purpose.IDLE, booked_to=NOW - 400)
+        record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000, account=account)
     if state in {N.MEMBER, N.DRAINING}:
         record = replace(record, has_joined=True)
     return replace(record, **changes)
@@ -112,10 +116,21 @@ def view(record: JobRecord, nodes: Sequence[NodeRecord], **messages: Any) -> Job
         "members": {name(n): launcher(n, "running" if n in inside else "waiting") for n in publishing},
         "agents": {name(n): AgentStatus(name(n), "boot", 1, 0.0, "1") for n in publishing},
     }
-    nodes_by_id = {each.id: each for each in nodes}
     known |= messages
+    nodes = [_booked(each, known["round"]) for each in nodes]
+    nodes_by_id = {each.id: each for each in nodes}
     known["record"] = _in_training(record, nodes, known["round"])
     return JobView(revision=7, nodes=nodes_by_id, revisions=dict.fromkeys(nodes_by_id, 3), **known)
+
+
+def _booked(record: NodeRecord, current: Round | None) -> NodeRecord:
+    """The record as the planner left it a moment ago: its cost is booked by whether it is in the round."""
+    inside = record.state in IN_ROUND and current is not None and record.id in current.nodes()
+    account = record.account
+    if account.bookings or account.in_round is inside or not record.launched_at:
+        return record
+    purpose = Purpose.UNKNOWN if inside else Purpose.IDLE
+    return replace(record, account=replace(account, purpose=purpose, in_round=inside))
 
 
 def _in_training(record: JobRecord, nodes: Sequence[NodeRecord], current: Round | None) -> JobRecord:
@@ -263,6 +278,8 @@ def as_job(value: Any, called: str) -> Any:
         return replace(value, **{each.name: as_job(getattr(value, each.name), called) for each in fields(value)})
     if isinstance(value, dict | MappingProxyType):
         return {as_job(key, called): as_job(each, called) for key, each in value.items()}
+    if isinstance(value, Booking):  # names no job
+        return value
     if isinstance(value, tuple | frozenset | list):
         return type(value)(as_job(each, called) for each in value)
     if hasattr(value, "model_copy") and getattr(value, "name", "") == "job":

@@ -16,6 +16,7 @@ from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
 from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
+from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
@@ -92,6 +93,10 @@ def scenes() -> list[Scene]:
     unhealthy = [BootstrapDone(name(n), "no GPU", unhealthy=True, foreign=n == 1) for n in (1, 2, 3)]
     done = TerminateDone(name(3), "i-3", "not now", "panic", "no\nmodule")
     stopped = {name(n): launcher(n, "waiting", parked=True) for n in (1, 2)}
+    trained = RoundTimes(400.0, phase=Purpose.USEFUL, since=NOW - 90, round=1, first_step=1, step=90, step_at=NOW - 40)
+    spent = NodeAccount(Purpose.IDLE, booked_to=NOW - 9, round=1, left_at=NOW - 9,
+                        bookings=(Booking("1970-01", Purpose.USEFUL, 400.0, 1.0),))  # fmt: skip
+    left = node(2, N.TERMINATING, account=spent)
     running = (machine(1), machine(2))
     return [
         Scene(view(job(4), [member(1), node(2, N.REQUESTED), node(7, N.REQUESTED, launch_unknown=True),
@@ -120,6 +125,11 @@ def scenes() -> list[Scene]:
                    hint=hint_of(1, 2, spares=(3,)), tombstones=frozenset({name(9)})), machines=running),
         Scene(view(job(2), [member(1), member(2)], round=round_of(1, 2, number=2),
                    pauses=Pauses(name(1), (Pause(2, NOW, 1.5, 0.5),))), machines=running),
+        Scene(view(job(2, round_times=trained), [member(1), left, member(3)], round=round_of(1, 3, number=2),
+                   progress=Progress(1, 90, NOW - 40, NOW - 90)), machines=running),
+        Scene(view(job(2, round_times=replace(trained, phase=Purpose.PAUSE)), [member(1), left, member(3)],
+                   round=round_of(1, 3, number=2), progress=Progress(2, 60, NOW, NOW - 9, first_step=50)),
+              machines=running),
     ]  # fmt: skip
 
 

@@ -14,7 +14,15 @@ from supervisor.api.routes import create_app
 from supervisor.api.unix_socket import PEER, user_name
 from supervisor.api.views import access_row, cost_row, job_row, node_rows
 from supervisor.cli.operate import ssh_command
-from supervisor.cli.show import show_cost_of_job, show_costs, show_costs_by_user, show_limits, show_top
+from supervisor.cli.show import (
+    show_cost_of_job,
+    show_costs,
+    show_costs_by_month,
+    show_costs_by_purpose,
+    show_costs_by_user,
+    show_limits,
+    show_top,
+)
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
@@ -54,6 +62,24 @@ def test_cost_sums_what_each_users_jobs_have_cost(capsys: pytest.CaptureFixture[
     show_costs_by_user([row, {**row, "owner": "", "usd": 99.0}, row])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [["USER", "JOBS"], ["-", "1"], ["ann", "2"]]
+    assert lines[0][-6:] == ["USEFUL", "PAUSE", "BOOT", "IDLE", "LOST", "UNKNOWN"]
+
+
+def test_cost_says_what_money_was_for(capsys: pytest.CaptureFixture[str]) -> None:
+    world = training_world()
+    world.run(3600.0)
+    row = cost_row(jobs_of(world)["job"], world.clock.now())
+    months = [{"month": "", "purposes": {**row["purposes"], "useful": 5.0}}, *row["months"]]
+    capsys.readouterr()
+    show_costs_by_purpose([row])
+    show_costs_by_month([{**row, "months": months}])
+    show_cost_of_job([{**row, "on_demand": {"usd": 7.5, "estimated": True, "saved": 0.9, "problem": ""}}])
+    show_cost_of_job([{**row, "on_demand": {"usd": None, "estimated": False, "saved": None, "problem": "no answer"}}])
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()[:5]] == ["JOB", "job", "all", "MONTH", "earlier"]
+    assert "of that useful $" in printed
+    assert "the same machine hours on demand: about $7.50" in printed
+    assert "on demand: not known (no answer)" in printed
 
 
 def test_a_request_is_of_the_user_at_the_other_end_of_the_socket() -> None:

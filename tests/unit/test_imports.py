@@ -51,7 +51,7 @@ SUPERVISOR = (
     ("errors", "cron", "files", "validation"),
     ("starting_time",),
     ("spec", "identity"),
-    ("checkpoints", "curve"),
+    ("checkpoints", "curve", "accounts", "budget"),
     ("model",),
     ("new_job",),
     ("market", "pool_days"),

@@ -10,6 +10,7 @@ import pytest
 from spotsup_trainer.wire import Ended, Progress
 
 from provisioners.base import Leftover, LeftoverKind, NoCapacity, Scope
+from supervisor.accounts import Purpose, RoundTimes
 from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (
     Action,
@@ -258,6 +259,7 @@ def test_many_messages_and_records_are_deleted_in_parts() -> None:
 # -- when nothing has to be decided ------------------------------------------------------------------------
 
 SETTLED = [member(1), member(2)]
+TRAINS = RoundTimes(phase=Purpose.USEFUL, since=NOW - 90, round=1, step=1, step_at=NOW - 90)
 NO_OFFERS = {"volatile": offering()}
 
 
@@ -269,7 +271,7 @@ NO_OFFERS = {"volatile": offering()}
         ([*SETTLED, node(3, N.GONE)], job(2), {}, True),
         ([*SETTLED, node(3, N.TERMINATING, retry_at=NOW + 9)], job(2), {}, False),
         (SETTLED, job(2), {"members": {name(1): launcher(1, "running")}}, False),
-        (SETTLED, job(2), {"progress": Progress(1, 1, NOW, NOW)}, True),
+        (SETTLED, job(2, round_times=TRAINS), {"progress": Progress(1, 1, NOW, NOW)}, True),
         (
             SETTLED,
             job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),

@@ -289,8 +289,7 @@ def test_the_command_prints_writes_and_refuses(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("answering")
 def test_the_commands_of_the_document_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (block,) = blocks(DOCUMENT, "sh")
-    for each in block.commands():
+    for each in (command for block in blocks(DOCUMENT, "sh") for command in block.commands()):
         program, *arguments = shlex.split(each.replace("chars", "job"))
         assert program == "spotsupctl"
         done = CliRunner().invoke(main, arguments)

@@ -226,6 +226,8 @@ class Progress:
     step_s: float = 0.0
     # How often a checkpoint begins: the most training that a loss without a checkpoint costs; 0: not known.
     checkpoint_every_s: float = 0.0
+    # The first step that this round completed: what earlier rounds made from it on is made again. 0: not known.
+    first_step: int = 0
 
 
 # The parts of a pause, in order. docs/glossary.md has their definitions.

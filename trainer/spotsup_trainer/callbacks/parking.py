@@ -72,6 +72,7 @@ class Parking:
         self._step = self._saved_step = step
         self._epoch = 0
         self._at = self._first_step_at = self._progress_at = 0.0
+        self._first_step = 0
         self._files.announce()
         self._files.moments.called()
 
@@ -86,7 +87,7 @@ class Parking:
         first = self._first_step_at == 0.0
         self._files.moments.step_done(first=first)
         if first:
-            self._first_step_at = self._at
+            self._first_step_at, self._first_step = self._at, step
         leaving = self.active and self._peers.highest([self._files.yield_wanted()]) == [1]
         self._report(now=first)
         return leaving
@@ -127,5 +128,6 @@ class Parking:
                 first_step_at=self._first_step_at,
                 epoch=self._epoch,
                 checkpoint_step=self._saved_step,
+                first_step=self._first_step,
             )
         )

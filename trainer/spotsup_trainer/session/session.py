@@ -116,6 +116,7 @@ class Session:
         self._loss = LossReading()
         self._gradients = Gradients(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
+        self._first_step = 0
         self._sign_of_life_at = clock()
         self._pace = Pace()
         self._park_calls: list[ParkCall] = []
@@ -324,7 +325,7 @@ class Session:
         first = self._first_step_at == 0.0
         self._files.moments.step_done(first=first)
         if first:
-            self._first_step_at = self._last_step_at
+            self._first_step_at, self._first_step = self._last_step_at, self.steps_done
             self._trains = True
             if self._checkpoints:
                 self._checkpoints.claim()
@@ -527,6 +528,7 @@ class Session:
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
             checkpoint_every_s=self._every_s or (self._every_steps or 0) * self._pace.longest_step_s,
+            first_step=self._first_step,
         )
         problem = self._files.write_progress(progress)
         if problem and not self._progress_failed:
