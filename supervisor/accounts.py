@@ -40,6 +40,14 @@ class Booking(NamedTuple):
     usd: float
 
 
+class Spent(NamedTuple):
+    """What a user's jobs have spent in one month."""
+
+    owner: str
+    month: str
+    usd: float
+
+
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
     """For how long a job's rounds made steps, or did not. Totals are up to `since`; `phase` is what lasts since then.

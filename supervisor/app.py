@@ -283,7 +283,8 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.unix_socket import bind_socket
     from supervisor.api.views import access_row
 
-    quotes = Quotes(provisioners, prices=config.prices)
+    budgeted = config.rules(alerts=False).budgets.any
+    quotes = Quotes(provisioners, prices=config.prices, budgeted=budgeted)
     service = Service(
         journal,
         leader,
@@ -294,6 +295,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
         curve=curves.curve,
         queue=config.queue.rules(),
+        budgeted=budgeted,
     )
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))

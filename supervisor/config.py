@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
+from supervisor.budget import Budgets
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
 from supervisor.market.admission import Cap, QueueRules
@@ -28,6 +29,7 @@ MAX_SOCKET_PATH_BYTES = 107
 
 PriceKey = Annotated[str, Field(pattern=PRICE_KEY)]
 UsdPerHour = Annotated[float, Field(gt=0, le=10_000)]
+Usd = Annotated[float, Field(gt=0, le=1e9)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -110,6 +112,19 @@ class SlackConfig(_Strict):
     webhook_file: str = ""
     """File that holds the incoming webhook's URL, which is a secret. Empty: the variable SPOTSUP_SLACK_WEBHOOK; without
     either, alerts go to the log only."""
+
+
+class BudgetConfig(_Strict):
+    """How many US dollars may be spent per month, in UTC. People are warned at 50 %, 80 % and 100 %; then the jobs that
+    draw on the budget checkpoint and are paused, until the next month begins or the budget is raised. With a budget, no
+    machine without a known price is asked for."""
+
+    usd_per_month: Usd | None = None
+    """Of all jobs together."""
+    user_usd_per_month: Usd | None = None
+    """Of the jobs of each user. Jobs whose owner is not known count as one user's."""
+    users: Annotated[dict[str, Usd], Field(max_length=1000)] = {}
+    """Of these users, in place of `user_usd_per_month`: `{ann = 500}`."""
 
 
 class HousekeepingConfig(_Strict):
@@ -263,6 +278,8 @@ class Config(_CloudTables):
     """Time limits."""
     queue: QueueConfig = QueueConfig()
     """What jobs may use together."""
+    budget: BudgetConfig = BudgetConfig()
+    """Budgets per month."""
     housekeeping: HousekeepingConfig = HousekeepingConfig()
     """Backups and the maintenance of etcd."""
     prices: dict[PriceKey, UsdPerHour] = Field(default_factory=dict, max_length=1000)
@@ -290,7 +307,8 @@ class Config(_CloudTables):
         """The planner's numbers."""
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
-        return Rules(**timing, alerts=alerts, notice_s=notice_s, queue=self.queue.rules())
+        budgets = Budgets(**self.budget.model_dump())
+        return Rules(**timing, alerts=alerts, notice_s=notice_s, queue=self.queue.rules(), budgets=budgets)
 
     def slack_webhook(self) -> str:
         """The webhook's URL, or "" where alerts go to the log only."""

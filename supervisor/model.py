@@ -15,7 +15,7 @@ from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor import checkpoints
-from supervisor.accounts import NO_ROUNDS, NOTHING_BOOKED, Booking, NodeAccount, RoundTimes
+from supervisor.accounts import NO_ROUNDS, NOTHING_BOOKED, Booking, NodeAccount, RoundTimes, Spent
 from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
@@ -229,8 +229,8 @@ class JobRecord:
     reason: str = ""  # why it is in its state
     cancel_requested: bool = False
     pause_requested_at: float = 0.0  # 0 while it is not to be paused
-    # It pauses, or is paused, because of this limit (hours, usd), or for a job of a higher priority (priority); empty
-    # while a user paused it.
+    # It pauses, or is paused, because of this limit (hours, usd, usd_per_month) or budget (budget, user_budget), or for
+    # a job of a higher priority (priority); empty while a user paused it.
     limit_reached: str = ""
     displaced_by: str = ""  # the job of a higher priority
     displaced_at: float = 0.0  # when it was last to pause for such a job
@@ -249,6 +249,7 @@ class JobRecord:
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
     dropped_bookings: tuple[Booking, ...] = ()  # what that was for
     round_times: RoundTimes = NO_ROUNDS
+    earlier_spending: tuple[Spent, ...] = ()  # of earlier jobs of this name, in the month in which it was submitted
     gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
     last_reported_round: int = 0  # number of the newest round that has its event
     last_reported_pause: int = 0  # number of the newest round of which the pause before it has its event
@@ -322,6 +323,8 @@ class EventKind(StrEnum):
     LIMIT_NEAR = "limit-near"
     LIMIT_REACHED = "limit-reached"
     DISPLACED = "displaced"
+    BUDGET_NEAR = "budget-near"
+    BUDGET_REACHED = "budget-reached"
     CANCEL_REQUESTED = "cancel-requested"
     PAUSE_REQUESTED = "pause-requested"
     PAUSED = "paused"
@@ -372,6 +375,8 @@ ALERT_KINDS = frozenset(
         EventKind.LIMIT_NEAR,
         EventKind.LIMIT_REACHED,
         EventKind.DISPLACED,
+        EventKind.BUDGET_NEAR,
+        EventKind.BUDGET_REACHED,
         EventKind.NOTICE,
         EventKind.NODE_LOST,
         EventKind.SILENCE,

@@ -225,8 +225,8 @@ class Storage(_Strict):
 class Limits(_Strict):
     """What the job may use. `spotsupctl limits` shows how much is used, and changes limits while the job runs.
 
-    People are warned when 80 % of `hours` or `usd` are used. A job that reaches one checkpoints on all nodes at the
-    same step, releases its machines and is paused; raising the limit lets it go on.
+    People are warned when 80 % of `hours`, or 50 % and 80 % of `usd` or `usd_per_month`, are used. A job that reaches
+    one checkpoints on all nodes at the same step, releases its machines and is paused; raising the limit lets it go on.
     """
 
     hours: Annotated[float, Field(gt=0)] | None = None
@@ -235,6 +235,8 @@ class Limits(_Strict):
     usd: Annotated[float, Field(gt=0)] | None = None
     """The job is paused once its nodes have cost this many US dollars, at the prices of the time. Nodes without a known
     price are not asked for; a job for which no price is known is refused."""
+    usd_per_month: Annotated[float, Field(gt=0)] | None = None
+    """As `usd`, of what its nodes cost in one month (UTC). With the next month it goes on by itself."""
     usd_per_hour: Annotated[float, Field(gt=0)] | None = None
     """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown; a
     job for which no price is known is refused. A spot price that rises later ends no node."""
@@ -250,7 +252,7 @@ class Limits(_Strict):
     @property
     def of_money(self) -> bool:
         """Whether any of them needs prices to be kept."""
-        return self.usd is not None or self.usd_per_hour is not None
+        return any(each is not None for each in (self.usd, self.usd_per_month, self.usd_per_hour))
 
 
 _MARKETS = {

@@ -55,7 +55,7 @@ environment: requirements.txt
 setup: python -m nltk.downloader punkt
 run: train.py --data /mnt/data --lr 0.1
 env: {LR: "0.1", WANDB_MODE: offline}
-limits: {hours: 48, usd: 200, usd_per_hour: 12, app_failures: 3, finish_minutes: 2, hang: alert}
+limits: {hours: 48, usd: 200, usd_per_month: 100, usd_per_hour: 12, app_failures: 3, finish_minutes: 2, hang: alert}
 checkpoints: /mnt/out/jobs
 preload: [transformers, torchvision.io]
 """
@@ -107,6 +107,11 @@ webhook_file = "/etc/spotsup/slack-webhook"
 
 [timing]
 suspect_s = 30.0
+
+[budget]
+usd_per_month = 2000
+user_usd_per_month = 500
+users = {ann = 900}
 
 [queue]
 preempt = true

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pydantic import ValidationError
 from spotsup_trainer.objects import url as urls
 
+from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
@@ -35,6 +36,7 @@ class LimitChanges:
 
     hours: float | None = None
     usd: float | None = None
+    usd_per_month: float | None = None
     usd_per_hour: float | None = None
     app_failures: int | None = None
 
@@ -64,7 +66,8 @@ def numbers_of(job: JobRecord) -> str:
 
 def check_priced(view: JobView, changes: LimitChanges) -> None:
     """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
-    if view.record.spec.limits.of_money or (changes.usd is None and changes.usd_per_hour is None):
+    wanted = (changes.usd, changes.usd_per_month, changes.usd_per_hour)
+    if view.record.spec.limits.of_money or all(each is None for each in wanted):
         return
     unpriced = [node.offer for node in view.nodes.values() if node.offer.usd_per_hour is None]
     if unpriced:
@@ -83,7 +86,7 @@ def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
     except ValidationError as error:
         raise UsageError(first_error(error, "limits", Limits)) from error
     job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
-    if job.limit_reached in {"", PRIORITY}:
+    if job.limit_reached in {"", PRIORITY, BUDGET, USER_BUDGET}:
         return job
     over = reached(job, view.nodes.values(), now)
     if over is None:

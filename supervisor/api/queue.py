@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from supervisor.api.service import Service
 from supervisor.market.admission import Admission
 from supervisor.model import JobState
+from supervisor.planner.limits import LIFTED
 from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
@@ -43,7 +44,8 @@ def queue_rows(
 def waits(view: JobView) -> bool:
     """Whether it is in the queue: it wants to train, and does not."""
     job = view.record
-    return job.state in WAITING_STATES or (job.state is JobState.PAUSED and job.limit_reached == PRIORITY)
+    waits_paused = job.limit_reached == PRIORITY or job.limit_reached in LIFTED
+    return job.state in WAITING_STATES or (job.state is JobState.PAUSED and waits_paused)
 
 
 def _row(view: JobView, admission: Admission | None, about: Callable[[str], str], now: float) -> dict[str, Any]:
@@ -54,6 +56,8 @@ def _row(view: JobView, admission: Admission | None, about: Callable[[str], str]
         reason = starts_when = f"it begins at {moment(job.starts_at)}"
     if job.limit_reached == PRIORITY:
         reason, starts_when = displaced(job.displaced_by), f"{job.displaced_by} has ended, or needs less"
+    elif job.limit_reached in LIFTED:
+        starts_when = "the next month begins (UTC), or the budget is raised"
     if admission is not None and admission.place:
         reason, starts_when = admission.reason, admission.starts_when
     return {

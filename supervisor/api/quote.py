@@ -52,7 +52,11 @@ class Quotes:
         timeout_s: float = TIMEOUT_S,
         provider_s: float = PROVIDER_S,
         prices: Mapping[str, float] = MappingProxyType({}),
+        *,
+        budgeted: bool = False,
     ) -> None:
+        """`budgeted`: a budget of the installation needs prices, whatever a job's own limits are (P13)."""
+        self._budgeted = budgeted
         self._prices = prices
         self._provisioners = provisioners
         self._timeout_s = timeout_s
@@ -73,8 +77,9 @@ class Quotes:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}")
-        _check_prices(spec, offers)
-        warnings = (_unpriced(spec, offers), _warning(spec, offers))
+        _check_prices(spec, offers, budgeted=self._budgeted)
+        needs_prices = spec.limits.of_money or self._budgeted
+        warnings = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers))
         return Quote(nodes, offers, known=True, warnings=tuple(filter(None, warnings)))
 
     def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
@@ -104,13 +109,20 @@ def _request(spec: JobSpec) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _check_prices(spec: JobSpec, offers: tuple[Offer, ...]) -> None:
-    """Raises CommandRefusedError for a limit that cannot be kept (P13)."""
-    if spec.limits.of_money and all(each.usd_per_hour is None for each in offers):
-        limit = "usd" if spec.limits.usd is not None else "usd_per_hour"
+def _check_prices(spec: JobSpec, offers: tuple[Offer, ...], *, budgeted: bool) -> None:
+    """Raises CommandRefusedError for a limit or a budget that cannot be kept (P13)."""
+    if any(each.usd_per_hour is not None for each in offers):
+        return
+    if spec.limits.of_money:
+        limits = spec.limits.model_dump()
+        limit = next(name for name in ("usd", "usd_per_month", "usd_per_hour") if limits[name] is not None)
         raise CommandRefusedError(
             f"`limits.{limit}` cannot be kept: no price is known for {named(offers)}; {PRICE_REMEDY}, or leave the "
             "limit out"
+        )
+    if budgeted:
+        raise CommandRefusedError(
+            f"the budgets of this installation cannot be kept: no price is known for {named(offers)}; {PRICE_REMEDY}"
         )
 
 
@@ -139,12 +151,12 @@ def check_prices_known(quote: Quote, queue: QueueRules) -> None:
         )
 
 
-def _unpriced(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
+def _unpriced(offers: tuple[Offer, ...], *, needs_prices: bool) -> str:
     """Says which offers have no known price, else ""."""
     unpriced = [each for each in offers if each.usd_per_hour is None]
-    if not unpriced or (offers[0] not in unpriced and not spec.limits.of_money):
+    if not unpriced or (offers[0] not in unpriced and not needs_prices):
         return ""
-    use = "they are not asked for, because the job has a limit of money" if spec.limits.of_money else "they cost unseen"
+    use = "they are not asked for, because of a limit of money" if needs_prices else "they cost unseen"
     return f"no price is known for {named(unpriced)}: {use}; {PRICE_REMEDY}"
 
 

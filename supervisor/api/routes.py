@@ -88,6 +88,7 @@ class LimitsBody(_Body):
 
     hours: float | None = None
     usd: float | None = None
+    usd_per_month: float | None = None
     usd_per_hour: float | None = None
     app_failures: int | None = None
 

@@ -15,6 +15,7 @@ from supervisor import checkpoints
 from supervisor.api.changes import LimitChanges, Scale, check_priced, limited_job, numbers_of, scaled_job, unreadable_by
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
 from supervisor.api.views import in_order
+from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import DayKey, Journal, Reading
@@ -68,12 +69,15 @@ class Service:
         hosted: Collection[str] = (),
         curve: Callable[[JobRecord], Curve | None] | None = None,
         queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
+        budgeted: bool = False,
     ) -> None:
         """`quote`: asks a job's cloud for offers; without it, none is asked before the job is stored.
 
         `hosted`: the clouds whose machines are processes of this computer, which can mount nothing. `curve`: a job's
-        training curve; by default as etcd has it. `queue`: the operator's limits.
+        training curve; by default as etcd has it. `queue`: the operator's limits. `budgeted`: there are
+        budgets, so that each job needs a price.
         """
+        self._budgeted = budgeted
         self._journal = journal
         self._leader = leader
         self._clock = clock
@@ -179,7 +183,7 @@ class Service:
                 return present
             if present is not None:
                 _check_replaceable(present)
-            if (spec.limits.of_money or self._queue.of_money) and self._quote:
+            if (spec.limits.of_money or self._queue.of_money or self._budgeted) and self._quote:
                 check_prices_known(self._quote(spec), self._queue)
             code = self._journal.find_blob(code_sha256)
             if code is None:
@@ -265,6 +269,9 @@ class Service:
                 raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.displaced_by)}")
             if over := reached(view.record, view.nodes.values(), self._clock.now()):
                 raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
+            if view.record.limit_reached in {BUDGET, USER_BUDGET}:
+                why = view.record.reason if view.record.state is JobState.PAUSED else "its budget is spent"
+                raise CommandRefusedError(f"job {name} stays paused: {why}")
             resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")
             return Change(resumed, EventKind.RESUMED, f"{name}: a user resumed it")
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from spotsup_trainer.wire import Pause
 
-from supervisor.accounts import Booking, by_purpose
+from supervisor.accounts import Booking, by_purpose, month_of
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
 from supervisor.planner.bookings import bookings_of, bookings_of_node
+from supervisor.planner.budgets import month_usd
 from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
@@ -70,6 +71,7 @@ def _limit_rows(view: JobView, now: float) -> dict[str, Any]:
     used = {
         "hours": round(trained_s(view.record, now) / 3600, 4),
         "usd": round(spent_usd(view.record, nodes, now), 4),
+        "usd_per_month": round(month_usd(view.record, nodes, month_of(now), now), 4),
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in _billed(view)), 4),
         "app_failures": view.round.app_failures if view.round else 0,
     }

@@ -9,17 +9,22 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from supervisor.budget import BudgetRecord
 from supervisor.curve import Curve
 from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 
-AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun | CapacityRecord | Curve
-Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, Curve)
+AnyRecord: TypeAlias = (
+    JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun | CapacityRecord | BudgetRecord | Curve
+)
+Record = TypeVar(
+    "Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, BudgetRecord, Curve
+)
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter[Any](kind)
-    for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, Curve)
+    for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, BudgetRecord, Curve)
 }
 MAX_RECORD_BYTES = 1024 * 1024
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}

@@ -8,6 +8,7 @@ of the daemon is one transaction, guarded by leadership (P10) and by the revisio
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
-from supervisor.journal.reading import CAPACITY, CLUSTER, PAUSE, Reader, Reading
+from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
+from supervisor.planner.budgets import spent_before
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
 
@@ -80,6 +82,8 @@ class Journal:
             guards.append(Compare(key, "mod", revision))
         if commit.cluster is not None:
             guards.append(Compare(f"{self.keys.world}{CLUSTER}", "create", 0))
+        if commit.budgets is not None:
+            guards.append(Compare(f"{self.keys.world}{BUDGETS}", "mod", commit.budgets_revision))
         return self._txn(guards, self._operations(commit))
 
     def _operations(self, commit: Commit) -> list[Put | Delete]:
@@ -90,6 +94,8 @@ class Journal:
             operations.append(Put(f"{self.keys.world}{CLUSTER}", dump(commit.cluster)))
         if commit.capacity is not None:
             operations.append(Put(f"{self.keys.world}{CAPACITY}", dump(commit.capacity)))
+        if commit.budgets is not None:
+            operations.append(Put(f"{self.keys.world}{BUDGETS}", dump(commit.budgets)))
         operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
         operations += [Delete(self._node_key(commit.job, node)) for node in commit.delete_nodes]
         operations += [Put(key, value) for key, value in commit.put_keys.items()]
@@ -117,6 +123,9 @@ class Journal:
         `replaced`: the ended job of that name; it is kept as a past run. `code`: what `find_blob` returned.
         """
         name = record.name
+        if replaced is not None:
+            # What it has spent this month counts, also once it is forgotten. The guard holds the sum.
+            record = dataclasses.replace(record, earlier_spending=spent_before(replaced, record.submitted_at))
         operations = self._puts(record, event)
         if replaced is not None:
             operations += self._keep(past_run(replaced))

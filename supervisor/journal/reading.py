@@ -28,6 +28,7 @@ from spotsup_trainer.wire import (
     decode,
 )
 
+from supervisor.budget import BudgetRecord
 from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
 from supervisor.market.journaled import CapacityRecord
@@ -35,13 +36,14 @@ from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord, 
 from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
-CLUSTER, PAUSE, CAPACITY = "cluster", "pause", "capacity"
-ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause, CapacityRecord)
+CLUSTER, PAUSE, CAPACITY, BUDGETS = "cluster", "pause", "capacity", "budgets"
+ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause, CapacityRecord, BudgetRecord)
 # What stands for a cluster-wide record that cannot be read.
-_UNREADABLE: dict[type, ClusterRecord | DaemonPause | CapacityRecord] = {
+_UNREADABLE: dict[type, ClusterRecord | DaemonPause | CapacityRecord | BudgetRecord] = {
     ClusterRecord: ClusterRecord(0.0, "a spotsupd of another version"),
     DaemonPause: DaemonPause(0.0, "written by a spotsupd of another version"),
     CapacityRecord: CapacityRecord(0.0),  # nothing is known, and the next one replaces it
+    BudgetRecord: BudgetRecord(""),  # as above
 }
 _MESSAGES: dict[str, type[Any]] = {
     "ctl/hint": Hint,
@@ -86,6 +88,9 @@ class Reading:
     pause: DaemonPause | None = None
     # What a leader has last written of its capacity memory.
     capacity: CapacityRecord | None = None
+    # Of which spent budgets people were warned, and the record's revision; 0 without one.
+    budgets: BudgetRecord | None = None
+    budgets_revision: int = 0
 
 
 @dataclass(slots=True)
@@ -119,6 +124,7 @@ class Reader:
         self._cluster: ClusterRecord | None = None
         self._pause: DaemonPause | None = None
         self._capacity: CapacityRecord | None = None
+        self._budgets: tuple[BudgetRecord | None, int] = (None, 0)
 
     def read(self, view: MirrorView) -> Reading:
         """The journal as of `view`."""
@@ -139,6 +145,7 @@ class Reader:
                 self._cluster,
                 self._pause,
                 self._capacity,
+                *self._budgets,
             )
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
@@ -159,7 +166,7 @@ class Reader:
                 (self._alert_ids.add if key in keys else self._alert_ids.discard)(rest)
                 continue
             if not rest:
-                cluster_wide = True  # CLUSTER, PAUSE or CAPACITY
+                cluster_wide = True  # CLUSTER, PAUSE, CAPACITY or BUDGETS
                 continue
             job, _, kind = rest.partition("/")
             parts = self._parts.setdefault(job, _Parts())
@@ -173,6 +180,8 @@ class Reader:
             self._cluster = _cluster_wide(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
             self._pause = _cluster_wide(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
             self._capacity = _cluster_wide(keys.get(f"{self._world}{CAPACITY}"), CapacityRecord)
+            budgets = keys.get(f"{self._world}{BUDGETS}")
+            self._budgets = (_cluster_wide(budgets, BudgetRecord), budgets.mod_revision if budgets else 0)
         if alerts:
             self._alerts = tuple(sorted(self._alert_ids))
         if touched:

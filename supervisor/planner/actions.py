@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
+from supervisor.budget import BudgetRecord
 from supervisor.market.admission import Admission
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
@@ -287,6 +288,8 @@ class Commit:
     actions: Sequence[Action] = ()
     cluster: ClusterRecord | None = None  # begins the journal
     capacity: CapacityRecord | None = None  # what clouds last answered
+    budgets: BudgetRecord | None = None  # of what people were warned
+    budgets_revision: int = 0  # at which that was read; 0: there was none
 
     @property
     def empty(self) -> bool:
@@ -305,7 +308,13 @@ class Commit:
     def shows_in_mirror(self) -> bool:
         """Whether it certainly writes a key that daemons mirror. Deletions may find nothing; events are elsewhere."""
         return bool(
-            self.job_record or self.nodes or self.put_keys or self.alerts or self.cluster is not None or self.capacity
+            self.job_record
+            or self.nodes
+            or self.put_keys
+            or self.alerts
+            or self.cluster is not None
+            or self.capacity
+            or self.budgets
         )
 
 

@@ -16,6 +16,7 @@ from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, Offer
 from supervisor.accounts import Booking, NodeAccount, RoundTimes, merged
+from supervisor.budget import BudgetUse
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
@@ -79,6 +80,7 @@ class NodeChanges(TypedDict, total=False):
 class JobChanges(TypedDict, total=False):
     """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
 
+    reason: str
     pause_requested_at: float
     limit_reached: str
     displaced_by: str
@@ -181,6 +183,16 @@ class Draft:
     def elapsed_s(self, since: float) -> float:
         """For how long something has been waited for, without the time in which timers were paused."""
         return self.now - max(since, self._world.timers_paused_until)
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether the job has a limit of money, or there are budgets: no machine without a price is asked for (P13)."""
+        return self.job.spec.limits.of_money or self.rules.budgets.any
+
+    @property
+    def budget_uses(self) -> Mapping[str, BudgetUse] | None:
+        """What is spent of each budget, by scope; None: that could not be found out."""
+        return self._world.budget_uses
 
     @property
     def hold(self) -> Hold:

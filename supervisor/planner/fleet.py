@@ -189,7 +189,7 @@ def constraints(draft: Draft) -> Constraints:
     return Constraints(
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
-        needs_price=draft.job.spec.limits.of_money or (admission is not None and admission.needs_price),
+        needs_price=draft.needs_prices or (admission is not None and admission.needs_price),
         placed=tuple(node.offer for node in placed(draft)),
         billed=tuple(node.offer for node in not_gone(draft)),
         job=draft.job.name,

@@ -79,7 +79,7 @@ def drive_state(draft: Draft) -> None:
 
 def _pause(draft: Draft) -> None:
     if draft.job.state is not J.PAUSED and is_held(draft):
-        reason = pause_reason(draft.job, draft.nodes.values(), draft.now)
+        reason = pause_reason(draft)
         draft.move_job(J.PAUSED, reason)
         draft.add_event(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released: {reason}")
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.accounts import month_of
+from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.planner.budgets import month_usd, over_budget
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import in_round
 from supervisor.planner.queue import PRIORITY, displaced
@@ -16,6 +19,10 @@ from supervisor.planner.silence import advances, kept
 
 N = NodeState
 WARN_AT = 0.8  # of a limit
+WARN_EARLY_AT = 0.5  # of one of dollars
+USD_PER_MONTH = "usd_per_month"
+# What pauses a job until it is no longer reached, without a command.
+LIFTED = frozenset({USD_PER_MONTH, BUDGET, USER_BUDGET})
 PAUSED_BY_USER = "a user paused it"
 
 
@@ -26,6 +33,7 @@ class Use:
     name: str  # as in the job file
     used: float
     limit: float
+    month: str = ""  # of a limit per month
 
     @property
     def reached(self) -> bool:
@@ -33,18 +41,21 @@ class Use:
         return self.used >= self.limit
 
     @property
-    def near(self) -> bool:
-        """Whether little is left."""
-        return self.used >= WARN_AT * self.limit
+    def warnings(self) -> tuple[str, ...]:
+        """What people are to be warned of once: their names in `JobRecord.limits_warned`, the most urgent last."""
+        levels = ((WARN_EARLY_AT, "@50"), (WARN_AT, "")) if self.name.startswith("usd") else ((WARN_AT, ""),)
+        month = f":{self.month}" if self.month else ""
+        return tuple(f"{self.name}{name}{month}" for level, name in levels if self.used >= level * self.limit)
 
     def remedy(self, job: str) -> str:
         """The command that allows half as much again."""
         more = float(f"{1.5 * max(self.used, self.limit):.2g}")
-        return f"`spotsupctl limits {job} --{self.name} {more:g}`"
+        return f"`spotsupctl limits {job} --{self.name.replace('_', '-')} {more:g}`"
 
     def reason(self, job: str) -> str:
         """Why the job is paused, and what to do."""
-        return f"limits.{self.name} {self.limit:g} reached; {self.remedy(job)} goes on"
+        goes_on = "goes on, or the next month (UTC)" if self.month else "goes on"
+        return f"limits.{self.name} {self.limit:g} reached; {self.remedy(job)} {goes_on}"
 
 
 def trained_s(job: JobRecord, now: float) -> float:
@@ -59,12 +70,16 @@ def spent_usd(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> float:
 
 def uses(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> list[Use]:
     """Of each limit that pauses the job."""
-    limits = job.spec.limits
-    used = (
-        ("hours", trained_s(job, now) / 3600, limits.hours),
-        ("usd", spent_usd(job, nodes, now), limits.usd),
-    )
-    return [Use(name, amount, limit) for name, amount, limit in used if limit is not None]
+    limits, nodes = job.spec.limits, tuple(nodes)
+    found = []
+    if limits.hours is not None:
+        found.append(Use("hours", trained_s(job, now) / 3600, limits.hours))
+    if limits.usd is not None:
+        found.append(Use("usd", spent_usd(job, nodes, now), limits.usd))
+    if limits.usd_per_month is not None:
+        month = month_of(now)
+        found.append(Use(USD_PER_MONTH, month_usd(job, nodes, month, now), limits.usd_per_month, month))
+    return found
 
 
 def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | None:
@@ -72,31 +87,60 @@ def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | No
     return next((use for use in uses(job, nodes, now) if use.reached), None)
 
 
-def pause_reason(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> str:
+def pause_reason(draft: Draft) -> str:
     """Why a job that is to pause does so."""
+    job = draft.job
     if job.limit_reached == PRIORITY:
         return displaced(job.displaced_by)
-    of_limit = [use for use in uses(job, nodes, now) if use.name == job.limit_reached]
-    return of_limit[0].reason(job.name) if of_limit else PAUSED_BY_USER
+    of_limit = [use for use in uses(job, draft.nodes.values(), draft.now) if use.name == job.limit_reached]
+    if of_limit:
+        return of_limit[0].reason(job.name)
+    budget = over_budget(draft.budget_uses or {}, job)
+    if budget is not None and job.limit_reached:
+        return budget.reason()
+    return "its budget is spent" if job.limit_reached in LIFTED else PAUSED_BY_USER
 
 
 def drive_limits(draft: Draft) -> None:
-    """Count the time of training; warn when a limit is near, and pause the job when it is reached."""
+    """Count the time of training; warn when a limit is near; pause the job when it, or a budget, is reached, and let it
+    go on once a budget has room again."""
     _count_training(draft)
     job = draft.job
-    if job.ended or job.pause_requested_at:
+    if job.ended:
         return
     found = uses(job, draft.nodes.values(), draft.now)
+    over = next((use for use in found if use.reached), None)
+    budget = over_budget(draft.budget_uses or {}, job)
+    if job.pause_requested_at:
+        if job.limit_reached in LIFTED and draft.budget_uses is not None:
+            _lift(draft, over, budget)
+        return
     for use in found:
-        if use.near and not use.reached and use.name not in job.limits_warned:
+        new = [each for each in use.warnings if each not in job.limits_warned]
+        if new and not use.reached:
             text = f"{job.name} used {use.used:.3g} of limits.{use.name} {use.limit:g}, and pauses when that is reached"
             draft.add_event(EventKind.LIMIT_NEAR, f"{text}; {use.remedy(job.name)} raises it", limit=use.name)
-    draft.set_job(limits_warned=tuple(use.name for use in found if use.near))
-    over = next((use for use in found if use.reached), None)
+    draft.set_job(limits_warned=tuple(each for use in found for each in use.warnings))
     if over is not None:
         draft.set_job(pause_requested_at=draft.now, limit_reached=over.name)
         text = f"{job.name} checkpoints and pauses: {over.reason(job.name)}"
         draft.add_event(EventKind.LIMIT_REACHED, text, limit=over.name)
+    elif budget is not None:
+        # People are told once of the budget, not once per job.
+        draft.set_job(pause_requested_at=draft.now, limit_reached=budget.name)
+        draft.add_event(EventKind.PAUSE_REQUESTED, f"{job.name} checkpoints and pauses: {budget.reason()}")
+
+
+def _lift(draft: Draft, over: Use | None, budget: BudgetUse | None) -> None:
+    """The job is paused, or pauses, for a limit per month or a budget: whether it still has to."""
+    job, paused = draft.job, draft.job.state is JobState.PAUSED
+    if over is not None:
+        draft.set_job(limit_reached=over.name, reason=over.reason(job.name) if paused else job.reason)
+    elif budget is not None:
+        draft.set_job(limit_reached=budget.name)
+    else:
+        draft.set_job(pause_requested_at=0.0, limit_reached="")
+        draft.add_event(EventKind.RESUMED, f"{job.name} goes on: its budget has room again")
 
 
 def _count_training(draft: Draft) -> None:

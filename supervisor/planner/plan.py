@@ -24,6 +24,7 @@ from supervisor.planner.alerts import (
     report_denials,
 )
 from supervisor.planner.boundary import Boundary
+from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
@@ -63,7 +64,8 @@ def plan(
     # Without a decision about silence, no silence ends anything.
     everything = Hold(frozenset(node for job in of_planned for node in job.nodes), frozenset(world.clouds))
     hold = undecided.within("(silence)", partial(hold_of, world, of_planned, now), everything)
-    world = replace(world, hold=hold)
+    uses = undecided.within("(budgets)", partial(budget_uses, world, undecided, now), None)
+    world = replace(world, hold=hold, budget_uses=uses)
     volatile = replace(world.volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
@@ -90,9 +92,14 @@ def plan(
     reports, volatile = undecided.within("(denials)", lambda: report_denials(world, volatile, now), ([], volatile))
     commits += reports
     commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
+    commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
     commits += undecided.within("(outbox)", lambda: clear_outbox(world, keys), [])
     actions += undecided.within("(alerts)", lambda: due_alerts(world, now), [])
-    warnings = undecided.within("(warnings)", lambda: (*journal_guard.warnings(world), *denials_in_words(volatile)), ())
+    warnings = undecided.within(
+        "(warnings)",
+        lambda: (*journal_guard.warnings(world), *denials_in_words(volatile), *spent_budgets(uses or {})),
+        (),
+    )
     parts = tuple(fault.sentence for name, fault in undecided.faults.items() if name not in world.jobs)
     faults = MappingProxyType(undecided.faults)
     decision = Plan(

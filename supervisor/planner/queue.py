@@ -108,7 +108,7 @@ def _next_offer(
     limits = Constraints(
         spec.placement.spread,
         spec.limits.usd_per_hour,
-        needs_price=spec.limits.of_money or world.rules.queue.of_money,
+        needs_price=spec.limits.of_money or world.rules.queue.of_money or world.rules.budgets.any,
         placed=tuple(node.offer for node in kept),
         billed=tuple(node.offer for node in billed),
         job=view.record.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
@@ -52,6 +53,8 @@ def sentence(draft: Draft) -> str:
 def _why_it_pauses(job: JobRecord) -> str:
     if job.limit_reached == PRIORITY:
         return f"{job.displaced_by} has a higher priority; "
+    if job.limit_reached in {BUDGET, USER_BUDGET}:
+        return "its budget is spent; "
     return f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
 
 

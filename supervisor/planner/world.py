@@ -11,6 +11,7 @@ from types import MappingProxyType
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
 from provisioners.base import Instance, Leftover
+from supervisor.budget import BudgetRecord, Budgets, BudgetUse
 from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
@@ -84,6 +85,8 @@ class Rules:
     steady_s: float = 30.0  # a steady job is looked at again after
     gone_kept: int = 100  # records of nodes that are gone, per job
     events_kept: int = 1000  # per job
+    # Money.
+    budgets: Budgets = field(default_factory=Budgets)
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,10 @@ class World:
     hold: Hold = field(default_factory=Hold)  # as of this plan
     capacity: CapacityRecord | None = None  # what the journal has of the capacity memory
     admissions: Mapping[str, Admission] = field(default_factory=lambda: MappingProxyType({}))  # by job, as of this plan
+    budget_record: BudgetRecord | None = None  # what it has of budgets
+    budget_revision: int = 0  # its revision; 0 without one
+    # What is spent of each budget, by scope, as of this plan; None: that could not be found out.
+    budget_uses: Mapping[str, BudgetUse] | None = None
 
     def is_protected(self, node: str) -> bool:
         """Whether a machine with this tag may work for a job although no readable record says so (P4)."""

@@ -334,6 +334,8 @@ class Loop:
             unjournaled=reading.unjournaled,
             timers_paused_until=self._timers_paused_until,
             capacity=reading.capacity,
+            budget_record=reading.budgets,
+            budget_revision=reading.budgets_revision,
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
 from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
 from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
+from supervisor.budget import Budgets
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
@@ -145,7 +146,13 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
     outcomes: dict[str, list[NodeOutcome]] = {}
     for outcome in (as_job(each, called) for called in views for each in scene.outcomes):
         outcomes.setdefault(outcome.node, []).append(outcome)
-    return replace(known, jobs=views, volatile=volatile, alerts=("e-1",), rules=Rules(gone_kept=2)), outcomes
+    return replace(
+        known,
+        jobs=views,
+        volatile=volatile,
+        alerts=("e-1",),
+        rules=Rules(gone_kept=2, budgets=Budgets(usd_per_month=1e9)),
+    ), outcomes
 
 
 SCENES = [world_with(each) for each in scenes()]
