@@ -239,7 +239,16 @@ class Service:
 
         self._catch_up(name)
         view = self.job(name)
-        return view if view.record.cancel_requested else self._change(name, change, renewed=True)
+        if view.record.cancel_requested:
+            return view
+        try:
+            return self._change(name, change, renewed=True)
+        except CommandRefusedError:
+            # Where a connection breaks, a transaction is sent twice: the job may have ended by the first one.
+            seen = self.job(name)
+            if seen.record.uid == view.record.uid and seen.record.cancel_requested:
+                return seen
+            raise
 
     def pause(self, name: str) -> JobView:
         """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""

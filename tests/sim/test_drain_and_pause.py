@@ -217,6 +217,19 @@ def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
     assert record(world).reason.startswith("limits.hours 0.1 reached; ")
 
 
+def test_a_cancellation_that_reaches_etcd_twice_is_not_refused_because_the_job_has_ended_by_it() -> None:
+    world = empty_world()
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(settled, 60.0)
+
+    def first() -> None:
+        service(world).cancel("job")
+        assert world.run_until(lambda w: record(w).ended, 60.0)
+
+    world.daemon.client.before_txn = first
+    assert service(world).cancel("job").record.cancel_requested
+
+
 def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> None:
     world = training_world()
     service(world).pause("job")
