@@ -11,6 +11,9 @@ TIMEOUT_S = 10
 _SIGNS = {
     EventKind.LIMIT_NEAR: ":hourglass:",
     EventKind.LIMIT_REACHED: ":double_vertical_bar:",
+    EventKind.BUDGET_NEAR: ":hourglass:",
+    EventKind.BUDGET_REACHED: ":double_vertical_bar:",
+    EventKind.DISPLACED: ":double_vertical_bar:",
     EventKind.NOTICE: ":warning:",
     EventKind.NODE_LOST: ":boom:",
     EventKind.SILENCE: ":mute:",

@@ -93,7 +93,7 @@ def test_a_cloud_that_hangs_delays_no_one_for_long() -> None:
     ("offers", "limit", "parts"),
     [
         (OFFERS[:2], 0.5, []),
-        (OFFERS, 0.5, ["no price is known for small in r (spot): they are not asked for, because the job has a limit"]),
+        (OFFERS, 0.5, ["no price is known for small in r (spot): they are not asked for, because of a limit of money"]),
         (
             OFFERS[:2],
             0.4,
