@@ -16,7 +16,14 @@ from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, not_gone, placed, unreplaced, wanted
 from supervisor.planner.queue import is_admitted, is_held_back, may_have
-from supervisor.planner.release import LEAVING_NODE_STATES, drive_leaving, release, release_all, release_surplus
+from supervisor.planner.release import (
+    LEAVING_NODE_STATES,
+    drive_leaving,
+    release,
+    release_all,
+    release_strays,
+    release_surplus,
+)
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.
@@ -32,10 +39,11 @@ def drive_fleet(draft: Draft) -> None:
             drive_leaving(draft, node)
         elif not draft.busy(f"node:{node.id}"):
             _drive_arriving(draft, node)
-    surplus = len(counted(draft)) - wanted(draft)
     if draft.job.ended or draft.job.pause_requested_at:
         release_all(draft)
         return
+    release_strays(draft)
+    surplus = len(counted(draft)) - wanted(draft)
     if surplus > 0:
         release_surplus(draft, surplus)
     elif surplus < 0:

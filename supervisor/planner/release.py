@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.actions import Find, Terminate
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held, sends_last_log
+from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held, place, sends_last_log
 
 N = NodeState
+_TRAINING_NODE_STATES = frozenset({N.MEMBER, N.SUSPECT})
 LEAVING_NODE_STATES = frozenset({N.DRAINING, N.LOST, N.FAILED, N.TERMINATING, N.GONE})
 
 
@@ -66,6 +69,21 @@ def release_surplus(draft: Draft, surplus: int) -> None:
     for node in sorted(newest_first, key=usefulness)[:surplus]:
         if not draft.full:
             release(draft, node, "fewer nodes are wanted")
+
+
+def release_strays(draft: Draft) -> None:
+    """Nodes that are apart from those that train, as where machines were adopted after etcd had lost its data: they can
+    be in no round, and as long as they are there no place is right for new ones (P8)."""
+    nodes = counted(draft)
+    weights: Counter[str] = Counter()
+    for node in nodes:
+        weights[place(draft, node.id)] += len(nodes) + 1 if node.state in _TRAINING_NODE_STATES else 1
+    if len(weights) < 2:
+        return
+    here = max(weights, key=lambda name: (weights[name], name))
+    for node in nodes:
+        if node.state not in _TRAINING_NODE_STATES and place(draft, node.id) != here and not draft.full:
+            release(draft, node, f"the job's other nodes are in {here}")
 
 
 def release_all(draft: Draft) -> None:

@@ -145,6 +145,33 @@ def test_a_job_stays_in_one_place(spread: str, zone: str, region: str, allowed: 
     assert bool(after.new) is allowed
 
 
+ELSEWHERE = replace(OFFER, zone="zone-b")
+
+
+def test_nodes_apart_from_those_that_train_are_released_and_then_others_are_requested() -> None:
+    """As where machines were adopted after etcd had lost its data."""
+    apart = [node(3, N.READY, offer=ELSEWHERE), node(4, N.BOOTSTRAPPING, offer=ELSEWHERE), node(5, N.READY)]
+    after = scene(member(1), *apart, record=job(4), round=round_of(1), hint=hint_of(1))
+    assert after.node(3).state is N.DRAINING
+    assert after.node(4).state is N.TERMINATING
+    assert [after.node(number).state for number in (1, 5)] == [N.MEMBER, N.READY]
+    assert after.new == []
+    leaves = node(3, N.TERMINATING, retry_at=NOW + 9, offer=ELSEWHERE)
+    later = scene(member(1), leaves, node(5, N.READY), record=job(4), round=round_of(1), volatile=offering(OFFER))
+    assert [each.offer.zone for each in later.new] == [OFFER.zone] * 2
+
+
+def test_where_none_trains_the_place_with_most_nodes_counts_and_where_all_train_none_is_released() -> None:
+    few = [node(1, N.READY, offer=ELSEWHERE), node(2, N.READY), node(3, N.READY)]
+    after = scene(*few, record=job(3))
+    assert [after.node(number).state for number in (1, 2, 3)] == [N.DRAINING, N.READY, N.READY]
+    both = [member(1), member(2, offer=ELSEWHERE)]
+    after = scene(*both, record=job(2), round=round_of(1, 2))
+    assert [after.node(number).state for number in (1, 2)] == [N.MEMBER, N.MEMBER]
+    wide = job(3, spec=spec(placement={"spread": "region"}))
+    assert scene(*few, record=wide).node(1).state is N.READY
+
+
 UNPRICED = replace(OFFER, instance_type="other", usd_per_hour=None)
 
 
