@@ -118,7 +118,12 @@ class Users:
         self.acknowledged += 1
         self._world.note(f"a user submitted {name}")
         self._check_past(name, before.uids if before else set(), uid)
-        self._expected[name] = Expected({uid}, {numbers}, hours={hours})
+        during = self._expected[name]
+        # Commands that were given meanwhile were to this job, or to the one before.
+        given = during if during.commands else Expected(set())
+        self._expected[name] = Expected(
+            {uid}, {numbers} | given.nodes, given.cancelled, given.paused, hours={hours} | given.hours
+        )
         return True
 
     def _check_past(self, name: str, uids: set[str], uid: str) -> None:
