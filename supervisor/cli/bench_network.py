@@ -106,7 +106,7 @@ def network_spec(spec: Mapping[str, Any], smallest: str, largest: str) -> dict[s
     name = str(spec.get("name", "bench"))[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
     limits = spec["limits"] if isinstance(spec.get("limits"), dict) else {}
     return {
-        **{key: value for key, value in spec.items() if key not in ("code", "kind")},
+        **{key: value for key, value in spec.items() if key not in ("code", "kind", "start_after", "schedule")},
         "checkpoints": "none",
         "name": name,
         "nodes": {"min": wanted, "desired": wanted, "max": wanted},

@@ -26,12 +26,6 @@ MAX_NAME = 40
 SUFFIX = "-check"
 # What of a job decides on a node's way to what it needs.
 _KEPT = ("placement", "storage", "environment", "env", "market", "checkpoints")
-_NO_OPTIONS: dict[str, Any] = dict.fromkeys(
-    (
-        *("name", "nodes", "min_nodes", "max_nodes", "spares", "gpu", "gpus_per_node", "market", "cloud", "code"),
-        *("checkpoints", "setup"),
-    )
-) | {"env": ()}
 # Starts, prints a line, and ends well: the launcher and the rendezvous are part of what is tried.
 _PROGRAM = "-m platform"
 # Events of a node that did not get ready.
@@ -96,7 +90,7 @@ def _tried(
 
 def _prepared(job: Path | None, instance_type: str, empty: Path) -> Prepared:
     """What is submitted: with the job's code only if its environment is built from that."""
-    found = prepare((str(job),) if job else ("-m", "platform"), _NO_OPTIONS)
+    found = prepare((str(job),) if job else ("-m", "platform"), {})
     spec = probe_spec(found.spec if job else None, instance_type)
     needs_code = spec.get("environment", "image") != "image"
     return Prepared(spec, found.folder if needs_code else empty, found.submission)

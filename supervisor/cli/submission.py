@@ -73,7 +73,7 @@ def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
         spec = {"run": shlex.join(what)}
     _merge(spec, options)
     _pin(spec)
-    folder = Path(options["code"]) if options["code"] else base / str(spec.get("code", "."))
+    folder = Path(options["code"]) if options.get("code") else base / str(spec.get("code", "."))
     _check_script(spec, folder)
     return Prepared(spec, folder, uuid.uuid4().hex)
 
@@ -115,21 +115,21 @@ def _strict_loader() -> type[yaml.SafeLoader]:
 
 
 def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Options win over the job file."""
-    if options["name"]:
+    """Options that are given win over the job file."""
+    if options.get("name"):
         spec["name"] = options["name"]
-    numbers = {"desired": options["nodes"], "min": options["min_nodes"], "max": options["max_nodes"]}
-    numbers |= {"spares": options["spares"]}
+    names = {"desired": "nodes", "min": "min_nodes", "max": "max_nodes", "spares": "spares"}
+    numbers = {key: options.get(option) for key, option in names.items()}
     given = {key: value for key, value in numbers.items() if value is not None}
     if given or "nodes" not in spec:
         spec["nodes"] = _nodes(spec.get("nodes"), given)
     for key, section in (("gpu", "resources"), ("gpus_per_node", "resources"), ("cloud", "placement")):
-        if options[key] is not None:
+        if options.get(key) is not None:
             spec[section] = {**_section(spec, section), key: options[key]}
     for key in ("market", "setup", "checkpoints", "priority", "start_after", "schedule"):
-        if options[key] is not None:
+        if options.get(key) is not None:
             spec[key] = options[key]
-    if options["env"]:
+    if options.get("env"):
         spec["env"] = {**_section(spec, "env"), **_env(options["env"])}
 
 

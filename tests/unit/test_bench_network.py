@@ -15,13 +15,6 @@ from supervisor.cli import bench_network as command
 from supervisor.errors import UsageError
 from supervisor.spec import parse_spec
 
-NO_OPTIONS: dict[str, Any] = dict.fromkeys(
-    (
-        *("name", "nodes", "min_nodes", "max_nodes", "spares", "gpu", "gpus_per_node", "market", "cloud", "code"),
-        *("checkpoints", "setup", "priority", "start_after", "schedule"),
-    )
-) | {"env": ()}
-
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     """Their doc/PERFORMANCE.md: algbw = size / time, and for all_reduce busbw = algbw * 2(n-1)/n."""
@@ -59,6 +52,8 @@ def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
         "run": "train.py",
         "code": "src",
         "checkpoints": "/mnt/out",
+        "start_after": "2026-12-24T22:00Z",
+        "schedule": "0 22 * * *",
         "limits": {"hours": 48, "usd_per_hour": 12.0},
     }
     spec = parse_spec(command.network_spec(job, "1K", "1M"))
@@ -68,6 +63,7 @@ def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
     assert spec.command == ("-m", command.MODULE, "--from-bytes", "1024", "--to-bytes", str(1 << 20))
     assert (spec.limits.hours, spec.limits.usd_per_hour) == (command.HOURS, 12.0)
     assert spec.checkpoints == "none"
+    assert (spec.start_after, spec.schedule) == ("", "")
 
 
 @pytest.mark.parametrize(("nodes", "wanted"), [(3, 3), ({"min": 2}, 2), ({"min": 1, "desired": 5}, 5)])
@@ -93,21 +89,21 @@ def test_code_is_sent_only_if_the_environment_may_need_it(tmp_path: Path) -> Non
     job = tmp_path / "job.yaml"
     text = "name: j1\nnodes: 2\nrun: train.py\n"
     job.write_text(text)
-    with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
+    with command.prepared(str(job), {}, "1K", "1K") as found:
         small = found.pack()
     for more in ("setup: pip install -r requirements.txt", "environment: requirements.txt", "environment: uv"):
         job.write_text(f"{text}{more}\n")
-        with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
+        with command.prepared(str(job), {}, "1K", "1K") as found:
             assert len(found.pack()) > len(small)
     job.write_text(f"{text}environment: image\n")
-    with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
+    with command.prepared(str(job), {}, "1K", "1K") as found:
         assert found.pack() == small
-    with command.prepared(None, NO_OPTIONS | {"nodes": 3}, "1K", "1K") as found:
+    with command.prepared(None, {"nodes": 3}, "1K", "1K") as found:
         assert (found.spec["name"], found.spec["nodes"]["min"]) == ("bench-network", 3)
         assert found.pack() == small
     with (
         pytest.raises(UsageError, match="'resnet50' is not a job file"),
-        command.prepared("resnet50", NO_OPTIONS, "1", "1"),
+        command.prepared("resnet50", {}, "1", "1"),
     ):
         pass
 

@@ -24,7 +24,6 @@ from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 from supervisor.spec import parse_spec
-from tests.unit.test_bench_network import NO_OPTIONS
 
 SPEC = parse_spec({"name": "job", "nodes": 64, "run": "train.py"})
 JOB = JobRecord("job", "abcde", SPEC, "0" * 64, 1.0, 64, 64, 64, state=JobState.RUNNING)
@@ -169,9 +168,9 @@ def test_what_would_fail_on_every_node_is_refused_at_once(
     (folder / "twice.yaml").write_text("name: job\nnodes: 1\nrun: train.py\nname: other\n")
     monkeypatch.chdir(folder)
     with pytest.raises(UsageError) as caught:
-        prepare(what, NO_OPTIONS)
+        prepare(what, {})
     assert sentence in str(caught.value)
-    assert prepare(("job.yaml",), NO_OPTIONS).spec["name"] == "job"
+    assert prepare(("job.yaml",), {}).spec["name"] == "job"
 
 
 def test_a_socket_of_another_user_is_explained() -> None:

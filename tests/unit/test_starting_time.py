@@ -19,7 +19,6 @@ from supervisor.runtime.renewals import renewed
 from supervisor.spec import parse_spec
 from supervisor.starting_time import MAX_AHEAD_S, starts_at
 from tests.unit.scene import NOW, job, member, node, scene, spec, view, world_of
-from tests.unit.test_bench_network import NO_OPTIONS
 
 AT = datetime(2026, 12, 24, 22, tzinfo=UTC).timestamp()
 DAY_S = 86400.0
@@ -98,7 +97,7 @@ def test_a_job_that_was_cancelled_runs_or_has_no_schedule_is_not(over: JobView) 
 def test_a_job_file_may_have_it_without_quotes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text("run: train.py\nname: later\nnodes: 1\nstart_after: 2026-12-24T22:00:00Z\n")
-    assert prepare([str(tmp_path / "job.yaml")], NO_OPTIONS).spec["start_after"] == "2026-12-24T22:00:00Z"
+    assert prepare([str(tmp_path / "job.yaml")], {}).spec["start_after"] == "2026-12-24T22:00:00Z"
 
 
 def waiting(starts_at: float = NOW + 60.0) -> JobRecord:
