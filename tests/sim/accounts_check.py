@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.accounts import MAX_MONTHS, Purpose
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.bookings import bookings_of
 from supervisor.planner.world import JobView
 
 # The rounding of sums of a few thousand numbers.
 TOLERANCE_USD = 1e-6
+
+
+class AccountsCheck:
+    """Adds up each job whose records have changed: between changes only the open rest grows, by its present purpose."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, tuple[JobRecord, dict[str, NodeRecord]]] = {}
+
+    def check(self, jobs: Iterable[JobView], now: float) -> str:
+        """What is wrong with the accounts of a job, or nothing."""
+        changed = []
+        for view in jobs:
+            record, nodes = self._checked.get(view.record.name, (None, {}))
+            same = record is view.record and nodes.keys() == view.nodes.keys()
+            if not same or any(nodes[name] is not node for name, node in view.nodes.items()):
+                changed.append(view)
+                self._checked[view.record.name] = view.record, dict(view.nodes)
+        return check_accounts(changed, now)
 
 
 def check_accounts(jobs: Iterable[JobView], now: float) -> str:

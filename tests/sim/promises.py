@@ -21,7 +21,7 @@ from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
-from tests.sim.accounts_check import check_accounts
+from tests.sim.accounts_check import AccountsCheck
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
 from tests.sim.hours import HoursCheck
 from tests.sim.queue_check import QueueCheck
@@ -61,6 +61,7 @@ class Promises:
         self._queue = QueueCheck(world)
         self._causes = Causes(world)
         self._hours = HoursCheck(world)
+        self._accounts = AccountsCheck()
         self._access = AccessCheck(world)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
@@ -101,7 +102,7 @@ class Promises:
         self._check_lost_steps()
         if wrong := self._hours.check(job.record for job in self._jobs.values()):
             raise Violation(wrong)
-        if wrong := check_accounts(self._jobs.values(), self._world.clock.now()):
+        if wrong := self._accounts.check(self._jobs.values(), self._world.clock.now()):
             raise Violation(wrong)
         if wrong := self._access.check(self._jobs):
             raise Violation(wrong)

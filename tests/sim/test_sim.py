@@ -32,6 +32,7 @@ def _quiet() -> None:
         for start in range(1, SEEDS + 1, SEEDS_AT_ONCE)
     ],
 )
+@pytest.mark.timeout(600)
 def test_promises_hold_in_the_scenarios_of_seeds_and_every_job_recovers(start: int) -> None:
     for seed in range(start, start + SEEDS_AT_ONCE):
         result = run_scenario(draw(seed, HOURS))
@@ -52,6 +53,7 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
 @pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS))
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str) -> None:
     for seed in (1, 7):
