@@ -64,6 +64,8 @@ def restart_etcd(stack: Stack) -> None:
     before = json.loads(file.read_text())["pid"]
     os.kill(before, signal.SIGKILL)
     stack.wait_for(lambda: json.loads(file.read_text())["pid"] != before, 90.0, "etcd to be started again")
+    # Nodes and jobs are shown as they were before, while etcd is away.
+    stack.wait_for(lambda: "etcd has not answered" not in stack.ctl("list").stderr, 90.0, "the daemon to hear etcd")
     stack.wait_for(lambda: members(stack) == 2, 90.0, "the nodes to be heard again")
 
 
