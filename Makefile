@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -24,8 +24,9 @@ help:
 	@echo "make test-azurite      checkpoints in Azure's own emulator of Blob Storage, which needs Node: 0.5 GB"
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
+	@echo "make monitoring   checks the rules for Prometheus with promtool, where it is installed"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
-	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"
+	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
@@ -105,6 +106,11 @@ check: setup
 	@find . -name '*.sh' -not -path './.*' -not -path './build/*' -exec .venv/bin/shellcheck tools/setup/setup {} +
 
 # No isolation and no network: hatchling is in .venv, pinned. The trainer first: spotsup pins it.
+# Debian's package prometheus brings promtool.
+monitoring:
+	@if command -v promtool >/dev/null; then promtool check rules monitoring/alerts.yml; \
+	else echo "promtool is not installed: the rules are not checked (Debian: apt-get install prometheus)"; fi
+
 dist: setup
 	rm -rf build/dist
 	@cd trainer && ../$(python) -m hatchling build --directory ../build/dist
@@ -113,6 +119,7 @@ dist: setup
 docs: setup
 	@$(python) -m tools.reference
 	@$(python) -m tools.states
+	@$(python) -m tools.grafana
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"

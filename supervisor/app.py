@@ -39,6 +39,9 @@ from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
 from supervisor.journal.users import JobUsers, open_to_everyone
+from supervisor.metrics.export import Exporter
+from supervisor.metrics.observer import Observer
+from supervisor.metrics.picture import Picture
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
@@ -116,8 +119,7 @@ def _serve(
     stack.callback(leader.stop)
     provisioners = open_clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
-    patient = login.connect(TASK_LIMIT_S)
-    stack.callback(patient.close)
+    patient = stack.enter_context(contextlib.closing(login.connect(TASK_LIMIT_S)))
     users = _users(etcd, login, journal, identity)
     alerts = _alerts(config)
 
@@ -171,8 +173,14 @@ def _serve(
         parts["tunnels"] = tunnels.vitals
     supervision = Supervision(parts)
     curves = CurveKeeper(journal, leader, clock)
+    metrics = Exporter(
+        Observer(journal, leader),
+        lambda: Picture(
+            clock.now(), version, journal.read(), status(), leader.leading, supervision.parts, rules.budgets
+        ),
+    )
     servers = _serve_api(
-        config, identity, journal, leader, curves, status, provisioners, watchers, clock, version, stack
+        config, identity, journal, leader, curves, status, metrics.text, provisioners, watchers, clock, version, stack
     )
     for name, server in servers.items():
         supervision.watch(name, server.vitals)
@@ -185,6 +193,7 @@ def _serve(
         loop,
         housekeeping,
         (curves, PoolKeeper(journal, leader, clock)),
+        metrics.observer,
         supervision,
         clock,
         wake,
@@ -228,10 +237,11 @@ def _ways_to_etcd(
     return endpoints_for, access_for
 
 
-def _run_loop(
+def _run_loop(  # noqa: PLR0913, PLR0917 - it connects all parts
     loop: Loop,
     housekeeping: Housekeeping,
     keepers: Sequence[CurveKeeper | PoolKeeper],
+    observer: Observer,
     supervision: Supervision,
     clock: Clock,
     wake: threading.Event,
@@ -247,6 +257,8 @@ def _run_loop(
         wake.clear()
         began = time.monotonic()
         loop.tick()
+        observer.ticked(time.monotonic() - began)
+        observer.follow()
         housekeeping.follow(clock.now())
         for keeper in keepers:
             keeper.follow()
@@ -266,6 +278,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     leader: Leadership,
     curves: CurveKeeper,
     status: Callable[[], Status],
+    metrics: Callable[[], bytes],
     provisioners: dict[str, Provisioner],
     watchers: _Watchers,
     clock: Clock,
@@ -274,6 +287,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
 ) -> dict[str, ApiServer]:
     from supervisor.api.adoption import Adoption
     from supervisor.api.explain import Explainer
+    from supervisor.api.metrics import add_metrics, metrics_app
     from supervisor.api.quote import Quotes
     from supervisor.api.report import on_demand_prices
     from supervisor.api.routes import create_app
@@ -301,11 +315,16 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     explainer = Explainer(config, str(Path.home()))
     access, prices = partial(access_row, config, identity), partial(on_demand_prices, quotes)
     app = create_app(service, status, clock, version, adoption, access, explainer, prices)
+    add_metrics(app, metrics)
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:
         servers["api_targets"] = ApiServer(targets_app(service.jobs), bind_address(config.api.targets))
         stack.callback(servers["api_targets"].stop)
+    if config.metrics.listen:
+        listening = bind_address(config.metrics.listen, "metrics.listen")
+        servers["metrics"] = ApiServer(metrics_app(metrics), listening)
+        stack.callback(servers["metrics"].stop)
     for server in servers.values():
         server.start()
     return servers

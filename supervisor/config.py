@@ -84,6 +84,14 @@ class ApiConfig(_Strict):
     port."""
 
 
+class MetricsConfig(_Strict):
+    """Metrics for Prometheus. The API's socket serves them always, at `/metrics`."""
+
+    listen: Annotated[str, Field(pattern=r"^((\[::1\]|127(\.\d{1,3}){3}|localhost):\d{1,5})?$")] = ""
+    """`host:port` of this computer on which they are served, too, without a password: the loopback interface only.
+    Empty: no such port."""
+
+
 class NodeConfig(_Strict):
     """How every node is prepared."""
 
@@ -270,6 +278,8 @@ class Config(_CloudTables):
     """Where etcd is."""
     api: ApiConfig = ApiConfig()
     """Where the daemon listens."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Metrics for Prometheus."""
     node: NodeConfig = NodeConfig()
     """How every node is prepared."""
     slack: SlackConfig = SlackConfig()

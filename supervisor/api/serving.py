@@ -96,13 +96,13 @@ class ApiServer:
                 self._stopping.wait(RESTART_S)
 
 
-def bind_address(address: str) -> socket.socket:
-    """A listening TCP socket at "host:port". Raises StartError."""
+def bind_address(address: str, key: str = "api.targets") -> socket.socket:
+    """A listening TCP socket at "host:port", which `key` of the configuration names. Raises StartError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if int(port) > MAX_PORT:
-        raise StartError(f"cannot listen at {address}: ports end at {MAX_PORT}; set api.targets to another address")
+        raise StartError(f"cannot listen at {address}: ports end at {MAX_PORT}; set {key} to another address")
     try:
         return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise StartError(f"cannot listen at {address} ({error}): set api.targets to another address") from error
+        raise StartError(f"cannot listen at {address} ({error}): set {key} to another address") from error

@@ -34,6 +34,14 @@ class Seen:
     faults_at: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """How a part is, for people."""
+
+    stalled_s: float  # for how long it made no progress, although it had something to do
+    faults: int  # unforeseen errors that it has outlived
+
+
 def look(seen: Seen, vitals: Vitals, passed_s: float) -> tuple[Seen, str]:
     """What is known of a part after `passed_s` more seconds, and why it cannot be relied on, or ""."""
     at = seen.at + min(passed_s, MAX_GAP_S)
@@ -69,6 +77,11 @@ class Supervision:
     def counters(self) -> Mapping[str, int]:
         """How many unforeseen errors each part has outlived, where there were any."""
         return {f"faults_{name}": seen.faults for name, seen in self._seen.items() if seen.faults}
+
+    @property
+    def parts(self) -> Mapping[str, PartHealth]:
+        """Each part, as it was last looked at."""
+        return {name: PartHealth(seen.at - seen.changed_at, seen.faults) for name, seen in dict(self._seen).items()}
 
     def check(self) -> None:
         """Raises ThreadFailedError if a part cannot be relied on any more."""

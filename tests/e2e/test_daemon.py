@@ -9,6 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.programs import run_module
@@ -81,6 +82,12 @@ def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file
 
 
 @pytest.mark.main
+def metrics(stack: Stack) -> str:
+    """What Prometheus would get from the running daemon."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(stack.socket)), trust_env=False) as client:
+        return client.get("http://spotsupd/metrics").raise_for_status().text
+
+
 def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
     done = stack.ctl("submit", str(job_file))
     assert (done.returncode, done.stdout) == (0, "sleeper\n")
@@ -95,6 +102,10 @@ def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack:
     assert scaled == "sleeper: 2 nodes wanted (min 1, max 3, spares 1)\n"
     one_sentence(stack.ctl("logs", "sleeper", "--node", "n9"), 4, "job sleeper has no node 'n9'")
     stack.wait_for(lambda: len(stack.machines()) == 3, 60.0, "three machines")
+    found = metrics(stack)
+    assert 'spotsup_job_nodes_desired{spotsup_job="sleeper"} 2.0' in found
+    assert 'spotsup_thread_faults_total{part="loop"} 0.0' in found
+    stack.wait_for(lambda: 'answer="granted"' in metrics(stack), 10.0, "the pool's answers")
     assert stack.ctl("cancel", "sleeper").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
     stack.wait_for(lambda: stack.ask("status", "sleeper")["nodes"]["active"] == 0, 30.0, "the nodes to be gone")

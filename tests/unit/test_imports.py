@@ -61,7 +61,7 @@ SUPERVISOR = (
     ("clouds", "journal"),
     ("installation",),
     ("runtime",),
-    ("nodes",),
+    ("nodes", "metrics"),
     ("api", "simulation"),
     ("replay",),
     ("app",),
