@@ -37,6 +37,8 @@ def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
         return f"`{where}` is {given!r}; write a list, such as [{given}]"
     if kind in {"float_type", "int_type"}:
         return f"`{where}` is {given!r}; write a number, without quotes and without a unit"
+    if kind == "string_type" and not isinstance(given, dict | list | tuple):
+        return f"`{where}` is {given!r}; write a text, in quotes"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"`{where}` is {given!r}: {message}"
 

@@ -14,6 +14,7 @@ from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
+from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
@@ -170,8 +171,8 @@ def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     if minimum_usd <= limit + 1e-9:
         return ""
     return (
-        f"`limits.usd_per_hour` is {limit:g}, and the job's minimum ({spec.nodes.min} nodes) costs {minimum_usd:.2f} "
-        "per hour now: the job waits for lower prices"
+        f"`limits.usd_per_hour` is {limit:g}, and the job's minimum ({node_count(spec.nodes.min)}) costs "
+        f"{minimum_usd:.2f} per hour now: the job waits for lower prices"
     )
 
 

@@ -163,7 +163,9 @@ def _node_row(
 
 
 def _reason(view: JobView, node: NodeRecord) -> str:
-    """Why it is in its state; while its launcher prepares, what that does."""
+    """Why it is in its state; while its launcher prepares, what that does, and of a member its round."""
+    if node.state is NodeState.MEMBER and view.round is not None and node.id in view.round.nodes():
+        return f"in round {view.round.number}"
     if node.state is NodeState.BOOTSTRAPPING and is_preparing(view, node.id):
         return view.agents[node.id].preparing
     return node.history[-1].reason if node.history else "asked for"

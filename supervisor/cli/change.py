@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import click
 
 from supervisor.cli.common import connected, job_path, node_path, output_option, print_json
+from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 
 def _change(
@@ -80,25 +82,55 @@ def limits(context: click.Context, /, job: str, output: str, **changes: float | 
 
 
 def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callable[[str, Any], str]], click.Command]:
-    """A command that POSTs to what its argument names. It is written as the sentence of the name and the reply."""
+    """A command that POSTs to each of what its argument names. It is written as the sentence of a name and its reply.
+
+    Where one is refused, the others are carried out all the same; the exit code is that of the first refusal.
+    """
 
     def made(sentence: Callable[[str, Any], str]) -> click.Command:
         @click.command(sentence.__name__, help=sentence.__doc__)
-        @click.argument(argument)
+        @click.argument(argument, nargs=-1, required=True, metavar=f"{argument.upper()}...")
         @output_option
         @click.pass_context
-        def run(context: click.Context, /, output: str, **arguments: str) -> None:
-            name = arguments[argument]
-            _change(context, path(name, f"/{sentence.__name__}"), output, partial(sentence, name))
+        def run(context: click.Context, /, output: str, **arguments: tuple[str, ...]) -> None:
+            names = tuple(dict.fromkeys(arguments[argument]))
+            paths = {name: path(name, f"/{sentence.__name__}") for name in names}
+            if len(names) == 1:
+                _change(context, paths[names[0]], output, partial(sentence, names[0]))
+                return
+            sys.exit(_change_each(context, paths, output, sentence))
 
         return run
 
     return made
 
 
+def _change_each(
+    context: click.Context, paths: Mapping[str, str], output: str, sentence: Callable[[str, Any], str]
+) -> int:
+    """POST to each path, and print what was said of each name. Returns the exit code."""
+    replies, code = [], 0
+    with connected(context) as daemon:
+        for name, path in paths.items():
+            try:
+                reply = daemon.post(path)
+            except DaemonUnreachableError:
+                raise
+            except SpotsupError as error:
+                click.echo(f"spotsupctl: {error}", err=True)
+                code = code or error.exit_code
+                continue
+            replies.append(reply)
+            if output != "json":
+                click.echo(sentence(name, reply))
+    if output == "json":
+        print_json(replies)
+    return code
+
+
 @_command("job", job_path)
 def cancel(job: str, reply: Any) -> str:
-    """End a job and release its machines."""
+    """End jobs and release their machines."""
     if reply["state"] in ("succeeded", "failed"):  # of such a job only its schedule is left to be cancelled
         return f"{job}: its schedule has ended"
     return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
@@ -106,9 +138,9 @@ def cancel(job: str, reply: Any) -> str:
 
 @_command("job", job_path)
 def pause(job: str, reply: Any) -> str:
-    """Checkpoint a job and release its machines.
+    """Checkpoint jobs and release their machines.
 
-    `spotsupctl resume` continues it from the checkpoint.
+    `spotsupctl resume` continues each from its checkpoint.
     """
     if reply["state"] == "paused":
         return f"{job}: paused"
@@ -117,14 +149,14 @@ def pause(job: str, reply: Any) -> str:
 
 @_command("job", job_path)
 def resume(job: str, reply: Any) -> str:
-    """Continue a paused job from its checkpoint."""
+    """Continue paused jobs from their checkpoints."""
     return f"{job}: resuming; {reply['nodes']['desired']} nodes wanted"
 
 
 @_command("node", node_path)
 def drain(node: str, reply: Any) -> str:
-    """Replace a node without losing a step.
+    """Replace nodes without losing a step.
 
-    The node trains until its replacement is ready, then leaves its round in order.
+    A node trains until its replacement is ready, then leaves its round in order.
     """
     return f"{node}: will leave {reply['job']} once it is replaced"

@@ -59,7 +59,8 @@ class EtcdStore:
         self._mirror.start()
         if not self._mirror.wait_live(timeout_s):
             raise JournalUnavailableError(
-                f"etcd at {', '.join(self._etcd.endpoints)} does not answer: is it running, and reachable from here?"
+                f"etcd at {', '.join(self._etcd.endpoints)} does not answer: is it running, and reachable from "
+                "here? `--embedded-etcd` starts one beside the daemon"
             )
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeS
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import in_round, may_be_in_round, must_leave, place
 from supervisor.planner.release import retire_doomed
-from supervisor.planner.sentences import named
+from supervisor.planner.sentences import named, node_count
 
 N = NodeState
 
@@ -70,7 +70,7 @@ def _report_round(draft: Draft) -> None:
     draft.set_job(last_reported_round=current.number)
     draft.add_event(
         EventKind.ROUND,
-        f"round {current.number} formed by {len(current.members)} nodes: {current.reason or 'first'}",
+        f"round {current.number} formed by {node_count(len(current.members))}: {current.reason or 'first'}",
         formed_at=current.formed_at,
         nodes=len(current.members),
         round=current.number,

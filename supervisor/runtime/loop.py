@@ -8,7 +8,7 @@ and `cli.etcd_ca` name etcd's CA to nodes; `api.quote`, `api.adoption` and `cli.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -61,6 +61,7 @@ BACKWARDS_S = 1.0
 FAILING_S = 60.0
 # Causes of faults that are logged and reported, while one daemon leads.
 MAX_REPORTED = 500
+WATCHING = "watching"  # how the headline of a leader begins that decides about jobs
 
 log = structlog.get_logger("spotsupd")
 
@@ -134,8 +135,10 @@ class Status:
     admissions: Mapping[str, Admission] = field(default_factory=lambda: MappingProxyType({}))
 
     def about(self, job: str) -> str:
-        """What is done for a job and why; the headline if this daemon decides nothing for it."""
-        return self.sentences.get(job) or self.headline
+        """What is done for a job and why; the headline if this daemon decides nothing at all."""
+        if job in self.sentences or not self.headline.startswith(WATCHING):
+            return self.sentences.get(job) or self.headline
+        return "stored; the daemon takes it up within seconds"
 
 
 class Loop:
@@ -362,13 +365,14 @@ class Loop:
         sentences |= {name: found.sentence for name, found in boundary.faults.items() if name in sentences}
         self._faults += [*decision.undecided.values(), *boundary.faults.values()]
         boundary.within("(reports)", lambda: self._report_faults(reading), None)
-        open_jobs = sum(not job.record.ended for job in reading.jobs.values())
+        ended = {name for name, job in reading.jobs.items() if job.record.ended}
+        open_jobs = len(reading.jobs) - len(ended)
         warnings = (*decision.warnings, *filter(None, [self._etcd_problem()]))
         self._warn(warnings)
-        headline = f"watching {open_jobs} {'job' if open_jobs == 1 else 'jobs'}"
+        headline = f"{WATCHING} {open_jobs} {'job' if open_jobs == 1 else 'jobs'}"
         if not reading.jobs.keys() <= idle:
             self._admissions = decision.admissions
-        self._set_status("; ".join([headline, *warnings]), sentences, self._admissions)
+        self._set_status("; ".join([headline, *warnings]), sentences, self._admissions, ended)
 
     def _commit(self, commit: Commit) -> bool:
         """Write a commit, then start its actions. Raises what is wrong with the commit itself."""
@@ -470,18 +474,14 @@ class Loop:
         headline: str,
         sentences: Mapping[str, str],
         admissions: Mapping[str, Admission] = MappingProxyType({}),
+        ended: Collection[str] = (),
     ) -> None:
         for job, text in sentences.items():
-            if self._sentences.get(job) != text:
+            # What had ended before this daemon knew of it is no news.
+            if self._sentences.get(job) != text and (job in self._sentences or job not in ended):
                 log.info(text, job=job)
         if headline != self.status.headline:
             log.info(headline)
         self._sentences = dict(sentences)
-        self.status = Status(
-            self._clock.now(),
-            headline,
-            MappingProxyType(dict(sentences)),
-            MappingProxyType(dict(self._counters)),
-            self._etcd_away_since,
-            admissions,
-        )
+        kept = (MappingProxyType(self._sentences), MappingProxyType(dict(self._counters)))
+        self.status = Status(self._clock.now(), headline, *kept, self._etcd_away_since, admissions)

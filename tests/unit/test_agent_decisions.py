@@ -47,7 +47,7 @@ def test_the_launchers_own_outcome_counts(outcome: Literal["success", "failure",
     ("end", "outcome", "text"),
     [
         (Exit("a", -9, None, leaving=True, crashes=0), "left", "asked to leave: killed by signal 9"),
-        (Exit("a", 2, None, leaving=False, crashes=0), "failure", "refused its command line"),
+        (Exit("a", 2, None, leaving=False, crashes=0), "failure", "rejected its command line, such as"),
         (
             Exit("a", -11, None, leaving=False, crashes=MAX_CRASHES),
             "failure",

@@ -27,7 +27,7 @@ def main() -> int:
     tools.mkdir(exist_ok=True)
     try:
         with _locked(tools / "setup.lock"):
-            ensure_environment(clone)
+            installed = ensure_environment(clone)
             ensure_programs(clone)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
@@ -35,6 +35,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print("setup: interrupted; the next run goes on where this one began", file=sys.stderr)
         return 130
+    if installed:
+        # pip's warnings are the last that was read before.
+        print("setup: done; next: `make demo`, or docs/quickstart.md", flush=True)
     return 0
 
 

@@ -25,14 +25,15 @@ CREATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 3600.0
 
 
-def ensure_environment(clone: Path) -> None:
-    """Create or update .venv, unless the stamp says that it is what the sources ask for. Raises SetupError."""
+def ensure_environment(clone: Path) -> bool:
+    """Create or update .venv, unless the stamp says that it is what the sources ask for; then False. Raises
+    SetupError."""
     venv = clone / ".venv"
     stamp, unfinished = venv / "setup.stamp", venv / "setup.unfinished"
     wanted = _fingerprint(clone)
     fits = _fits(venv)
     if _read(stamp) == wanted and fits:
-        return
+        return False
     moved = stamp.exists() and _read(stamp).partition("\n")[0] != wanted.partition("\n")[0]
     if moved or not fits or unfinished.exists() or not _runs(venv, "import pip"):
         print("setup: creating .venv", flush=True)
@@ -46,6 +47,7 @@ def ensure_environment(clone: Path) -> None:
     scratch.write_text(wanted, encoding="utf-8")
     scratch.replace(stamp)
     unfinished.unlink()
+    return True
 
 
 def _fingerprint(clone: Path) -> str:

@@ -59,7 +59,8 @@ def judge(end: Exit, at: float) -> Verdict:
     if end.leaving:
         return Ended(end.node, "left", end.code, f"the launcher was asked to leave: {how}", at)
     if end.code == _USAGE:
-        return Ended(end.node, "failure", end.code, "the launcher refused its command line; see the log", at)
+        why = "the launcher rejected its command line, such as the script's path; see the log"
+        return Ended(end.node, "failure", end.code, why, at)
     if end.crashes >= MAX_CRASHES:
         return Ended(end.node, "failure", end.code, f"the launcher died {end.crashes + 1} times in a row: {how}", at)
     return Restart(_RESTART_AFTER_S[end.crashes], f"the launcher died: {how}")

@@ -1,0 +1,89 @@
+"""A user's own desk: `spotsupctl` as a program, and the simulated world's daemon behind a real socket."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
+
+from supervisor.api.quote import Quotes
+from supervisor.api.routes import create_app
+from supervisor.api.service import Service
+from supervisor.api.serving import ApiServer
+from supervisor.api.unix_socket import bind_socket
+from supervisor.cli import ctl
+from supervisor.simulation.world import World
+from tests.sim.harness import empty_world, wait_in
+
+
+@dataclass
+class Desk:
+    """The world runs on for a second with each command that changes something, and where a test says so."""
+
+    world: World
+    socket: Path
+    folder: Path  # of the user: what is submitted lies here
+    service: Service
+
+    def ctl(self, *arguments: str, stdin: str | None = None, environ: Mapping[str, str] | None = None) -> Result:
+        """Run `spotsupctl`."""
+        return CliRunner().invoke(
+            ctl.main, ["--socket", str(self.socket), *arguments], input=stdin, env=dict(environ or {})
+        )
+
+    def said(self, *arguments: str) -> str:
+        """What it prints where it succeeds."""
+        result = self.ctl(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def ask(self, *arguments: str) -> Any:
+        """The same with `-o json`."""
+        return json.loads(self.said(*arguments, "-o", "json"))
+
+    def write(self, name: str, text: str) -> str:
+        """A file of the user. Returns its path."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+
+@contextmanager
+def desk(
+    folder: Path, quotes: Quotes | None = None, serve: Callable[[Any, Service], None] | None = None
+) -> Iterator[Desk]:
+    """A daemon without jobs. `quotes`: asks clouds for offers, as the real daemon does. `serve`: adds to the API."""
+    with capture_logs():  # the daemon's log would be part of what a command prints
+        yield from _desk(folder, quotes, serve)
+
+
+def _desk(folder: Path, quotes: Quotes | None, serve: Callable[[Any, Service], None] | None) -> Iterator[Desk]:
+    world = empty_world()
+    daemon = world.daemon
+    service = Service(
+        daemon.journal,
+        daemon.leader,
+        world.clock,
+        ["local"],
+        wait_in(world),
+        quotes.quote if quotes else None,
+        hosted=["local"],
+    )
+    app = create_app(service, lambda: world.daemon.loop.status, world.clock, "0")
+    if serve:
+        serve(app, service)
+    with tempfile.TemporaryDirectory(prefix="desk-") as short:
+        server = ApiServer(app, bind_socket(Path(short) / "s"))
+        server.start()
+        try:
+            yield Desk(world, Path(short) / "s", folder, service)
+        finally:
+            server.stop()
