@@ -183,6 +183,8 @@ class NodeRecord:
     needs_replacement: bool = False  # its cloud or a user took it from its job, or will
     notice: NoticeRecord | None = None
     drain_requested: bool = False  # a user wants it to leave once it is replaced
+    ahead: bool = False  # requested for a move: none of the job's nodes until those that it is to replace leave
+    left_behind: str = ""  # why its job has moved to others; empty while it has not
     unhealthy: str = ""  # why its GPUs cannot train, as last reported; empty while they can
     unhealthy_at: float = 0.0  # since when it is to leave for that; 0 also while too many are unhealthy at once
     has_joined: bool = False  # it is or was in a round
@@ -195,9 +197,9 @@ class NodeRecord:
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, a user wants it drained, or its GPUs are
-        unhealthy."""
-        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at)
+        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, or
+        its job has moved."""
+        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at or self.left_behind)
 
     def usd(self, now: float) -> float:
         """What it has cost so far, at the prices of the time; 0 where none is known."""
@@ -246,6 +248,10 @@ class JobRecord:
     spare_retry_at: float = 0.0  # no spare is requested before
     few_machines: int = 0  # how many machines it has, while they are fewer than it needs to train; else 0
     few_since: float = 0.0  # since when they are so many
+    moving_since: float = 0.0  # since when nodes are requested ahead of a move; 0 while none are
+    move_retry_at: float = 0.0  # no node is requested ahead of a move before
+    failed_moves: int = 0  # in a row, of those for which machines were launched
+    moves: int = 0  # in a row, each soon after the one before
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
     dropped_bookings: tuple[Booking, ...] = ()  # what that was for
     round_times: RoundTimes = NO_ROUNDS
@@ -333,6 +339,8 @@ class EventKind(StrEnum):
     ADOPTED = "adopted"
     LAUNCH_REQUESTED = "launch-requested"
     LAUNCH_REFUSED = "launch-refused"
+    MOVED = "moved"
+    MOVE_GIVEN_UP = "move-given-up"
     TOO_FEW_NODES = "too-few-nodes"
     NOTICE = "notice"
     NODE_LOST = "node-lost"

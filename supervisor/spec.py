@@ -284,7 +284,8 @@ class JobSpec(_Strict):
     or not, the job is submitted again for the next one, from the beginning. Times that pass while a run lasts are left
     out. `spotsupctl cancel` ends it."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
-    """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot."""
+    """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot, and replaces
+    them by spot nodes, without a loss of steps, once those are there again."""
     placement: Placement = Placement()
     """Where nodes may run ([placement](#placement))."""
     storage: tuple[Storage, ...] = ()

@@ -118,6 +118,10 @@ class Claim:
     reserved: bool = False  # it trains, lost nodes just now, or gets its first ones: its `min` is kept for it
     can_ask: bool = True  # some offer may be asked for now, as far as is known
     pausable: bool = False  # it has checkpoints, and was not paused for another just now
+    # Of a job that moves: the nodes that it has beside `kept`, and how many more of which kind it asks for.
+    moving: Amount = Amount()
+    ahead: int = 0
+    ahead_node: Amount = Amount()
     leaving: bool = False  # it pauses: what it has will be free
 
     @property
@@ -138,6 +142,7 @@ class Admission:
     reason: str = ""  # why it gets no more, or waits
     starts_when: str = ""  # what would let it start, or grow
     pause_for: str = ""  # it is to pause for this job
+    ahead: int = 0  # so many more may be requested ahead of a move
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,7 @@ def admit(claims: Sequence[Claim], rules: QueueRules, now: float, hold_s: float)
     for claim in queue.in_order(queue.lacks_min):
         queue.grant_min(claim)
     queue.grant_more()
+    queue.grant_moves()
     return queue.decided()
 
 
@@ -188,8 +194,9 @@ class _Queue:
         self._pause_for: dict[str, str] = {}
         self._use: dict[tuple[str, str], Amount] = {}
         self._shares: dict[str, int] = {}
+        self._ahead: dict[str, int] = {}
         for each in claims:
-            self._add(each, each.kept)
+            self._add(each, each.kept.plus(each.moving))
 
     def in_order(self, which: Callable[[Claim], bool]) -> Iterator[Claim]:
         """Claims by priority, then of the user who has least, then by time; what is granted meanwhile counts. Each
@@ -264,6 +271,14 @@ class _Queue:
             else:
                 self._refused[claim.job] = found
 
+    def grant_moves(self) -> None:
+        """What is left after all that: a job that moves has its old nodes beside the new ones for a while."""
+        for claim in sorted(self._claims.values(), key=lambda each: (-each.priority, *_age(each))):
+            counts = range(claim.ahead, 0, -1)
+            count = next((n for n in counts if self._refusal(claim, claim.ahead_node.times(n)) is None), 0)
+            self._ahead[claim.job] = count
+            self._add(claim, claim.ahead_node.times(count))
+
     def decided(self) -> dict[str, Admission]:
         """What came of it."""
         waiting = [job for job in self._refused if self._granted[job] < self._claims[job].min_nodes]
@@ -277,15 +292,18 @@ class _Queue:
         nodes = self._granted[claim.job]
         new = claim.node.times(nodes - claim.kept.nodes).usd_per_hour or 0.0
         refusal = self._refused.get(claim.job)
+        ahead = self._ahead.get(claim.job, 0)
+        new += claim.ahead_node.times(ahead).usd_per_hour or 0.0
         return Admission(
             nodes,
             (claim.kept.usd_per_hour or 0.0) + new if of_money else None,
             of_money,
-            claim.node.gpus if of_gpus else None,
+            _gpus_of_new(claim, nodes) if of_gpus else None,
             place,
             refusal.reason if refusal else "",
             refusal.starts_when if refusal else "",
             self._pause_for.get(claim.job, ""),
+            ahead,
         )
 
     # -- the ledger ----------------------------------------------------------------------------------------
@@ -307,7 +325,7 @@ class _Queue:
 
     def _take(self, claim: Claim, times: int) -> None:
         """Count all that a job may have once more, or with -1 no more."""
-        granted = claim.kept.plus(claim.node.times(self._granted[claim.job] - claim.kept.nodes))
+        granted = claim.kept.plus(claim.moving).plus(claim.node.times(self._granted[claim.job] - claim.kept.nodes))
         for scope in self._rules.scopes(claim.owner, claim.job):
             self._use[scope.id] = self._use[scope.id].plus(granted.times(times))
 
@@ -374,6 +392,14 @@ def _lacking(scope: Scope, use: Amount, need: Amount, kind: str) -> tuple[str, s
     )
     fits = free and need.usd_per_hour <= cap.usd_per_hour
     return reason, _remedy(f"{free} ${lacks_usd:.2f} per hour" if fits else "", f"{scope.key} usd_per_hour")
+
+
+def _gpus_of_new(claim: Claim, nodes: int) -> int:
+    """How many GPUs were counted for each node that it may ask for."""
+    kinds = ([claim.node] if nodes > claim.kept.nodes or not claim.ahead else []) + [claim.ahead_node] * bool(
+        claim.ahead
+    )
+    return min(kind.gpus for kind in kinds)
 
 
 def _counted(count: int, unit: str) -> str:

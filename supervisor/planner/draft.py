@@ -67,6 +67,8 @@ class NodeChanges(TypedDict, total=False):
     metadata_url: str
     bootstrapped: bool
     needs_replacement: bool
+    ahead: bool
+    left_behind: str
     notice: NoticeRecord
     unhealthy: str
     unhealthy_at: float
@@ -97,6 +99,10 @@ class JobChanges(TypedDict, total=False):
     spare_retry_at: float
     few_machines: int
     few_since: float
+    moving_since: float
+    move_retry_at: float
+    failed_moves: int
+    moves: int
     dropped_nodes_usd: float
     dropped_bookings: tuple[Booking, ...]
     round_times: RoundTimes

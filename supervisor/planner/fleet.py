@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from provisioners.base import Offer
+from provisioners.base import Market, Offer
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import counted, not_gone, placed, unreplaced, wanted
+from supervisor.planner.predicates import ahead, counted, left_behind, not_gone, placed, unreplaced, wanted
 from supervisor.planner.queue import is_admitted, is_held_back, may_have
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
@@ -24,6 +24,7 @@ from supervisor.planner.release import (
     release_strays,
     release_surplus,
 )
+from supervisor.planner.targets import best_target
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.
@@ -42,6 +43,8 @@ def drive_fleet(draft: Draft) -> None:
     if draft.job.ended or draft.job.pause_requested_at:
         release_all(draft)
         return
+    if left_behind(draft) and ahead(draft):
+        return  # a move whose nodes are too many for one commit
     release_strays(draft)
     surplus = len(counted(draft)) - wanted(draft)
     if surplus > 0:
@@ -85,7 +88,7 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
-    offers = tuple(offer for offer in _offers(draft) if is_admitted(draft, offer))
+    offers = tuple(offer for offer in _without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     members = draft.job.desired_nodes - len(counted(draft))
     allowed = max(0, may_have(draft) - len(counted(draft)))
@@ -95,12 +98,25 @@ def _request_nodes(draft: Draft, missing: int) -> None:
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
         if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
             return
-        if draft.capacity.is_wary(offer, draft.now) and _is_asked(draft, offer):
+        if draft.capacity.is_wary(offer, draft.now) and is_asked(draft, offer):
             return
-        _request(draft, offer, lost.pop(0) if lost else None, spare=spare)
+        request(draft, offer, lost.pop(0) if lost else None, spare=spare)
 
 
-def _is_asked(draft: Draft, offer: Offer) -> bool:
+def _without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """Without on-demand offers, while the job has another place to go to that has not refused spot."""
+    spot = [offer for offer in offers if offer.market is Market.SPOT]
+    if not spot or len(spot) == len(offers) or not placed(draft):
+        return offers
+    if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
+        goes = draft.job.moving_since or best_target(draft, offers, constraints(draft)) is not None
+    else:
+        limits = constraints(draft, anywhere=True)
+        goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)
+    return tuple(spot) if goes else offers
+
+
+def is_asked(draft: Draft, offer: Offer) -> bool:
     """Whether the job waits for an answer of the offer's pool."""
     return any(node.offer.zone == offer.zone for node in draft.in_states(N.REQUESTED))
 
@@ -114,10 +130,11 @@ def _give_up_too_few(draft: Draft) -> None:
     few = len(held) if len(held) < draft.job.min_nodes else 0
     if few != draft.job.few_machines:
         draft.set_job(few_machines=few, few_since=draft.now)
-    trains = draft.job.state in {JobState.RUNNING, JobState.DEGRADED}
+    # While it trains on nodes that it leaves, those that it has moved to may be too few, too.
+    trains = draft.job.state in {JobState.RUNNING, JobState.DEGRADED} and not left_behind(draft)
     if not few or trains or draft.in_states(N.REQUESTED):
         return
-    offers = _offers(draft)
+    offers = _without_dear(draft, offers_of(draft))
     anywhere = replace(limits, placed=(), billed=())
     held_back = is_held_back(draft)
     may_add = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers)
@@ -148,7 +165,8 @@ def _max_requests(draft: Draft) -> int:
     return 0 if draft.in_states(*IN_FLIGHT_NODE_STATES) else 1
 
 
-def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool) -> None:
+def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:
+    """Request one more node, in place of a lost one, as a spare, or ahead of a move."""
     number = draft.job.next_node
     node_id = f"{draft.job.task_id}-{number}"
     draft.set_job(next_node=number + 1)
@@ -161,11 +179,12 @@ def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool
         state_since=draft.now,
         replaces=lost.id if lost else "",
         launch_attempts=1,
+        ahead=for_move,
     )
     draft.add(node)
     draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
     if lost is None:
-        purpose = ", a spare" if spare else ""
+        purpose = ", a spare" if spare else ", ahead of a move" if for_move else ""
         price = ", price unknown" if offer.usd_per_hour is None else ""
         text = f"requested {node_id} in {offer.zone} ({offer.instance_type}{purpose}{price})"
         draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id)
@@ -175,13 +194,17 @@ def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool
     draft.add_event(EventKind.REPLACEMENT_REQUESTED, text, node_id, replaces=lost.id, **noticed)
 
 
-def _offers(draft: Draft) -> tuple[Offer, ...]:
-    """The job's offers. Requests a read where they are unknown or old."""
+def has_old_offers(draft: Draft) -> bool:
+    """Whether the job's offers are unknown, or were read so long ago that their prices may be others now."""
+    known = draft.volatile.offers.get(draft.job.name, OffersView())
+    return not known.known or draft.now - known.asked_at > draft.rules.offers_s
+
+
+def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:
+    """The job's offers, the best first. Requests a read where they are unknown or old."""
     spec = draft.job.spec
     known = draft.volatile.offers.get(draft.job.name, OffersView())
-    age_s = draft.now - known.asked_at
-    stale = not known.known or age_s > draft.rules.offers_s
-    if stale and age_s > draft.rules.refused_retry_s:
+    if read and has_old_offers(draft) and draft.now - known.asked_at > draft.rules.refused_retry_s:
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     return ranked(known.offers, draft.capacity, draft.rules.hazard, preemption_s(draft), draft.now)
 
@@ -191,14 +214,14 @@ def preemption_s(draft: Draft) -> float:
     return draft.rules.preemption_s + draft.job.checkpoint_s
 
 
-def constraints(draft: Draft) -> Constraints:
-    """What the job's file and its machines require of one more machine."""
+def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
+    """What the job's file and its machines require of one more machine; `anywhere`: wherever its others are."""
     admission = draft.admission
     return Constraints(
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
         needs_price=draft.needs_prices or (admission is not None and admission.needs_price),
-        placed=tuple(node.offer for node in placed(draft)),
+        placed=() if anywhere else tuple(node.offer for node in placed(draft)),
         billed=tuple(node.offer for node in not_gone(draft)),
         job=draft.job.name,
         admitted_usd_per_hour=admission.usd_per_hour if admission else None,

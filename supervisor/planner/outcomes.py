@@ -88,7 +88,13 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
 
 
 def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Denied, job: str = "") -> None:
-    draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=is_complete(draft), job=job)
+    spare = _is_spare(draft, node)
+    draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=spare, job=job)
+
+
+def _is_spare(draft: Draft, node: NodeRecord) -> bool:
+    """Whether it is one more than the job needs to be complete."""
+    return is_complete(draft) and not node.ahead
 
 
 def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
@@ -133,7 +139,7 @@ def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) 
             never = NoCapacity(Scope.TYPE_IN_ZONE, FATAL_MEMORY_S, refusal.message)
             _remember(draft, node, never, draft.job.name)
         case None:
-            memory, spare = draft.capacity, is_complete(draft)
+            memory, spare = draft.capacity, _is_spare(draft, node)
             draft.capacity = memory.with_late_refusal(node.offer, node.created_at, draft.now, spare=spare)
 
 
@@ -215,7 +221,9 @@ def fail_bootstrap(
     """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
     do machines that are to blame themselves. `of_job`: what the job brings is at fault."""
     draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
-    if is_complete(draft):
+    if node.ahead:
+        pass  # its move is given up, and tried again later
+    elif is_complete(draft):
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
     elif blamed and node.created_at >= draft.job.bootstrap_retry_at:
         _count_failure(draft, error, of_job=of_job)

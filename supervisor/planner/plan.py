@@ -29,6 +29,7 @@ from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
 from supervisor.planner.limits import drive_limits
+from supervisor.planner.moves import drive_moves
 from supervisor.planner.pauses import report_pauses
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.prices import drive_prices
@@ -163,6 +164,7 @@ def _plan_job(draft: Draft) -> None:
     drive_end(draft)
     drive_limits(draft)
     drive_queue(draft)
+    drive_moves(draft)
     drive_rounds(draft)
     report_pauses(draft)
     drive_fleet(draft)

@@ -23,14 +23,32 @@ ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.
 
 
 def counted(draft: Draft) -> list[NodeRecord]:
-    """Nodes that the job has or will have: not doomed, not leaving."""
-    return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+    """Nodes that the job has or will have: not doomed, not leaving, not ahead."""
+    return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and is_kept(node)]
+
+
+def is_kept(node: NodeRecord) -> bool:
+    """Whether the job counts on it: it will not leave, and is not ahead of a move."""
+    return not (node.doomed or node.ahead)
+
+
+def ahead(draft: Draft) -> list[NodeRecord]:
+    """Nodes that were requested for a move and will stay; oldest first."""
+    found = [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES]
+    return _oldest_first([node for node in found if node.ahead and not node.doomed])
+
+
+def left_behind(draft: Draft) -> list[NodeRecord]:
+    """Nodes that the job leaves for others."""
+    return [node for node in draft.nodes.values() if node.left_behind and node.state in PRESENT_NODE_STATES]
 
 
 def placed(draft: Draft) -> list[NodeRecord]:
     """Nodes that new ones have to be near: all but those with a notice. Where each has one, the job may begin again
-    elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are."""
-    return [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES and node.notice is None]
+    elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are. The nodes
+    ahead of a move, and those that it leaves behind, are where the others are not."""
+    here = [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES and not node.ahead]
+    return [node for node in here if node.notice is None and not node.left_behind]
 
 
 def place(draft: Draft, node_id: str) -> str:
@@ -48,7 +66,7 @@ def wanted(draft: Draft) -> int:
 
 def is_complete(draft: Draft) -> bool:
     """Whether all desired nodes are ready and will stay: any further one is a spare."""
-    healthy = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
+    healthy = [node for node in draft.in_states(N.READY, N.MEMBER) if is_kept(node)]
     return len(healthy) >= draft.job.desired_nodes
 
 

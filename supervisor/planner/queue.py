@@ -33,7 +33,7 @@ def admissions(world: World, within: Boundary, now: float) -> Mapping[str, Admis
         for name, view in world.jobs.items()
     }
     claims = [each for each in found.values() if each is not None]
-    live = [each for each in claims if each.wanted or each.kept != Amount()]
+    live = [each for each in claims if each.wanted or each.kept != Amount() or each.moving != Amount()]
     decided = within.within("(queue)", partial(admit, live, rules, now, world.rules.queue_hold_s), {})
     return dict.fromkeys(world.jobs, UNDECIDED) | decided
 
@@ -47,13 +47,14 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
     """What a job has, and what it wants."""
     job, spec = view.record, view.record.spec
     billed = [node for node in view.nodes.values() if node.state is not N.GONE]
-    kept = [node for node in billed if node.state in COUNTED_NODE_STATES and not node.doomed]
+    moving = [node for node in billed if node.ahead or node.left_behind]
+    kept = [node for node in billed if node.state in COUNTED_NODE_STATES and not (node.doomed or node.ahead)]
     usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
     paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
     wants = not (job.ended or job.cancel_requested or view.result) and (
         (not job.pause_requested_at or paused_for_another) and now >= job.starts_at
     )
-    wanted = job.desired_nodes + job.spare_nodes if wants else 0
+    wanted = _wanted(view, len(kept), moving) if wants else 0
     offer, can_ask = _next_offer(world, view, billed, kept, now) if len(kept) < wanted else (None, True)
     return Claim(
         job=job.name,
@@ -63,7 +64,7 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         waiting_since=max(job.state_since, job.starts_at),
         min_nodes=job.min_nodes,
         wanted=wanted,
-        kept=Amount(len(kept), sum(gpus_of(node.offer, spec) for node in kept), usd),
+        kept=Amount(len(kept), _gpus(kept, spec), usd),
         node=node_of(offer, spec),
         step=spec.nodes.multiple_of,
         kind=spec.resources.gpu or (offer.gpu if offer else "") or "GPU",
@@ -71,7 +72,27 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         can_ask=can_ask and now >= job.bootstrap_retry_at,
         pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
         leaving=not wants,
+        moving=Amount(len(moving), _gpus(moving, spec)),
+        ahead=_ahead(view, moving) if wants else 0,
+        ahead_node=node_of(_offer_to_move_to(world, view, moving, billed, now), spec),
     )
+
+
+def _asks_ahead(view: JobView, moving: list[NodeRecord]) -> bool:
+    """Whether it moves, and does not leave its nodes yet."""
+    return view.record.moving_since > 0 and not any(node.left_behind for node in moving)
+
+
+def _wanted(view: JobView, kept: int, moving: list[NodeRecord]) -> int:
+    """While it asks for nodes elsewhere, it wants no more where it is, except for its `min`."""
+    job = view.record
+    all_of_them = job.desired_nodes + job.spare_nodes
+    return min(all_of_them, max(kept, job.min_nodes)) if _asks_ahead(view, moving) else all_of_them
+
+
+def _ahead(view: JobView, moving: list[NodeRecord]) -> int:
+    """How many more nodes it may ask for ahead of a move."""
+    return max(0, view.record.desired_nodes - len(moving)) if _asks_ahead(view, moving) else 0
 
 
 def node_of(offer: Offer | None, spec: JobSpec) -> Amount:
@@ -91,9 +112,21 @@ def is_reserved(job: JobRecord, kept: int, since: float) -> bool:
     return job.state in TRAINING_STATES or ((lost or begins) and job.state_since > since)
 
 
+def _gpus(nodes: list[NodeRecord], spec: JobSpec) -> int:
+    return sum(gpus_of(node.offer, spec) for node in nodes)
+
+
 def is_pausable(spec: JobSpec) -> bool:
     """Whether a pause loses nothing: a command of a data job, and a program without checkpoints, would begin anew."""
     return spec.kind == "training" and spec.checkpoints != NO_CHECKPOINTS
+
+
+def _offer_to_move_to(
+    world: World, view: JobView, moving: list[NodeRecord], billed: list[NodeRecord], now: float
+) -> Offer | None:
+    """That of the nodes that are there already, or the one that would be asked for first, wherever it is."""
+    there = next((node.offer for node in moving if node.ahead), None)
+    return there or (_next_offer(world, view, billed, [], now)[0] if view.record.moving_since else None)
 
 
 def _next_offer(

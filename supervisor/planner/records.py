@@ -14,10 +14,18 @@ def clamp_future_times(draft: Draft) -> None:
     retry or spare waits for a time that only that clock has seen."""
     now, job = draft.now, draft.job
     latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
-    ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps)
-    if max(ahead_s, job.pause_requested_at - now, job.training_since - now, job.few_since - now) > AHEAD_S:
+    moves = now + draft.rules.max_move_retry_s
+    ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps, job.move_retry_at - moves)
+    if (
+        max(
+            ahead_s, *(at - now for at in (job.pause_requested_at, job.training_since, job.few_since, job.moving_since))
+        )
+        > AHEAD_S
+    ):
         draft.set_job(
             few_since=min(job.few_since, now),
+            moving_since=min(job.moving_since, now),
+            move_retry_at=min(job.move_retry_at, moves),
             pause_requested_at=min(job.pause_requested_at, now),
             training_since=min(job.training_since, now),
             spare_retry_at=min(job.spare_retry_at, latest),

@@ -52,8 +52,13 @@ def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
         if not node.doomed or node.id in chosen or draft.full:
             continue
         if node.state is not N.MEMBER or node.id not in named:
-            why = "its GPUs are unhealthy" if node.unhealthy_at else "a user drains it"
-            release(draft, node, "its provider takes it" if node.notice else why)
+            release(draft, node, _why_doomed(node))
+
+
+def _why_doomed(node: NodeRecord) -> str:
+    if node.notice:
+        return "its provider takes it"
+    return node.left_behind or ("its GPUs are unhealthy" if node.unhealthy_at else "a user drains it")
 
 
 def release_surplus(draft: Draft, surplus: int) -> None:

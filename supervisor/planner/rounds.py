@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Hint, Tombstone, encode
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import in_round, may_be_in_round, must_leave, place
+from supervisor.planner.predicates import in_round, is_kept, may_be_in_round, must_leave, place
 from supervisor.planner.release import retire_doomed
 from supervisor.planner.sentences import named, node_count
 
@@ -97,7 +97,8 @@ def _choose(draft: Draft) -> tuple[str, ...]:
     A spare that has stepped in by itself is a member like any other: the node it stands in for comes after it.
     """
     healthy = _healthy(draft)
-    ready, members = draft.in_states(N.READY), sorted(draft.in_states(N.MEMBER), key=_rank(draft))
+    ready = [node for node in draft.in_states(N.READY) if not node.ahead]
+    members = sorted(draft.in_states(N.MEMBER), key=_rank(draft))
     doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
     with_launcher = set(healthy)
     without_launcher = [node.id for node in ready if not node.doomed and node.id not in with_launcher]
@@ -108,13 +109,19 @@ def _choose(draft: Draft) -> tuple[str, ...]:
 
 def _in_one_place(draft: Draft, nodes: list[str], healthy: list[str]) -> list[str]:
     """Those of the place that has most of them; of two, the one that has more that stay. The others are elsewhere
-    because all nodes of one place are doomed: the job moves once they have to leave, or as many are ready (P8)."""
+    because all nodes of one place are doomed: the job moves once they have to leave, or as many are ready (P8). One
+    that has decided to move does so even if it has lost some of the new nodes since, while enough are left."""
     places = Counter(place(draft, node) for node in nodes)
     if len(places) <= 1:
         return nodes
     staying = Counter(place(draft, node) for node in healthy)
     desired = draft.job.desired_nodes
-    chosen = max(places, key=lambda each: (min(places[each], desired), staying[each]))
+    moves = any(draft.nodes[node].left_behind for node in nodes)
+
+    def worth(each: str) -> tuple[bool, int, int]:
+        return moves and staying[each] >= draft.job.min_nodes, min(places[each], desired), staying[each]
+
+    chosen = max(places, key=worth)
     return [node for node in nodes if place(draft, node) == chosen]
 
 
@@ -123,7 +130,7 @@ def _healthy(draft: Draft) -> list[str]:
 
     A ready node's agent alone is not enough: it may be restarting its launcher.
     """
-    staying = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
+    staying = [node for node in draft.in_states(N.READY, N.MEMBER) if is_kept(node)]
     usable = [node for node in staying if node.state is N.MEMBER or node.id in draft.view.members]
     usable += [node for node in draft.in_states(N.SUSPECT) if may_be_in_round(draft, node)]
     return [node.id for node in sorted(usable, key=_rank(draft))]
@@ -174,7 +181,7 @@ def _gathering(draft: Draft, *, first: bool) -> bool:
     """Whether to wait for nodes that are nearly ready: for at most `gather_s`, and never past a doomed node's time."""
     # For the first round a request is as good as a machine; later, a cloud without capacity must not delay the round.
     nearly_ready = draft.in_states(*(IN_FLIGHT_NODE_STATES if first else (N.BOOTING, N.BOOTSTRAPPING)))
-    if not any(not node.doomed for node in nearly_ready):
+    if not any(is_kept(node) for node in nearly_ready):
         return False
     if not draft.job.gathering_since:
         draft.set_job(gathering_since=draft.now)

@@ -11,7 +11,16 @@ from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
-from supervisor.planner.predicates import counted, is_complete, is_preparing, is_scaling_up, members, not_gone, wanted
+from supervisor.planner.predicates import (
+    ahead,
+    counted,
+    is_complete,
+    is_preparing,
+    is_scaling_up,
+    members,
+    not_gone,
+    wanted,
+)
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.silence import may_train, silence_text
 from supervisor.starting_time import moment
@@ -103,11 +112,13 @@ def _leaving(draft: Draft) -> list[str]:
     others = [node for node in present if node.notice is None]
     draining = [node for node in others if node.state is N.DRAINING]
     unhealthy = [node for node in others if node.state is not N.DRAINING and node.unhealthy]
+    moving = [node for node in others if node.state is not N.DRAINING and node.left_behind]
     to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
     preempted = f"will be preempted in about {_left_s(draft, present)} s"
     groups = [
         (noticed, preempted, preempted),
         (draining, "is draining", "are draining"),
+        (moving, "leaves as the job moves", "leave as the job moves"),
         (unhealthy, "has unhealthy GPUs", "have unhealthy GPUs"),
         (to_drain, "leaves once replaced", "leave once replaced"),
         ([] if silence_text(draft) else draft.in_states(N.SUSPECT), "is silent", "are silent"),
@@ -131,8 +142,12 @@ def _left_s(draft: Draft, nodes: Sequence[NodeRecord]) -> int:
 def _arriving(draft: Draft) -> list[str]:
     """Nodes that are on their way, by purpose; while there is no round, also those that are ready."""
     ready = len(draft.in_states(N.READY)) if draft.view.round is None else 0
+    coming = ahead(draft)
     clauses = [f"{node_count(ready)} {'is' if ready == 1 else 'are'} ready"] if ready else []
-    arriving = draft.in_states(*IN_FLIGHT_NODE_STATES)
+    if coming:
+        count = sum(node.state is N.READY for node in coming)
+        clauses.append(f"{node_count(len(coming))} in {coming[0].offer.zone} to move to, {count} of them ready")
+    arriving = [node for node in draft.in_states(*IN_FLIGHT_NODE_STATES) if not node.ahead]
     preparing = sum(is_preparing(draft.view, node.id) for node in arriving)
     groups: dict[str, list[NodeRecord]] = {}
     complete = is_complete(draft)

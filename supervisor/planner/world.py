@@ -60,6 +60,18 @@ class Rules:
     queue: QueueRules = field(default_factory=QueueRules)  # the operator's limits
     queue_hold_s: float = 900.0  # a job that waits for them for so long is not overtaken any more
     displaced_again_s: float = 3600.0  # a job that was paused for another is not paused again for so long
+    # Moves: docs/decisions/0038-places.md has what they gain on recordings.
+    move_after_s: float = 120.0  # nothing has changed for so long
+    move_arrival_s: float = 120.0  # both sets of nodes are paid for so long
+    move_pause_s: float = 10.0  # nobody trains for so long, beside a checkpoint
+    move_horizon_s: float = 3600.0  # for so long a place is as it is now
+    move_gain: float = 2.0  # what is gained in that time is so many times the cost
+    move_probe_s: float = 600.0  # a refusal speaks against a move for so much longer, as each try costs requests
+    move_limit_s: float = 1800.0  # a move whose nodes are not ready is given up after
+    move_rest_s: float = 600.0  # after a move; twice that after each further one within `max_move_retry_s`
+    move_retry_s: float = 300.0  # after a move that was given up; twice that after each further one
+    max_move_retry_s: float = 3600.0  # at most that
+    back_to_spot_s: float = 900.0  # an on-demand node stays for so long before spot is asked for again
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline

@@ -76,9 +76,14 @@ class Causes:
             why = node.history[-1].reason if node.history else "no reason given"
             if node.id in self.exempt:
                 continue
+            if node.left_behind and not old.left_behind and not self._may_leave_behind(job):
+                return f"P4: {node.id} is left behind for too few others: {node.left_behind}"
             if old.state is not N.GONE and node.state is N.GONE and self._is_still_billed(old):
                 return f"P1: {node.id} is forgotten while its machine is billed: {why}"
-            if old.state in _WORKING and node.state in _TAKEN and not self._may_take(before, job, old):
+            # One that is left behind, which was judged then, leaves in order; one ahead of a move never trained.
+            in_order = any(each.after == N.DRAINING for each in node.history)
+            moves = (node.left_behind and in_order) or (old.ahead and not old.has_joined)
+            if old.state in _WORKING and node.state in _TAKEN and not (moves or self._may_take(before, job, old)):
                 return f"P4: {node.id} worked and is now {node.state}: {why}"
         return ""
 
@@ -140,9 +145,18 @@ class Causes:
             self._was_silent(machine) and not self._is_one_of_many(before, machine) and not self._proves_life(machine)
         )
 
+    def _may_leave_behind(self, job: JobView) -> bool:
+        """Others that wait at the rendezvous, or train, are as many as those that are left, and enough to train."""
+        left = [n for n in job.nodes.values() if n.left_behind and n.state in _WORKING]
+        if not left:
+            return True
+        ready = [n for n in job.nodes.values() if n.state in {N.READY, N.MEMBER} and not n.doomed]
+        return len(ready) >= max(len(left), job.record.min_nodes) and job.record.spec.checkpoints != "none"
+
     def _note_few(self, job: JobView) -> None:
         """Since when fewer machines than the job needs are there and stay."""
-        present = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and n.instance_id and not n.doomed]
+        present = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and n.instance_id]
+        present = [n for n in present if not (n.doomed or n.ahead)]
         if len(present) >= job.record.min_nodes:
             self._few_since.pop(job.record.task_id, None)
         else:

@@ -222,13 +222,17 @@ class Promises:
 
     def _check_overshoot(self, before: JobView | None, job: JobView) -> None:
         """P3: never more than wanted plus what is being replaced or let go; never more money than allowed."""
-        counted = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
+        present = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
+        counted, ahead = [n for n in present if not n.ahead], [n for n in present if n.ahead]
         wanted = job.record.desired_nodes + job.record.spare_nodes
-        newest = [n.id for n in counted if before is not None and n.id not in before.nodes]
+        newest = [n.id for n in present if before is not None and n.id not in before.nodes]
         # If a user has just asked for fewer, the node was requested for what was wanted before.
         same = before is not None and before.record.desired_nodes + before.record.spare_nodes <= wanted
         if newest and same and len(counted) > wanted:
             raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and {newest} were requested")
+        # A move replaces what the job has: no more than it wants, and what is there, which leaves then.
+        if newest and same and len(ahead) > job.record.desired_nodes:
+            raise Violation(f"P3: {len(ahead)} nodes ahead of a move of {job.record.desired_nodes}")
         limit = job.record.spec.limits.usd_per_hour
         if limit is not None and any(job.nodes[node].offer.usd_per_hour is None for node in newest):
             raise Violation(f"P13: {newest} were requested for {job.record.name}, which has a limit, without a price")
@@ -241,7 +245,7 @@ class Promises:
         """P8: those of a job's nodes that stay share one zone, or one region where it says so; so do those of a
         round."""
         counted = {node.id: node.offer.zone for node in job.nodes.values() if node.state in COUNTED_NODE_STATES}
-        zones = {zone for node, zone in counted.items() if not job.nodes[node].doomed}
+        zones = {zone for node, zone in counted.items() if not (job.nodes[node].doomed or job.nodes[node].ahead)}
         trains = {job.nodes[node].offer.zone for node in job.round.nodes() if node in job.nodes} if job.round else set()
         if len(trains) > 1 and job.record.spec.placement.spread == "zone":
             raise Violation(

@@ -45,6 +45,8 @@ class QueueCheck:
 
 def _use(job: JobView) -> Amount:
     """What a job takes up."""
-    kept = [node for node in job.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+    there = [node for node in job.nodes.values() if node.state in COUNTED_NODE_STATES | {NodeState.DRAINING}]
+    left_behind = [node for node in there if node.left_behind]  # a move has both sets within the limits
+    kept = [node for node in there if node.state in COUNTED_NODE_STATES and not node.doomed] + left_behind
     usd = sum(node.offer.usd_per_hour or 0.0 for node in job.nodes.values() if node.state is not NodeState.GONE)
     return Amount(len(kept), sum(gpus_of(node.offer, job.record.spec) for node in kept), usd)

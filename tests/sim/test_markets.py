@@ -10,7 +10,7 @@ from provisioners.base import DeniedError, EndCause, Market, Offer, OfferQuery, 
 from supervisor.model import JobState
 from supervisor.runtime.offers import offers_in_order
 from supervisor.simulation.world import World
-from tests.sim.harness import empty_world, in_state, machine_of, submit
+from tests.sim.harness import empty_world, in_state, machine_of, record, submit
 from tests.sim.promises import jobs_of, settled
 from tests.unit.quoting import Stub
 
@@ -45,7 +45,7 @@ def test_spot_is_taken_while_there_is_any_and_a_lost_node_is_replaced_by_what_th
     world.cloud.sold_out = frozenset({Market.SPOT})
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     world.run(1.0)
-    assert world.run_until(settled, 60.0)
+    assert world.run_until(settled, 240.0), "once the other zone has refused, too"
     assert markets(world) == [Market.ON_DEMAND, Market.SPOT, Market.SPOT]
     world.cloud.sold_out = frozenset()
     world.run(60.0)  # longer than a refusal is believed
@@ -74,6 +74,62 @@ def test_the_limit_on_money_holds_in_every_market() -> None:
     assert world.run_until(in_state(JobState.DEGRADED), 30.0)
     world.run(30.0)
     assert markets(world) == [Market.ON_DEMAND], "a second would cost more than allowed"
+
+
+def zones_of(world: World) -> set[str]:
+    """Where the current round is."""
+    job = jobs_of(world)["job"]
+    return {job.nodes[node].offer.zone for node in job.round.nodes()} if job.round else set()
+
+
+def test_on_demand_is_not_bought_beside_spot_that_is_free_in_the_next_zone() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 1, "zone-b": 16})
+    submit(world, "job", 1, 8, 8, market="spot-then-on-demand")
+    assert world.run_until(settled, 400.0)
+    assert markets(world) == [Market.SPOT] * 8
+    assert zones_of(world) == {"zone-b"}
+    bought = {machine.instance.node for machine in world.cloud.machines.values()}
+    assert {jobs_of(world)["job"].nodes[node].offer.market for node in bought} == {Market.SPOT}
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_that_pays_for_on_demand_goes_back_to_spot_within_the_hour_at_one_pause() -> None:
+    world = empty_world()
+    world.cloud.sold_out = frozenset({Market.SPOT})
+    submit(world, "job", 2, 4, 4, market="spot-then-on-demand")
+    assert world.run_until(settled, 60.0)
+    assert markets(world) == [Market.ON_DEMAND] * 4
+    world.run(600.0)
+    before = record(world).last_reported_round
+    world.cloud.sold_out = frozenset()
+    assert world.run_until(lambda w: markets(w) == [Market.SPOT] * 4, 3600.0)
+    assert world.run_until(settled, 60.0)
+    assert record(world).last_reported_round == before + 1
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_what_spot_there_is_takes_the_place_of_as_many_on_demand_nodes() -> None:
+    world = empty_world()
+    world.cloud.sold_out = frozenset({Market.SPOT})
+    submit(world, "job", 2, 4, 4, market="spot-then-on-demand")
+    assert world.run_until(settled, 60.0)
+    world.cloud.sold_out = frozenset()
+    (here,) = zones_of(world)
+    world.cloud.capacity.update(dict.fromkeys(world.cloud.capacity, 0) | {here: 6})
+    assert world.run_until(lambda w: markets(w).count(Market.SPOT) == 2 and settled(w), 3600.0)
+    assert markets(world) == [Market.ON_DEMAND, Market.ON_DEMAND, Market.SPOT, Market.SPOT]
+
+
+def test_an_on_demand_node_is_kept_where_the_limit_on_money_allows_no_second_one_beside_it() -> None:
+    world = empty_world()
+    world.cloud.sold_out = frozenset({Market.SPOT})
+    submit(world, "job", 1, 1, 1, market="spot-then-on-demand", limits={"usd_per_hour": 0.35})
+    assert world.run_until(settled, 60.0)
+    world.cloud.sold_out = frozenset()
+    world.run(3000.0)
+    assert markets(world) == [Market.ON_DEMAND]
+    assert settled(world)
 
 
 # -- asking a cloud ----------------------------------------------------------------------------------------

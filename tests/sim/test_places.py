@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from provisioners.base import EndCause
+from supervisor.api.changes import Scale
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import EVERY_S
 from supervisor.model import EventKind, JobState
@@ -188,3 +192,134 @@ def test_two_jobs_that_each_hold_half_of_what_one_needs_do_not_wait_for_each_oth
         return JobState.RUNNING in {record(world, name).state for name in both}
 
     assert world.run_until(trains, 2 * world.rules.gang_hold_s)
+
+
+# -- moves -------------------------------------------------------------------------------------------------
+
+
+def full_zone(low: int = 2, desired: int = 6, has: int = 3, elsewhere: int = 16, **more: Any) -> World:
+    """A job of which a part trains in a zone that has no more; the other zone has room."""
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": has, "zone-b": 0})
+    submit(world, "job", low, desired, desired, **more)
+    assert world.run_until(in_state(JobState.DEGRADED), 60.0)
+    world.run(60.0)
+    world.cloud.capacity["zone-b"] = elsewhere
+    return world
+
+
+def moves(world: World) -> list[str]:
+    """What came of attempts to move."""
+    kinds = {EventKind.MOVED, EventKind.MOVE_GIVEN_UP}
+    return [each.text for each in world.journal.events("job") if each.kind in kinds]
+
+
+def test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_without_losing_a_step() -> None:
+    world = full_zone()
+    before = record(world).last_reported_round
+    assert world.run_until(settled, 1800.0)
+    assert zones(world) == {"zone-b"}
+    assert moves(world) == ["job leaves 3 nodes in zone-a for 6 in zone-b (small, spot)"]
+    assert record(world).last_reported_round == before + 1
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_move_whose_new_nodes_are_preempted_leaves_the_job_where_it_is() -> None:
+    world = full_zone()
+    assert world.run_until(lambda w: alive(w) == 9, 1800.0)
+    for machine in [m for m in world.cloud.machines.values() if m.instance.zone == "zone-b"]:
+        world.cloud.preempt(machine, 30.0)
+    world.cloud.capacity["zone-b"] = 0
+    assert world.run_until(lambda w: alive(w) == 3, 120.0)
+    world.run(60.0)
+    assert zones(world) == {"zone-a"}
+    assert record(world).moving_since == 0
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_move_goes_on_or_ends_as_the_job_is_scaled_or_cancelled() -> None:
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    service(world).scale("job", Scale(desired=3))
+    assert world.run_until(lambda w: alive(w) == 3 and settled(w), 120.0), "what it has is all it wants"
+    assert zones(world) == {"zone-a"}
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    service(world).scale("job", Scale(desired=8, max_nodes=8))
+    assert world.run_until(settled, 300.0)
+    assert (zones(world), alive(world)) == ({"zone-b"}, 8)
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    service(world).cancel("job")
+    assert world.run_until(lambda w: not alive(w), 120.0)
+
+
+def test_a_node_that_is_drained_during_a_move_holds_no_second_set() -> None:
+    world = full_zone(low=2, desired=6, has=4, elsewhere=5)
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    for rank in (0, 1):
+        service(world).drain(machine_of(world, rank).instance.node)
+    assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 5, 600.0)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_stays_where_a_move_would_gain_too_little() -> None:
+    world = full_zone(desired=9, has=8)
+    world.cloud.no_capacity_s = 180.0
+    world.run(400.0)
+    assert zones(world) == {"zone-a"}
+    assert len(world.cloud.machines) == 8
+
+
+def test_a_job_whose_other_zone_has_too_few_gives_them_back_at_once_and_asks_ever_more_rarely() -> None:
+    world = full_zone(elsewhere=3)
+    world.cloud.no_capacity_s = 180.0
+    world.run(3600.0)
+    assert zones(world) == {"zone-a"}
+    assert 2 <= len(moves(world)) <= 5
+    extra = [node for node in jobs_of(world)["job"].nodes.values() if node.offer.zone == "zone-b" and node.launched_at]
+    assert all(node.ended_at for node in extra)
+    assert sum(node.ended_at - node.launched_at for node in extra) < 0.02 * 3 * 3600.0, "of what the job costs"
+
+
+@pytest.mark.parametrize("more", [{"checkpoints": "none"}, {"limits": {"usd_per_hour": 0.7}}])
+def test_a_job_does_not_move_without_checkpoints_nor_beyond_its_limit_of_money(more: dict[str, Any]) -> None:
+    world = full_zone(**more)
+    world.cloud.no_capacity_s = 180.0
+    world.run(400.0)
+    assert zones(world) == {"zone-a"}
+    assert not [m for m in world.cloud.machines.values() if m.instance.zone == "zone-b"]
+
+
+def test_a_job_whose_old_zone_takes_all_during_a_move_goes_on_with_the_nodes_that_are_coming() -> None:
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    for rank in range(3):
+        world.cloud.end(machine_of(world, rank), EndCause.PREEMPTED)
+    assert world.run_until(settled, 120.0)
+    assert zones(world) == {"zone-b"}
+    assert len(world.cloud.machines) <= 10, "none was requested twice"
+
+
+def test_a_move_outlives_its_daemon_and_ends_with_a_pause() -> None:
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    world.crash_daemon()
+    assert world.run_until(settled, 120.0)
+    assert zones(world) == {"zone-b"}
+    world = full_zone()
+    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    service(world).pause("job")
+    assert world.run_until(lambda w: not alive(w), 120.0)
+    assert record(world).moving_since == 0
+
+
+def test_nodes_ahead_of_a_move_that_are_not_ready_in_time_are_given_back() -> None:
+    world = full_zone()
+    assert world.run_until(lambda w: alive(w) == 9, 1800.0)
+    for machine in world.cloud.machines.values():
+        if machine.instance.zone == "zone-b":
+            machine.silent = True
+    assert world.run_until(lambda w: len(moves(w)) == 1, world.rules.move_limit_s + 60.0)
+    assert zones(world) == {"zone-a"}
+    assert world.run_until(lambda w: alive(w) == 3, 60.0)

@@ -169,6 +169,55 @@ def test_a_limit_of_dollars_per_hour_holds_for_all_jobs_together() -> None:
     assert usd <= 0.45
 
 
+def partly_in_a_full_zone(world: World) -> None:
+    """Three of six nodes train in a zone that has no more; the other zone has room."""
+    world.cloud.capacity.update({"zone-a": 3, "zone-b": 0})
+    submit(world, "job", 2, 6, 6)
+    assert world.run_until(lambda w: states(w)["job"] is JobState.DEGRADED, 60.0)
+    world.run(60.0)
+    world.cloud.capacity["zone-b"] = 16
+
+
+def most_at_once(world: World, seconds: float) -> int:
+    """How many machines there were at most."""
+    most: list[int] = []
+    world.run_until(lambda w: most.append(alive(w)) or False, seconds)  # type: ignore[func-returns-value]
+    return max(most)
+
+
+@pytest.mark.parametrize(
+    ("cap", "most", "trains_on"),
+    [
+        (Cap(nodes=9), 9, 6),  # both sets fit
+        (Cap(nodes=8), 8, 5),  # five of six are worth the pause
+        (Cap(nodes=6), 3, 3),  # it stays, as too few fit
+        (Cap(usd_per_hour=0.6), 3, 3),
+    ],
+)
+def test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_limits(
+    cap: Cap, most: int, trains_on: int
+) -> None:
+    world = limited(cluster=cap)
+    partly_in_a_full_zone(world)
+    assert most_at_once(world, 1000.0) == most
+    job = jobs_of(world)["job"]
+    assert job.round
+    assert len(job.round.nodes()) >= trains_on
+    assert ({job.nodes[node].offer.zone for node in job.round.nodes()} == {"zone-b"}) is (most > 3)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_that_may_not_have_both_sets_says_so_and_asks_ever_more_rarely() -> None:
+    world = limited(job=Cap(nodes=6))
+    partly_in_a_full_zone(world)
+    world.run(3600.0)
+    said = [event.text for event in world.journal.events("job") if event.kind is EventKind.MOVE_GIVEN_UP]
+    assert 2 <= len(said) <= 5
+    assert said[0] == (
+        "job does not move to zone-b: 4 are needed beside the nodes that it has, and the operator's limits leave 3"
+    )
+
+
 def test_a_job_that_needs_more_than_any_limit_allows_is_refused_at_once() -> None:
     world = limited(job=Cap(nodes=2))
     api = service(world)

@@ -136,7 +136,7 @@ def test_a_replacement_waits_where_the_jobs_zone_takes_machines_before_they_are_
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     world.run(900.0)
     assert record(world).state is JobState.DEGRADED
-    assert len(events_of(world, "job", EventKind.NODE_LOST)) <= 8
+    assert len(events_of(world, "job", EventKind.NODE_LOST)) <= 12, "those of two attempts to move among them"
 
 
 # -- prices ------------------------------------------------------------------------------------------------

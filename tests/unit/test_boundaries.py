@@ -15,7 +15,7 @@ import pytest
 from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
-from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
+from provisioners.base import InstanceState, Launched, Market, NoCapacity, Scope, Transient, Unknown
 from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
 from supervisor.budget import Budgets
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
@@ -66,6 +66,7 @@ from tests.unit.scene import (
     offering,
     round_of,
     scene,
+    spec,
     view,
     world_of,
 )
@@ -99,6 +100,8 @@ def scenes() -> list[Scene]:
                         bookings=(Booking("1970-01", Purpose.USEFUL, 400.0, 1.0),))  # fmt: skip
     left = node(2, N.TERMINATING, account=spent)
     running = (machine(1), machine(2))
+    either = spec(market="spot-then-on-demand")
+    dear = member(1, offer=replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=1.5), state_since=NOW - 999)
     return [
         Scene(view(job(4), [member(1), node(2, N.REQUESTED), node(7, N.REQUESTED, launch_unknown=True),
                             node(4, N.REQUESTED), node(5, N.REQUESTED)]),
@@ -131,6 +134,9 @@ def scenes() -> list[Scene]:
         Scene(view(job(2, round_times=replace(trained, phase=Purpose.PAUSE)), [member(1), left, member(3)],
                    round=round_of(1, 3, number=2), progress=Progress(2, 60, NOW, NOW - 9, first_step=50)),
               machines=running),
+        Scene(view(job(4, J.DEGRADED), [member(n, state_since=NOW - 999) for n in (1, 2)]), machines=running),
+        Scene(view(job(2, moving_since=NOW - 9, spec=either), [dear, node(2, N.READY, ahead=True)]), machines=running),
+        Scene(view(job(2, moving_since=NOW - 9), [member(1), node(2, N.READY, ahead=True)]), machines=running),
     ]  # fmt: skip
 
 

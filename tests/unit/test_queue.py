@@ -86,6 +86,23 @@ def test_a_gang_gets_all_that_it_needs_or_nothing_and_others_may_use_the_rest() 
     assert nodes(claims, now=HOLD_S, cluster=Cap(nodes=4)) == {"gang": 0, "small": 0, "runs": 1}
 
 
+def test_jobs_that_move_share_what_is_left_once_all_others_have_what_they_want() -> None:
+    def moves(name: str, **more: Any) -> Claim:
+        return claim(name, 2, 2, 2, **({"ahead": 4, "ahead_node": Amount(1, 1, 2.0)} | more))
+
+    def ahead(*claims: Claim, **rules: Any) -> list[int]:
+        return [each.ahead for each in admit(claims, QueueRules(**rules), 0.0, HOLD_S).values()]
+
+    first, second = moves("first"), moves("second", submitted_at=1.0)
+    assert ahead(first, second, cluster=Cap(nodes=10)) == [4, 2]
+    assert ahead(first, second, job=Cap(nodes=5)) == [3, 3]
+    assert ahead(first, second, cluster=Cap(usd_per_hour=15.0)) == [4, 1]
+    assert ahead(first, second, claim("other", wanted=3, has=1), cluster=Cap(nodes=10)) == [3, 0, 0]
+    assert ahead(first, second, claim("waits", 7), cluster=Cap(nodes=10)) == [0, 0, 0], "it is for those that wait"
+    under_way = moves("first", moving=Amount(3, 3), ahead=1)
+    assert ahead(under_way, second, cluster=Cap(nodes=8)) == [1, 0]
+
+
 def test_the_min_of_all_comes_before_the_desired_of_any_which_users_share() -> None:
     claims = [claim("a", 1, 8), claim("b", 1, 8, submitted_at=1.0), claim("c", 1, 8, owner="bob", submitted_at=2.0)]
     assert nodes(claims, cluster=Cap(nodes=3)) == {"a": 1, "b": 1, "c": 1}

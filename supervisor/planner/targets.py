@@ -1,0 +1,117 @@
+"""Where a job that trains would be better off, and whether that is worth its pause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from provisioners.base import Market, Offer
+from supervisor.market.hazard import HOUR_S
+from supervisor.market.offers import Constraints, expected_usd, is_allowed
+from supervisor.model import JobState, NodeRecord
+from supervisor.planner.draft import Draft
+from supervisor.planner.predicates import counted, left_behind, members
+from supervisor.spec import NO_CHECKPOINTS
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Nodes that would take the place of others."""
+
+    offer: Offer  # what they are
+    leaving: tuple[NodeRecord, ...]  # what they replace, those that leave first first
+    needed: int  # fewer are not worth the pause
+    count: int  # so many are asked for
+
+
+def may_move(draft: Draft) -> bool:
+    """Whether it trains, has checkpoints that other nodes can restore, and has not just tried."""
+    job, progress = draft.job, draft.view.progress
+    trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes
+    if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
+        return False
+    if job.spec.kind != "training" or job.spec.checkpoints == NO_CHECKPOINTS:
+        return False
+    saves = not (job.checkpoint_problem or (progress is not None and progress.checkpoint_problem) or job.hung_since)
+    return saves and draft.now >= job.move_retry_at
+
+
+def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Target | None:
+    """The first offer, in the order of `offers`, that would do and may be asked for now: spot where the on-demand nodes
+    are, else another place."""
+    kept = counted(draft)
+    if not (offers and kept and may_move(draft)):
+        return None
+    # What the operator's limits leave for both sets is asked for once the move has begun.
+    anywhere = replace(limits, placed=(), admitted_usd_per_hour=None)
+    wished = [offer for offer in offers if offer.market is offers[0].market]
+    here = limits.place(kept[0].offer)
+    for offer in sorted(wished, key=lambda each: limits.place(each) != here):
+        if not is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False):
+            continue
+        if draft.capacity.is_wary(offer, draft.now, draft.rules.move_probe_s):
+            continue
+        target = target_of(draft, offer, offers, limits)
+        billed = (*limits.billed, *[offer] * (target.needed - 1)) if target else ()
+        if target is not None and replace(anywhere, billed=billed).affordable(offer):
+            return target
+    return None
+
+
+def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Target | None:
+    """What nodes of this offer would replace; None where that is worth nothing."""
+    kept = counted(draft)
+    if not kept:
+        return None
+    if limits.place(kept[0].offer) == limits.place(offer):
+        bought = bought_on_demand(draft, kept)
+        saves = any(_usd(draft, each.offer) > _usd(draft, offer) for each in bought)
+        return Target(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
+    refused_here = all(
+        draft.capacity.is_wary(each, draft.now) or not is_allowed(each, draft.capacity, limits, draft.now, spare=False)
+        for each in offers
+        if each.market is offer.market
+    )
+    # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change.
+    least = max(len(kept), len(members(draft)), draft.job.min_nodes)
+    counts = range(least, draft.job.desired_nodes + 1)
+    of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
+    needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
+    return None if needed is None else Target(offer, tuple(kept), needed, draft.job.desired_nodes)
+
+
+def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int, *, lacks: bool) -> bool:
+    """Whether so many nodes of an offer are worth paying twice while they start, and the pause. `lacks`: more nodes are
+    a gain, as there are none to be had where the job is."""
+    rules, before = draft.rules, _price_now(draft, kept)
+    price = _usd(draft, offer)
+    cheaper = (before - price) / before if before and math.isfinite(price) else 0.0
+    gain = len(kept) * cheaper + (count - len(kept) if lacks else 0)
+    cost = (count * rules.move_arrival_s + len(kept) * (rules.move_pause_s + draft.job.checkpoint_s)) / HOUR_S
+    return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost
+
+
+def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:
+    """What a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for spot
+    until spot may be asked for again."""
+    young = {node.id for node in kept if node.offer.market is Market.ON_DEMAND} - {
+        node.id for node in bought_on_demand(draft, kept)
+    }
+    prices = [_usd(draft, node.offer) for node in kept if node.id not in young]
+    known = [price for price in prices if math.isfinite(price)]
+    return sum(known) / len(known) if known else 0.0
+
+
+def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeRecord, ...]:
+    """On-demand nodes of a job that would rather have spot, once the last one has been there for a while."""
+    found = [node for node in kept if node.offer.market is Market.ON_DEMAND]
+    if draft.job.spec.market != "spot-then-on-demand" or not found:
+        return ()
+    long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.back_to_spot_s
+    return tuple(sorted(found, key=lambda node: (node.created_at, node.id), reverse=True)) if long else ()
+
+
+def _usd(draft: Draft, offer: Offer) -> float:
+    rules = draft.rules
+    return expected_usd(offer, draft.capacity, rules.hazard, rules.preemption_s + draft.job.checkpoint_s, draft.now)

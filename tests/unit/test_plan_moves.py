@@ -1,0 +1,195 @@
+"""When a job moves to other nodes: one moment at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioners.base import Market, NoCapacity, Offer, Scope
+from supervisor.market.capacity import CapacityMemory
+from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
+from supervisor.planner.actions import FetchOffers, Launch
+from supervisor.planner.world import Rules
+from tests.unit.scene import NOW, OFFER, Decided, J, N, job, member, name, names, node, offering, scene, spec
+
+RULES = Rules()
+ELSEWHERE = replace(OFFER, zone="zone-b")
+ON_DEMAND = replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=1.5)
+EITHER = spec(market="spot-then-on-demand")
+LONG = NOW - 2000
+FULL_HERE = CapacityMemory().remember(OFFER, NoCapacity(Scope.TYPE_IN_ZONE, 180.0, "full"), NOW - 10, spare=False)
+
+
+def trains(number: int, **changes: Any) -> NodeRecord:
+    """A member since long ago."""
+    return member(number, **({"state_since": LONG} | changes))
+
+
+def moving(*nodes: NodeRecord, record: JobRecord | None = None, **more: Any) -> Decided:
+    """Two of four train, their zone refuses, and another one does not."""
+    record = record or job(4, J.DEGRADED, state_since=LONG)
+    volatile = offering(OFFER, ELSEWHERE) | {"capacity": FULL_HERE} | more.pop("volatile", {})
+    return scene(*(nodes or (trains(1), trains(2))), record=record, volatile=volatile, **more)
+
+
+def zones(after: Decided) -> list[str]:
+    """Where nodes are requested."""
+    return [each.node.offer.zone for each in after.does(Launch)]
+
+
+def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be() -> None:
+    after = moving()
+    assert zones(after) == ["zone-b"] * 4
+    assert all(each.ahead for each in after.new)
+    assert after.job.moving_since == NOW
+    assert not after.released
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"state_since": NOW - RULES.move_after_s + 1}, {}),  # it has changed just now
+        ({"move_retry_at": NOW + 1}, {}),
+        ({"pause_requested_at": NOW - 1}, {}),
+        ({"checkpoint_problem": "disk full"}, {}),
+        ({"spec": spec(checkpoints="none")}, {}),
+        ({"spec": spec(limits={"usd_per_hour": 2.0})}, {}),  # for two more, of three that are worth it
+        ({}, {"volatile": {"capacity": CapacityMemory()}}),  # its own zone has not refused
+        ({}, {"volatile": offering(OFFER)}),  # there is no other
+    ],
+)
+def test_a_job_stays(changes: dict[str, Any], more: dict[str, Any]) -> None:
+    after = moving(record=job(4, J.DEGRADED, **({"state_since": LONG} | changes)), **more)
+    assert "zone-b" not in zones(after)
+    assert not after.job.moving_since
+
+
+def test_a_node_that_has_come_just_now_or_will_leave_keeps_a_job_where_it_is() -> None:
+    notice = NoticeRecord(NOW + 600, NOW - 5, "metadata")
+    for other in (member(2), trains(2, notice=notice), node(2, N.PENDING), node(2, N.SUSPECT, state_since=NOW - 5)):
+        assert "zone-b" not in zones(moving(trains(1), other))
+
+
+def test_a_place_that_refused_lately_is_asked_for_a_move_later_and_then_for_one_node() -> None:
+    def refused(ago_s: float) -> CapacityMemory:
+        return FULL_HERE.remember(ELSEWHERE, NoCapacity(Scope.TYPE_IN_ZONE, 0.0, "full"), NOW - ago_s, spare=False)
+
+    assert zones(moving(volatile={"capacity": refused(RULES.move_probe_s - 1)})) == []
+    assert zones(moving(volatile={"capacity": refused(RULES.move_probe_s + 1)})) == ["zone-b"]
+
+
+def coming(number: int, offer: Offer = ELSEWHERE, **changes: Any) -> NodeRecord:
+    """A node that is ready, ahead of a move."""
+    return node(number, N.READY, **({"offer": offer, "ahead": True, "created_at": NOW - 300} | changes))
+
+
+UNDER_WAY = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
+
+
+def test_once_they_are_ready_the_round_changes_to_them_and_the_others_leave() -> None:
+    after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=UNDER_WAY)
+    assert after.hint
+    assert set(after.hint.members) == set(names(3, 4, 5, 6))
+    assert [after.node(n).left_behind for n in (1, 2)] == ["the job moves to zone-b"] * 2
+    assert not any(after.node(n).ahead for n in (3, 4, 5, 6))
+    assert EventKind.MOVED in after.event_kinds
+    assert (after.job.moving_since, after.job.move_retry_at) == (0.0, NOW + RULES.move_rest_s)
+    assert not after.released, "those that leave checkpoint with the round first"
+    assert zones(after) == []
+
+
+def test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace() -> None:
+    drained = [trains(n, drain_requested=True) for n in (2, 3)]
+    three = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
+    assert not moving(trains(1), *drained, coming(4), coming(5), record=three).hint
+    after = moving(trains(1), *drained, *(coming(n) for n in (4, 5, 6)), record=three)
+    assert after.hint
+    assert set(after.hint.members) == set(names(4, 5, 6))
+
+
+def test_a_job_moves_for_no_fewer_than_its_next_multiple() -> None:
+    pairs = replace(UNDER_WAY, spec=spec(nodes={"min": 2, "desired": 4, "max": 4, "multiple_of": 2}), min_nodes=2)
+    after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5)), record=pairs)
+    assert after.released == set(names(3, 4, 5)), "of three, two would train"
+    after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=pairs)
+    assert after.hint
+    assert len(after.hint.members) == 4
+
+
+def test_a_job_moves_ever_more_rarely_while_zones_keep_changing() -> None:
+    def rest(moves: int, ended_ago_s: float) -> tuple[int, float]:
+        record = replace(UNDER_WAY, moves=moves, move_retry_at=NOW - ended_ago_s)
+        after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=record)
+        return after.job.moves, after.job.move_retry_at - NOW
+
+    assert rest(0, NOW) == (1, RULES.move_rest_s)
+    assert rest(1, 300.0) == (2, 2 * RULES.move_rest_s)
+    assert rest(2, 300.0) == (3, 4 * RULES.move_rest_s)
+    assert rest(9, 300.0) == (10, RULES.max_move_retry_s)
+    assert rest(9, RULES.max_move_retry_s) == (1, RULES.move_rest_s), "the last one was long ago"
+
+
+def test_old_prices_are_read_again_before_a_job_moves_for_them() -> None:
+    old = {"offers": {"job": replace(offering(OFFER, ELSEWHERE)["offers"]["job"], asked_at=NOW - RULES.offers_s - 1)}}
+    after = moving(volatile=old)
+    assert FetchOffers in {type(each) for each in after.plan.actions}
+    assert (zones(after), after.job.moving_since) == ([], 0.0)
+
+
+def test_one_in_the_new_place_that_is_lost_as_the_round_changes_does_not_keep_both_sets() -> None:
+    old = [trains(n, left_behind="the job moves to zone-b") for n in (1, 2, 3)]
+    new = [coming(n, ahead=False) for n in (4, 5)]
+    after = moving(*old, *new, record=job(4, J.DEGRADED, state_since=LONG, min_nodes=2))
+    assert after.hint
+    assert set(after.hint.members) == set(names(4, 5))
+
+
+def test_nodes_ahead_are_waited_for_while_enough_are_coming() -> None:
+    late = node(6, N.BOOTSTRAPPING, offer=ELSEWHERE, ahead=True, retry_at=NOW + 9)
+    after = moving(trains(1), trains(2), coming(3), coming(4), late, record=UNDER_WAY)
+    assert (after.job.moving_since, after.hint, after.released) == (UNDER_WAY.moving_since, None, set())
+
+
+def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> None:
+    few = moving(trains(1), trains(2), coming(3), record=UNDER_WAY)
+    assert few.released == {name(3)}
+    assert (few.job.failed_moves, few.job.move_retry_at) == (1, NOW + RULES.move_retry_s)
+    assert few.events[0].text == "job does not move to zone-b, which had 1 node: 3 are needed"
+    again = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, failed_moves=9))
+    assert again.job.move_retry_at == NOW + RULES.max_move_retry_s
+    old = replace(UNDER_WAY, moving_since=NOW - RULES.move_limit_s)
+    assert moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=old).released == set(
+        names(3, 4, 5, 6)
+    )
+
+
+def test_those_of_a_move_that_is_over_are_given_back() -> None:
+    after = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, moving_since=0.0))
+    assert name(3) in after.released
+
+
+def test_on_demand_nodes_are_left_for_as_many_on_spot_where_they_are() -> None:
+    dear = [trains(n, offer=ON_DEMAND) for n in (1, 2)]
+    record = job(2, state_since=LONG, spec=EITHER)
+    offers = offering(OFFER, ON_DEMAND)
+    asked = scene(*dear, record=record, volatile=offers)
+    assert [(each.offer, each.ahead) for each in asked.new] == [(OFFER, True)] * 2
+    young = [replace(each, created_at=NOW - RULES.back_to_spot_s + 1) for each in dear]
+    assert scene(*young, record=record, volatile=offers).new == []
+    half = scene(*dear, coming(3, OFFER), record=replace(record, moving_since=NOW - 300), volatile=offers)
+    assert [half.node(n).left_behind for n in (1, 2, 3)] == ["", "the job goes back to spot", ""]
+    assert half.hint
+    assert half.hint.members == names(1, 3)
+
+
+def test_on_demand_is_asked_for_only_where_no_other_place_may_be_moved_to() -> None:
+    record = job(4, J.DEGRADED, state_since=NOW - 5, spec=EITHER)
+    offers = offering(OFFER, ELSEWHERE, ON_DEMAND)
+    assert zones(moving(record=record, volatile=offers)) == []
+    full = FULL_HERE.remember(ELSEWHERE, NoCapacity(Scope.TYPE_IN_ZONE, 180.0, "full"), NOW - 10, spare=False)
+    after = moving(record=record, volatile=offers | {"capacity": full})
+    assert [each.offer for each in after.new] == [ON_DEMAND] * 2
+    stays = replace(record, spec=spec(market="spot-then-on-demand", checkpoints="none"))
+    assert [each.offer for each in moving(record=stays, volatile=offers).new] == [ON_DEMAND] * 2
