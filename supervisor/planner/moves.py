@@ -122,7 +122,10 @@ def _may_ask(draft: Draft, offer: Offer) -> bool:
 
 def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     target = target_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
-    late = draft.elapsed_s(draft.job.moving_since) >= draft.rules.move_limit_s
+    rules = draft.rules
+    # Machines that are too few wait for others no longer than those of a job that has not begun (P13).
+    few = target is not None and sum(bool(node.instance_id) for node in coming) < target.needed
+    late = draft.elapsed_s(draft.job.moving_since) >= (rules.gang_hold_s if few else rules.move_limit_s)
     if target is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
@@ -139,7 +142,7 @@ def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     ready = [node for node in coming if node.state is N.READY and node.id in draft.view.members]
     if len(ready) < target.needed or not may_move(draft):
         return
-    gathered = draft.elapsed_s(max(node.state_since for node in ready)) >= draft.rules.gather_s
+    gathered = draft.elapsed_s(max(node.state_since for node in ready)) >= rules.gather_s
     if len(ready) == len(coming) or gathered:
         _leave(draft, target, coming, ready)
 

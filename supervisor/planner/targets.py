@@ -73,8 +73,9 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
         for each in offers
         if each.market is offer.market
     )
-    # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change.
-    least = max(len(kept), len(members(draft)), draft.job.min_nodes)
+    # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change. Spares
+    # are left, and requested anew afterwards.
+    least = max(_useful(draft, kept), len(members(draft)), draft.job.min_nodes)
     counts = range(least, draft.job.desired_nodes + 1)
     of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
     needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
@@ -87,9 +88,15 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
     rules, before = draft.rules, _price_now(draft, kept)
     price = _usd(draft, offer)
     cheaper = (before - price) / before if before and math.isfinite(price) else 0.0
-    gain = len(kept) * cheaper + (count - len(kept) if lacks else 0)
-    cost = (count * rules.move_arrival_s + len(kept) * (rules.move_pause_s + draft.job.checkpoint_s)) / HOUR_S
+    useful = _useful(draft, kept)
+    gain = len(kept) * cheaper + (count - useful if lacks else 0)
+    cost = (count * rules.move_arrival_s + useful * (rules.move_pause_s + draft.job.checkpoint_s)) / HOUR_S
     return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost
+
+
+def _useful(draft: Draft, kept: Sequence[NodeRecord]) -> int:
+    """How many of its nodes are no spares."""
+    return min(len(kept), draft.job.desired_nodes)
 
 
 def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:

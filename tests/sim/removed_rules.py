@@ -720,8 +720,8 @@ MUTANTS = (
     Mutant(
         "moves: no fewer than train",
         "supervisor.planner.targets",
-        "    least = max(len(kept), len(members(draft)), draft.job.min_nodes)\n",
-        "    least = max(len(kept), draft.job.min_nodes)\n",
+        "    least = max(_useful(draft, kept), len(members(draft)), draft.job.min_nodes)\n",
+        "    least = max(_useful(draft, kept), draft.job.min_nodes)\n",
         "unit/test_plan_moves.py::test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace",
     ),
 )

@@ -12,7 +12,22 @@ from supervisor.market.capacity import CapacityMemory
 from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import FetchOffers, Launch
 from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, OFFER, Decided, J, N, job, member, name, names, node, offering, scene, spec
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    Decided,
+    J,
+    N,
+    hint_of,
+    job,
+    member,
+    name,
+    names,
+    node,
+    offering,
+    scene,
+    spec,
+)
 
 RULES = Rules()
 ELSEWHERE = replace(OFFER, zone="zone-b")
@@ -86,6 +101,14 @@ def coming(number: int, offer: Offer = ELSEWHERE, **changes: Any) -> NodeRecord:
 
 
 UNDER_WAY = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
+
+
+def test_nodes_ahead_of_a_move_are_not_taken_for_strays() -> None:
+    """Two train in one zone, and more than that are there in the other: they wait until enough of them are ready."""
+    later = [node(n, N.BOOTSTRAPPING, offer=ELSEWHERE, ahead=True, created_at=NOW - 300) for n in (5, 6)]
+    after = moving(trains(1), trains(2), coming(3), coming(4), *later, record=UNDER_WAY)
+    assert not after.released
+    assert after.job.moving_since == UNDER_WAY.moving_since
 
 
 def test_once_they_are_ready_the_round_changes_to_them_and_the_others_leave() -> None:
@@ -163,6 +186,32 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
     assert moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=old).released == set(
         names(3, 4, 5, 6)
     )
+
+
+def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:
+    asked = [node(n, N.REQUESTED, offer=ELSEWHERE, ahead=True, launch_unknown=True) for n in (4, 5)]
+    for ago_s, kept in ((RULES.gang_hold_s - 1, True), (RULES.gang_hold_s, False)):
+        record = replace(UNDER_WAY, moving_since=NOW - ago_s)
+        after = moving(trains(1), trains(2), coming(3, created_at=NOW - ago_s), *asked, record=record)
+        assert (name(3) not in after.released) is kept
+
+
+def test_a_job_with_a_spare_moves_to_a_cheaper_place_and_gets_a_new_spare_there() -> None:
+    nodes = [trains(1), trains(2), node(3, N.READY, state_since=LONG)]
+    cheap = replace(ELSEWHERE, usd_per_hour=0.3)
+    record = job(2, state_since=LONG, spare_nodes=1)
+    round_now: dict[str, Any] = {"hint": hint_of(1, 2, spares=(3,))}
+    asked = scene(*nodes, record=record, volatile=offering(OFFER, cheap), **round_now)
+    assert [(each.offer.zone, each.ahead) for each in asked.new] == [("zone-b", True)] * 2
+    there = [coming(n, cheap) for n in (4, 5)]
+    under_way = replace(record, moving_since=NOW - 300)
+    after = scene(*nodes, *there, record=under_way, volatile=offering(OFFER, cheap), **round_now)
+    assert after.hint
+    assert set(after.hint.members) == set(names(4, 5))
+    assert [bool(after.node(n).left_behind) for n in (1, 2, 3)] == [True] * 3
+    left = [replace(each, left_behind="the job moves") for each in nodes]
+    moved = scene(*left, *(replace(each, ahead=False) for each in there), record=record, volatile=offering(cheap))
+    assert [(each.offer.zone, each.ahead) for each in moved.new] == [("zone-b", False)]
 
 
 def test_those_of_a_move_that_is_over_are_given_back() -> None:
