@@ -49,7 +49,7 @@ def drive_fleet(draft: Draft) -> None:
     surplus = len(counted(draft)) - wanted(draft)
     if surplus > 0:
         release_surplus(draft, surplus)
-    elif surplus < 0:
+    elif surplus < 0 and not _has_just_moved(draft):
         _request_nodes(draft, -surplus)
     _give_up_too_few(draft)
 
@@ -82,6 +82,11 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
     else:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
         draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
+
+
+def _has_just_moved(draft: Draft) -> bool:
+    """Whether this plan changes what the job counts as its own: the operator's limits were applied before."""
+    return bool(draft.view.record.moving_since) and not draft.job.moving_since
 
 
 # -- more nodes --------------------------------------------------------------------------------------------

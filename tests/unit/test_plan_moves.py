@@ -209,6 +209,7 @@ def test_a_job_with_a_spare_moves_to_a_cheaper_place_and_gets_a_new_spare_there(
     assert after.hint
     assert set(after.hint.members) == set(names(4, 5))
     assert [bool(after.node(n).left_behind) for n in (1, 2, 3)] == [True] * 3
+    assert after.new == [], "the operator's limits were applied to what it had before"
     left = [replace(each, left_behind="the job moves") for each in nodes]
     moved = scene(*left, *(replace(each, ahead=False) for each in there), record=record, volatile=offering(cheap))
     assert [(each.offer.zone, each.ahead) for each in moved.new] == [("zone-b", False)]
