@@ -291,7 +291,7 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/plan")
     def plan(body: CheckBody) -> dict[str, Any]:
-        return quote_row(service.plan(body.spec))
+        return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
 
     @app.post("/v1/jobs")
     def submit(body: SubmitBody, request: Request) -> dict[str, Any]:

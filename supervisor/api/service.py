@@ -153,6 +153,10 @@ class Service:
         """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
         return self._planned(self.parse(spec_value))
 
+    def is_rented(self, spec_value: Any) -> bool:
+        """Whether the job's machines cost money: they are not processes of this computer."""
+        return self.parse(spec_value).placement.cloud not in self._hosted
+
     def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
         """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
         spec = self.parse(spec_value)

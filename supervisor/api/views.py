@@ -53,6 +53,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "checkpoint_step": progress.checkpoint_step if progress else 0,
         "checkpoint_problem": _checkpoint_problem(view),
         "progress_fraction": _progress_fraction(view),
+        "done_fraction": _progress_fraction(view) if job.spec.kind == "data" else progress and progress.fraction,
         "progress_text": progress.text if progress else "",
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,

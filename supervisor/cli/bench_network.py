@@ -28,8 +28,8 @@ from supervisor.cli.common import (
     print_json,
     warn,
 )
+from supervisor.cli.job_options import spec_options
 from supervisor.cli.submission import Prepared, prepare
-from supervisor.cli.submit import JOB_OPTIONS
 from supervisor.errors import SpotsupError, UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """An optional job file, and the options of `submit`."""
-    for option in reversed(JOB_OPTIONS):
-        command = option(command)
-    return click.argument("job", required=False, metavar="[JOB.yaml]")(command)
+    return click.argument("job", required=False, metavar="[JOB.yaml]")(spec_options(command))
 
 
 @click.command("bench-network")

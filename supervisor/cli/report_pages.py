@@ -9,8 +9,9 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from supervisor.cli.durations import duration
 from supervisor.cli.plots import Band, Line, plot
-from supervisor.cli.show import counted, dollars, duration
+from supervisor.cli.show import counted, dollars
 
 MAX_PAUSES_SHOWN = 20
 # As supervisor.curve.Cause, for people.

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from supervisor.cli.durations import duration
+
 _COLOURS = {
     "running": "green",
     "succeeded": "green",
@@ -58,16 +60,6 @@ def _state(state: str) -> str:
 
 def _ago(at: float | None) -> str:
     return "" if not at else duration(time.time() - at)
-
-
-def duration(seconds: float) -> str:
-    """12s, 3m05s, 2h07m."""
-    whole = int(max(0, seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 def dollars(value: float) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supervisor.cli.job_options import merge, section
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,16 +63,13 @@ class Prepared:
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
     """Read the job file, if `what` names one, and merge the options. Raises UsageError with one sentence."""
     if what[0].endswith((".yaml", ".yml")):
-        if len(what) > 1:
-            raise UsageError(
-                f"{what[0]} is a job file and takes no arguments ({shlex.join(what[1:])}): change its `run`"
-            )
         base = Path(what[0]).parent
         spec = _read(Path(what[0]))
+        _add_arguments(spec, what[1:])
     else:
         base = Path()
         spec = {"run": shlex.join(what)}
-    _merge(spec, options)
+    merge(spec, options, parse_value)
     _pin(spec)
     folder = Path(options["code"]) if options.get("code") else base / str(spec.get("code", "."))
     _check_script(spec, folder)
@@ -94,6 +92,25 @@ def _read(path: Path) -> dict[str, Any]:
     return parsed
 
 
+def _add_arguments(spec: dict[str, Any], arguments: Sequence[str]) -> None:
+    """Arguments on the command line follow those of `run`. Raises UsageError where there is none."""
+    if not arguments:
+        return
+    if not isinstance(spec.get("run"), str):
+        raise UsageError(f"the job file has no `run` that {shlex.join(arguments)} could be added to")
+    spec["run"] = f"{spec['run'].strip()} {shlex.join(arguments)}"
+
+
+def parse_value(text: str) -> Any:
+    """A value as a job file would have it: 8 is a number, [a, b] a list. Raises ValueError."""
+    import yaml
+
+    try:
+        return yaml.load(text, _strict_loader())  # noqa: S506 - a subclass of SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
 def _strict_loader() -> type[yaml.SafeLoader]:
     """YAML's safe loader, but times stay the texts that they are written as, and a key that occurs twice is an error;
     otherwise the last one would win silently."""
@@ -114,25 +131,6 @@ def _strict_loader() -> type[yaml.SafeLoader]:
     return Loader
 
 
-def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Options that are given win over the job file."""
-    if options.get("name"):
-        spec["name"] = options["name"]
-    names = {"desired": "nodes", "min": "min_nodes", "max": "max_nodes", "spares": "spares"}
-    numbers = {key: options.get(option) for key, option in names.items()}
-    given = {key: value for key, value in numbers.items() if value is not None}
-    if given or "nodes" not in spec:
-        spec["nodes"] = _nodes(spec.get("nodes"), given)
-    for key, section in (("gpu", "resources"), ("gpus_per_node", "resources"), ("cloud", "placement")):
-        if options.get(key) is not None:
-            spec[section] = {**_section(spec, section), key: options[key]}
-    for key in ("market", "setup", "checkpoints", "priority", "start_after", "schedule"):
-        if options.get(key) is not None:
-            spec[key] = options[key]
-    if options.get("env"):
-        spec["env"] = {**_section(spec, "env"), **_env(options["env"])}
-
-
 def _pin(spec: dict[str, Any]) -> None:
     """Replace a container image's tag by its digest, so that all nodes run the same image, also tomorrow."""
     from bootstrap.container.image import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
@@ -143,32 +141,9 @@ def _pin(spec: dict[str, Any]) -> None:
     except ValueError:
         return  # the daemon reports the error
     if image is not None:
-        env = {**os.environ, **_section(spec, "env")}
+        env = {**os.environ, **section(spec, "env")}
         found = pinned(image, str(env.get(REGISTRY_USER, "")), str(env.get(REGISTRY_PASSWORD, "")))
         spec["environment"] = f"{SCHEME}{found}"
-
-
-def _section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = spec.get(key, {})
-    if not isinstance(value, dict):
-        raise UsageError(f"the job file: `{key}` is {value!r}; write a mapping")
-    return value
-
-
-def _nodes(present: Any, given: dict[str, int]) -> dict[str, int]:
-    if isinstance(present, int):
-        present = {"min": present, "desired": present, "max": present}
-    merged = {**(present or {}), **given}
-    if "min" not in merged:
-        merged["min"] = merged.get("desired", 1)
-    return merged
-
-
-def _env(pairs: Sequence[str]) -> dict[str, str]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise UsageError(f"--env {pair}: write NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _check_script(spec: Mapping[str, Any], folder: Path) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from provisioners.base import Market, Offer
+from supervisor.api.quote import Quotes
+from supervisor.cli.following import Pace, follow, progress_text
+from supervisor.cli.job_options import JOB_OPTIONS
+from supervisor.cli.submission import prepare
+from supervisor.errors import UsageError
+from supervisor.spec import JobSpec, parse_spec
 from tests.support.desk import Desk
 from tests.support.desk import desk as a_desk
+from tests.unit.quoting import Stub
 
 TRAIN = "print('trains')\n"
 
@@ -50,4 +60,180 @@ def test_a_script_without_a_name_is_told_how_to_give_one(desk: Desk) -> None:
     assert (result.exit_code, result.stderr) == (
         2,
         "spotsupctl: the job has no name: give --name, or `name` in a job file\n",
+    )
+
+
+# -- a job file, and what the command line makes of it -------------------------------------------------------
+
+JOB = """\
+name: job
+nodes: {min: 1, desired: 2, max: 4}
+resources: {gpu: V100, gpus_per_node: 2}
+run: train.py --epochs 3
+limits: {hours: 2}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return str(tmp_path / "job.yaml")
+
+
+def test_arguments_after_a_job_file_are_added_to_its_run(desk: Desk, job: str) -> None:
+    assert desk.ask("submit", job, "--", "--lr", "0.1", "--note", "two words")["name"] == "job"
+    found = desk.ask("status", "job")["command"]
+    assert found == ["train.py", "--epochs", "3", "--lr", "0.1", "--note", "two words"]
+
+
+def changed(job: str, options: dict[str, Any]) -> dict[str, Any]:
+    return prepare((job,), options).spec
+
+
+def test_any_key_is_set_as_a_job_file_would_have_it(job: str) -> None:
+    texts = (
+        "nodes.desired=3",
+        "limits.usd=7.5",
+        "placement.zones=[a, b]",
+        "env.LR=0.1",
+        "start_after=2026-12-24T22:00Z",
+    )
+    found = changed(job, {"settings": texts})
+    assert found["nodes"] == {"min": 1, "desired": 3, "max": 4}
+    assert found["limits"] == {"hours": 2, "usd": 7.5}
+    assert (found["placement"], found["env"]) == ({"zones": ["a", "b"]}, {"LR": 0.1})
+    assert found["start_after"] == "2026-12-24T22:00Z"
+    parse_spec(found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (("nodes",), "--set nodes: write KEY=VALUE"),
+        (("run.x=1",), "the job file: `run` is 'train.py --epochs 3'; write a mapping"),
+        (("nodes..desired=1",), "'nodes..desired' is no key of a job file"),
+        (("limits=[",), "--set limits: '[' is not YAML"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_is_one_sentence(job: str, texts: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        changed(job, {"settings": texts})
+    assert sentence in str(caught.value)
+
+
+def test_an_unknown_key_is_named_by_the_daemon(desk: Desk, job: str) -> None:
+    result = desk.ctl("submit", job, "--set", "nodes.dsired=8")
+    assert (result.exit_code, "unknown key `nodes.dsired`; known here: min, desired" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "per_node"),
+    [
+        ({"gpus": 16}, {"min": 1, "desired": 8, "max": 8}, 2),
+        ({"gpus": 16, "gpus_per_node": 8}, {"min": 1, "desired": 2, "max": 4}, 8),
+        ({"gpus": 2}, {"min": 1, "desired": 1, "max": 4}, 2),
+        ({"nodes": 3}, {"min": 1, "desired": 3, "max": 4}, 2),
+    ],
+)
+def test_nodes_are_worked_out_from_gpus(
+    job: str, options: dict[str, Any], nodes: dict[str, int], per_node: int
+) -> None:
+    found = changed(job, options)
+    assert (found["nodes"], found["resources"]["gpus_per_node"]) == (nodes, per_node)
+
+
+def test_gpus_without_a_file_are_one_on_each_node_and_must_divide(job: str) -> None:
+    script = str(Path(job).with_name("train.py"))
+    options = {"gpus": 16, "gpu": "V100", "name": "x", "code": str(Path(job).parent)}
+    found = prepare((script,), options).spec
+    assert (found["nodes"], found["resources"]) == (16, {"gpu": "V100", "gpus_per_node": 1})
+    with pytest.raises(UsageError, match="--gpus 15 is no multiple of the 2 GPUs on each node: 16 would be"):
+        changed(job, {"gpus": 15})
+    with pytest.raises(UsageError, match="leave --nodes out"):
+        changed(job, {"gpus": 4, "nodes": 2})
+
+
+def test_each_key_of_a_job_file_has_an_option() -> None:
+    def keys(model: Any, prefix: str = "") -> Iterator[str]:
+        for key, field in model.model_fields.items():
+            inner = field.annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from keys(inner, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}"
+
+    flags = {each.key for each in JOB_OPTIONS} | {"env", "storage", "run"}
+    assert set(keys(JobSpec)) == flags
+
+
+def test_each_option_sets_its_key(desk: Desk, tmp_path: Path) -> None:
+    options = ["--region", "r1", "--region", "r2", "--env", "A=b", "--hang", "restart", "--spread", "region"]
+    result = desk.ctl("plan", "--name", "xy", "--code", str(tmp_path), "--disk-gb", "50", *options, "--", "train.py")
+    assert result.stderr == "spotsupctl: this daemon cannot ask its clouds for offers\n", "it is a job file"
+    result = desk.ctl("submit", "--name", "xy", "--code", str(tmp_path), "--hours", "-1", "--", "train.py")
+    assert "`limits.hours` is -1.0" in result.stderr
+
+
+# -- money, and progress -------------------------------------------------------------------------------------
+
+
+OFFER = Offer("local", "r", "zone-a", "p3.2xlarge", Market.SPOT, 0.9, "V100", 1, "live")
+
+
+def test_a_person_at_a_terminal_sees_prices_and_agrees_before_machines_are_rented(tmp_path: Path) -> None:
+    quotes = Quotes({"local": Stub(lambda _: (OFFER,))}, timeout_s=60.0, provider_s=55.0)
+    with a_desk(tmp_path, quotes, rented=True) as desk:
+        desk.write("train.py", TRAIN)
+        command = ("submit", "--name", "dear", "--nodes", "3", "--checkpoints", "none", "--code", str(tmp_path))
+        code, screen = desk.at_a_terminal(*command, "--", "train.py", typed="n")
+        assert (code, desk.ask("list")) == (5, [])
+        assert "p3.2xlarge" in screen
+        assert "3 nodes: $2.70 per hour" in screen
+        assert "Submit dear? [Y/n]" in screen
+        assert "nothing was submitted" in screen
+        code, screen = desk.at_a_terminal(*command, "-y", "--", "train.py", typed="")
+        assert (code, "Submit" in screen) == (0, False)
+        assert desk.said(*command[:2], "second", *command[3:], "--", "train.py") == "second\n", "a script is not asked"
+
+
+def test_a_person_is_not_asked_where_nothing_is_rented(tmp_path: Path) -> None:
+    quotes = Quotes({"local": Stub(lambda _: (OFFER,))}, timeout_s=60.0, provider_s=55.0)
+    with a_desk(tmp_path, quotes) as desk:
+        desk.write("train.py", TRAIN)
+        command = ("submit", "--name", "free", "--code", str(tmp_path), "--", "train.py")
+        assert desk.at_a_terminal(*command, typed="n")[0] == 0
+
+
+def row(at: float, step: int, fraction: float | None = None, round_number: int = 1, **more: Any) -> dict[str, Any]:
+    known = {"progress_at": at, "step": step, "progress_round": round_number, "done_fraction": fraction, "loss": 0.5}
+    return {**known, "progress_text": "", "ended_at": None, **more}
+
+
+def test_progress_has_speed_loss_and_the_time_left() -> None:
+    pace = Pace()
+    rows = [row(100.0, 0, 0.0), row(110.0, 20, 0.1), row(120.0, 40, 0.2)]
+    for each in rows:
+        pace.add(each)
+    assert progress_text(rows[-1], pace) == "step 40, 2 per second, loss 0.5000, 20% done, 1m20s left"
+    resumed = row(300.0, 41, 0.205, 2)
+    pace.add(resumed)
+    assert progress_text(resumed, pace) == "step 41, loss 0.5000, 20% done", "a pause is no slow step"
+    slow = row(320.0, 42, None, 2)
+    pace.add(slow)
+    assert progress_text(slow, pace) == "step 42, 20 s each, loss 0.5000"
+    assert progress_text({**slow, "progress_at": None}, pace) == ""
+
+
+class Interrupted:
+    """A daemon that is asked for a job when Ctrl-C is pressed."""
+
+    def get(self, _path: str) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_a_followed_job_running_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert follow(Interrupted(), "job") == 1  # type: ignore[arg-type]
+    assert capsys.readouterr().err == (
+        "spotsupctl: job keeps running; `spotsupctl cancel job` ends it, `spotsupctl logs job -f` shows its output\n"
     )

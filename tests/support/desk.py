@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +50,21 @@ class Desk:
 
     def ask(self, *arguments: str) -> Any:
         """The same with `-o json`."""
-        return json.loads(self.said(*arguments, "-o", "json"))
+        return json.loads(self.said(arguments[0], "-o", "json", *arguments[1:]))
+
+    def at_a_terminal(self, *arguments: str, typed: str) -> tuple[int, str]:
+        """Run it as a person does who types something. Returns its exit code, and the screen."""
+        ours, its = os.openpty()
+        command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments]
+        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+        os.close(its)
+        os.write(ours, f"{typed}\n".encode())
+        screen = b""
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+            while read := os.read(ours, 4096):
+                screen += read
+        os.close(ours)
+        return running.wait(60.0), screen.decode()
 
     def write(self, name: str, text: str) -> str:
         """A file of the user. Returns its path."""
@@ -57,15 +75,13 @@ class Desk:
 
 
 @contextmanager
-def desk(
-    folder: Path, quotes: Quotes | None = None, serve: Callable[[Any, Service], None] | None = None
-) -> Iterator[Desk]:
-    """A daemon without jobs. `quotes`: asks clouds for offers, as the real daemon does. `serve`: adds to the API."""
+def desk(folder: Path, quotes: Quotes | None = None, *, rented: bool = False) -> Iterator[Desk]:
+    """A daemon without jobs. `quotes`: asks clouds for offers. `rented`: its machines cost money."""
     with capture_logs():  # the daemon's log would be part of what a command prints
-        yield from _desk(folder, quotes, serve)
+        yield from _desk(folder, quotes, rented=rented)
 
 
-def _desk(folder: Path, quotes: Quotes | None, serve: Callable[[Any, Service], None] | None) -> Iterator[Desk]:
+def _desk(folder: Path, quotes: Quotes | None, *, rented: bool) -> Iterator[Desk]:
     world = empty_world()
     daemon = world.daemon
     service = Service(
@@ -75,11 +91,9 @@ def _desk(folder: Path, quotes: Quotes | None, serve: Callable[[Any, Service], N
         ["local"],
         wait_in(world),
         quotes.quote if quotes else None,
-        hosted=["local"],
+        hosted=[] if rented else ["local"],
     )
     app = create_app(service, lambda: world.daemon.loop.status, world.clock, "0")
-    if serve:
-        serve(app, service)
     with tempfile.TemporaryDirectory(prefix="desk-") as short:
         server = ApiServer(app, bind_socket(Path(short) / "s"))
         server.start()

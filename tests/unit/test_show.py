@@ -151,7 +151,6 @@ def test_any_name_is_quoted_in_the_path() -> None:
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        (("job.yaml", "--lr", "0.1"), "job.yaml is a job file and takes no arguments (--lr 0.1): change its `run`"),
         (("twice.yaml",), "the key 'name' occurs twice"),
         (("../outside.py",), "the script ../outside.py is not in"),
         (("python", "missing.py"), "the script missing.py is not in"),

@@ -217,7 +217,8 @@ class Progress:
     checkpoint_step: int = 0
     # Why checkpoints are not being written now, in one sentence; empty while they are.
     checkpoint_problem: str = ""
-    # Of a data job: how much is done (0 to 1), and the program's own description of it.
+    # How much is done (0 to 1): of a data job as it says, of training by the epochs of its loader; None: not known. And
+    # a data job's own description of it.
     fraction: float | None = None
     text: str = ""
     # How long its last checkpoints took, and its longest recent step, in seconds; 0: not known yet.

@@ -116,6 +116,7 @@ class Session:
         self._loss = LossReading()
         self._gradients = Gradients(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
+        self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
         self._sign_of_life_at = clock()
         self._pace = Pace()
@@ -251,6 +252,7 @@ class Session:
         else:
             order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
         self._course.begin(order.identity)
+        self._samples_wanted = epochs * len(dataset)
         position = self._course.position
         loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")
         options.setdefault("generator", torch.Generator().manual_seed(loading))
@@ -529,11 +531,16 @@ class Session:
             step_s=times.step_s,
             checkpoint_every_s=self._every_s or (self._every_steps or 0) * self._pace.longest_step_s,
             first_step=self._first_step,
+            fraction=self._fraction_done(),
         )
         problem = self._files.write_progress(progress)
         if problem and not self._progress_failed:
             print(f"spotsup: progress is no longer reported: {problem}", file=sys.stderr, flush=True)
             self._progress_failed = True
+
+    def _fraction_done(self) -> float | None:
+        """Of all samples that the newest loader is to give; None for a loader of the program's own."""
+        return min(1.0, self._course.position.samples / self._samples_wanted) if self._samples_wanted else None
 
     def _times(self) -> SaveTimes:
         """What leaving takes. A step's time in two digits: it is written where it changes."""

@@ -1,0 +1,26 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.errors import UsageError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(seconds: float) -> str:
+    """12s, 3m05s, 2h07m."""
+    whole = int(max(0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def seconds_of(text: str) -> float:
+    """90s, 10m, 1h30m, 2d in seconds. Raises UsageError."""
+    if not re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
+        raise UsageError(f"{text!r} is no length of time; write 90s, 10m, 2h or 1d")
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
