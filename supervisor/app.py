@@ -286,7 +286,9 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     stack: contextlib.ExitStack,
 ) -> dict[str, ApiServer]:
     from supervisor.api.adoption import Adoption
+    from supervisor.api.audit import writer
     from supervisor.api.explain import Explainer
+    from supervisor.api.gate import Users
     from supervisor.api.metrics import add_metrics, metrics_app
     from supervisor.api.quote import Quotes
     from supervisor.api.report import on_demand_prices
@@ -294,6 +296,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address
     from supervisor.api.targets import targets_app
+    from supervisor.api.tls import certificate_of, own_ca
     from supervisor.api.unix_socket import bind_socket
     from supervisor.api.views import access_row
 
@@ -314,7 +317,11 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
     access, prices = partial(access_row, config, identity), partial(on_demand_prices, quotes)
-    app = create_app(service, status, clock, version, adoption, access, explainer, prices)
+    users = Users(lambda: journal.read().tokens, clock.now, writer(journal))
+    ca = partial(own_ca, config)
+    app = create_app(
+        service, status, clock, version, adoption, access, explainer, prices, users=users, audit=journal.audit, ca=ca
+    )
     add_metrics(app, metrics)
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
@@ -325,6 +332,10 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         listening = bind_address(config.metrics.listen, "metrics.listen")
         servers["metrics"] = ApiServer(metrics_app(metrics), listening)
         stack.callback(servers["metrics"].stop)
+    if config.api.listen:
+        certificate = certificate_of(config, socket.gethostname())
+        servers["api_https"] = ApiServer(app, bind_address(config.api.listen, "api.listen"), certificate)
+        stack.callback(servers["api_https"].stop)
     for server in servers.values():
         server.start()
     return servers

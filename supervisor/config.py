@@ -71,6 +71,9 @@ class EtcdConfig(_Strict):
         return self
 
 
+ApiName = Annotated[str, Field(pattern=r"^[A-Za-z0-9.:-]{1,253}$")]
+
+
 class ApiConfig(_Strict):
     """Where the daemon listens."""
 
@@ -82,6 +85,23 @@ class ApiConfig(_Strict):
     targets: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
     """`host:port` on which Prometheus finds the list of nodes to scrape (HTTP service discovery). Empty: no such
     port."""
+    listen: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
+    """`host:port` on which the API answers over HTTPS to the users of `spotsupd user add`, for instance `0.0.0.0:8443`.
+    Empty: no such port."""
+    names: tuple[ApiName, ...] = ()
+    """DNS names and addresses under which users reach `listen`, for the daemon's own certificate. It also has this
+    host's name and the host of `listen`."""
+    cert: str = ""
+    """File with the certificate for `listen`, and those between it and its CA. Empty: the daemon makes one, and a CA of
+    its own, in its state folder. A renewed one is taken within a minute."""
+    key: str = ""
+    """File with the private key of `cert`."""
+
+    @model_validator(mode="after")
+    def _has_both(self) -> ApiConfig:
+        if bool(self.cert) != bool(self.key):
+            raise ValueError("cert and key belong together: set both, or neither")
+        return self
 
 
 class MetricsConfig(_Strict):
@@ -365,6 +385,8 @@ def check_paths(config: Config) -> Config:
     named = {
         "state_dir": config.state_dir,
         "api.socket": config.api.socket,
+        "api.cert": config.api.cert,
+        "api.key": config.api.key,
         "etcd.ca": config.etcd.ca,
         "etcd.cert": config.etcd.cert,
         "etcd.key": config.etcd.key,

@@ -103,3 +103,8 @@ def _remedy(embedded: bool) -> str:
         "its https addresses in the nodes' network in etcd.node_endpoints; or, where nodes have no route to it, set "
         '`reach = "ssh"` for that cloud'
     )
+
+
+def host_of(address: str) -> str:
+    """The host of "host:port", without the brackets of IPv6."""
+    return address.rpartition(":")[0].strip("[]")

@@ -33,6 +33,14 @@ class CommandRefusedError(SpotsupError):
     exit_code = 5
 
 
+class ForbiddenError(CommandRefusedError):
+    """The caller may not do this."""
+
+
+class PreconditionError(CommandRefusedError):
+    """It was changed since the caller looked at it."""
+
+
 class StartError(SpotsupError):
     """The daemon cannot start: etcd, a port, a lock, a key."""
 

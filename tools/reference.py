@@ -72,6 +72,8 @@ password_file = "/etc/spotsup/etcd-password"
 
 [api]
 targets = "10.0.0.5:9465"
+listen = "0.0.0.0:8443"
+names = ["spot.example.org"]
 
 [local]
 enabled = true

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import difflib
+import hashlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pydantic import ValidationError
 from spotsup_trainer.objects import url as urls
 
+from supervisor.access import Action, Caller, refusal
 from supervisor.budget import BUDGET, USER_BUDGET
-from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.errors import CommandRefusedError, ForbiddenError, PreconditionError, UsageError
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
-from supervisor.model import JobRecord, JobState
+from supervisor.model import JobRecord, JobState, NodeState
 from supervisor.planner.limits import reached
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
 from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes
 from supervisor.validation import first_error
+
+MAX_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Who asks for a change, and what they saw before. The defaults let everything pass."""
+
+    caller: Caller | None = None
+    # An If-Match header: ETags, or `*`.
+    if_match: str = ""
+
+    def check(self, job: JobRecord) -> None:
+        """Raises ForbiddenError, and PreconditionError if the job's numbers or limits were changed since."""
+        why = refusal(self.caller, Action.CHANGE, job.owner) if self.caller else ""
+        if why:
+            raise ForbiddenError(why)
+        if self.if_match and self.if_match != "*" and etag(job) not in self.if_match.replace(" ", "").split(","):
+            raise PreconditionError(
+                f"the numbers or limits of {job.name} were changed meanwhile, it has {numbers_of(job)}: look again, "
+                "then repeat the command"
+            )
+
+
+def etag(job: JobRecord) -> str:
+    """Names what users may change of a job, and not how it goes on: it stays while nodes come and go."""
+    numbers = (job.uid, job.desired_nodes, job.min_nodes, job.max_nodes, job.spare_nodes, job.spec.limits)
+    return f'"{hashlib.sha256(repr(numbers).encode()).hexdigest()[:16]}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +145,16 @@ def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str
     known = [each.model_copy(update={"mode": "rw"}) for each in spec.storage]
     missing = [each.mount for each in mounts if each.model_copy(update={"mode": "rw"}) not in known]
     return f"its checkpoints are below {missing[0]}: give this job the same entry of `storage`" if missing else ""
+
+
+def alternatives(name: str, known: Sequence[str], what: str) -> str:
+    """What a user may have meant: similar names, else the first few."""
+    if close := difflib.get_close_matches(name, known):
+        return f"did you mean {' or '.join(close)}?"
+    more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
+    return f"{what}: {', '.join(known[:MAX_NAMES_SHOWN]) or 'none'}{more}"
+
+
+def active_nodes(view: JobView) -> int:
+    """How many of its nodes are not gone."""
+    return sum(node.state is not NodeState.GONE for node in view.nodes.values())

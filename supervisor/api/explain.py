@@ -12,8 +12,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market, Offer
+from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import Quote, quote_row
-from supervisor.api.service import MAX_BLOB_BYTES, Service
+from supervisor.api.service import Service
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord

@@ -1,50 +1,35 @@
-"""The HTTP routes over `Service`. Every error is JSON: {"error": one sentence, "code": its exit code}."""
+"""The HTTP routes over `Service`. Who may use each is in rules.py; every error is JSON as in problems.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from supervisor.access import AuditEntry
 from supervisor.api.adoption import Adoption
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.audit import add_audit
+from supervisor.api.changes import LimitChanges, Scale, Terms, etag
 from supervisor.api.explain import Explainer, add_explain
+from supervisor.api.gate import Gate, Users, caller_of_request, name_target
+from supervisor.api.problems import add_problems
 from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
 from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
-from supervisor.api.service import MAX_BLOB_BYTES, Service
+from supervisor.api.service import Service
 from supervisor.api.targets import add_targets
-from supervisor.api.unix_socket import is_admin, user_name
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
-from supervisor.errors import (
-    CommandRefusedError,
-    JournalFullError,
-    JournalUnavailableError,
-    NotFoundError,
-    SpotsupError,
-    UsageError,
-)
+from supervisor.errors import NotFoundError
 from supervisor.model import NodeRecord
 from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
-
-HTTP_STATUS: dict[type[SpotsupError], int] = {
-    UsageError: 422,
-    NotFoundError: 404,
-    CommandRefusedError: 409,
-    JournalUnavailableError: 503,
-    JournalFullError: 507,
-}
-
 
 # A header of a standby's responses: which daemon leads.
 LEADER_HEADER = "spotsup-leader"
@@ -52,6 +37,8 @@ LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
 # etcd's revisions have 63 bits.
 MAX_POSITION = (1 << 63) - 2
+# "What I saw": the ETag of a job, or several; `*` for any.
+IfMatch = Annotated[str, Header(max_length=400)]
 
 
 class _Body(BaseModel):
@@ -105,7 +92,7 @@ class AdoptBody(_Body):
     release: list[str] = Field(default=[], max_length=1000)
 
 
-def create_app(
+def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     service: Service,
     status: Callable[[], Status],
     clock: Clock,
@@ -114,50 +101,38 @@ def create_app(
     access: Callable[[NodeRecord], dict[str, Any]] | None = None,
     explainer: Explainer | None = None,
     prices: Callable[[JobView], OnDemand] = lambda _: OnDemand({}, "this daemon asks no cloud for prices"),
+    *,
+    users: Users | None = None,
+    audit: Callable[[], list[AuditEntry]] | None = None,
+    ca: Callable[[], str] = str,
 ) -> FastAPI:
-    """The API over a service. `adoption`, `access` (how to log in to a node) and `explainer` add their routes.
+    """The API over a service. `adoption`, `access` (how to log in to a node), `explainer` and `audit` add their routes.
 
-    `prices`: asks a job's cloud for its on-demand prices.
+    `prices`: asks a job's cloud for its on-demand prices. `users`: who may use it beside those of the Unix socket.
+    `ca`: of the daemon's own certificate, "" for none.
     """
-    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
+    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+    add_problems(app)
 
-    @app.exception_handler(SpotsupError)
-    def _spotsup_error(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, SpotsupError)
-        code = HTTP_STATUS.get(type(error), 500)
-        return JSONResponse({"error": str(error), "code": error.exit_code}, code)
+    def owner(about: Mapping[str, Any]) -> str | None:
+        return service.owner_of(about.get("name", ""), about.get("node", ""))
 
-    @app.exception_handler(RequestValidationError)
-    def _bad_request(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return JSONResponse({"error": f"the request is wrong at {where}: {first['msg']}", "code": 2}, 422)
-
-    @app.middleware("http")
-    async def _refuse_large_requests(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
-        # By its Content-Length, before any of the body is read: the server reads no more than that.
-        length = request.headers.get("content-length", "0")
-        if "transfer-encoding" in request.headers or int(length) > MAX_BLOB_BYTES:
-            size = f"the request has {length} bytes" if length != "0" else "the request has no Content-Length"
-            return JSONResponse({"error": f"{size}; at most {MAX_BLOB_BYTES} are accepted", "code": 2}, 413)
-        return await handle(request)
-
-    @app.middleware("http")
-    async def _name_the_leader(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await handle(request)
+    def headers() -> Iterator[tuple[str, str]]:
         if service.other_leader:
-            response.headers[LEADER_HEADER] = service.other_leader
+            yield LEADER_HEADER, service.other_leader
         if status().etcd_away_since:
-            response.headers[AWAY_HEADER] = str(status().etcd_away_since)
-        return response
+            yield AWAY_HEADER, str(status().etcd_away_since)
+
+    app.add_middleware(Gate, lambda: app.routes, users or Users(), owner, headers)
 
     def report(view: JobView, curve: Curve | None) -> dict[str, Any]:
         return report_row(view, _about(status(), view), curve, prices(view), clock.now())
 
     _reading_routes(app, service, status, clock, prices)
-    _writing_routes(app, service, status, clock)
+    _submitting_routes(app, service, status, clock)
+    _changing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
+    _ca_route(app, ca)
     add_targets(app, service.jobs)
     add_queue(app, service, status, clock)
     add_report(app, service, report)
@@ -168,17 +143,23 @@ def create_app(
         _access_route(app, service, access)
     if explainer is not None:
         add_explain(app, service, explainer)
+    if audit is not None:
+        add_audit(app, audit)
     return app
 
 
 def _access_route(app: FastAPI, service: Service, access: Callable[[NodeRecord], dict[str, Any]]) -> None:
     @app.get("/v1/nodes/{node}/access")
-    def node_access(node: str, request: Request) -> dict[str, Any]:
-        if not is_admin(request.client):
-            raise CommandRefusedError(
-                "only root and the daemon's user get the cluster's SSH key: `sudo spotsupctl ssh`, or ask one of them"
-            )
+    def node_access(node: str) -> dict[str, Any]:
         return access(service.node(node))
+
+
+def _ca_route(app: FastAPI, ca: Callable[[], str]) -> None:
+    @app.get("/v1/ca")
+    def own_ca() -> dict[str, str]:
+        if not (text := ca()):
+            raise NotFoundError("the certificate of this API is not the daemon's own: its CA is not known here")
+        return {"ca": text}
 
 
 def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
@@ -213,6 +194,11 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
     def health() -> dict[str, Any]:
         return row()
 
+    @app.get("/v1/me")
+    def me(request: Request) -> dict[str, Any]:
+        caller = caller_of_request(request)
+        return {"name": caller.name, "role": caller.role, "token": caller.token or None}
+
     @app.post("/v1/daemon/pause")
     def pause_daemons(body: PauseBody) -> dict[str, Any]:
         service.pause_daemons(body.reason)
@@ -241,8 +227,9 @@ def _reading_routes(
         return [dated(job_row(view, _about(now, view), clock.now())) for view in service.jobs(past=past)]
 
     @app.get("/v1/jobs/{name}")
-    def job(name: str) -> dict[str, Any]:
+    def job(name: str, response: Response) -> dict[str, Any]:
         view = service.job(name)
+        response.headers["etag"] = etag(view.record)
         return dated(job_detail(view, _about(status(), view), clock.now()))
 
     @app.get("/v1/jobs/{name}/events")
@@ -275,7 +262,7 @@ def _about(status: Status, view: JobView) -> str:
     return f"{ENDED_AS[record.state]}: {record.reason}" if view.past else status.about(record.name)
 
 
-def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
     def row(view: JobView) -> dict[str, Any]:
         return job_row(view, status().about(view.record.name), clock.now())
 
@@ -286,7 +273,8 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/check")
     def check(body: CheckBody, request: Request) -> dict[str, Any]:
-        spec, quote = service.check(body.spec, body.resume_from, user_name(request.client))
+        caller = caller_of_request(request)
+        spec, quote = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
         return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
 
     @app.post("/v1/plan")
@@ -295,30 +283,49 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/jobs")
     def submit(body: SubmitBody, request: Request) -> dict[str, Any]:
-        owner = user_name(request.client)
-        return row(service.submit(body.spec, body.code_sha256, body.submission, body.resume_from, owner))
+        caller = caller_of_request(request)
+        name_target(request, str(body.spec.get("name", "")))
+        bound = service.under(Terms(caller))
+        return row(bound.submit(body.spec, body.code_sha256, body.submission, body.resume_from, caller.name))
+
+
+def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+    def row(view: JobView) -> dict[str, Any]:
+        return job_row(view, status().about(view.record.name), clock.now())
+
+    def bound(request: Request, if_match: str = "") -> Service:
+        return service.under(Terms(caller_of_request(request), if_match))
+
+    def changed(view: JobView, response: Response) -> dict[str, Any]:
+        response.headers["etag"] = etag(view.record)
+        return row(view)
 
     @app.post("/v1/jobs/{name}/scale")
-    def scale(name: str, body: ScaleBody) -> dict[str, Any]:
-        return row(service.scale(name, Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)))
+    def scale(
+        name: str, body: ScaleBody, request: Request, response: Response, if_match: IfMatch = ""
+    ) -> dict[str, Any]:
+        wanted = Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)
+        return changed(bound(request, if_match).scale(name, wanted), response)
 
     @app.post("/v1/jobs/{name}/limits")
-    def limits(name: str, body: LimitsBody) -> dict[str, Any]:
-        return row(service.limits(name, LimitChanges(**body.model_dump())))
+    def limits(
+        name: str, body: LimitsBody, request: Request, response: Response, if_match: IfMatch = ""
+    ) -> dict[str, Any]:
+        return changed(bound(request, if_match).limits(name, LimitChanges(**body.model_dump())), response)
 
     @app.post("/v1/jobs/{name}/cancel")
-    def cancel(name: str) -> dict[str, Any]:
-        return row(service.cancel(name))
+    def cancel(name: str, request: Request) -> dict[str, Any]:
+        return row(bound(request).cancel(name))
 
     @app.post("/v1/jobs/{name}/pause")
-    def pause(name: str) -> dict[str, Any]:
-        return row(service.pause(name))
+    def pause(name: str, request: Request) -> dict[str, Any]:
+        return row(bound(request).pause(name))
 
     @app.post("/v1/jobs/{name}/resume")
-    def resume(name: str) -> dict[str, Any]:
-        return row(service.resume(name))
+    def resume(name: str, request: Request) -> dict[str, Any]:
+        return row(bound(request).resume(name))
 
     @app.post("/v1/nodes/{node}/drain")
-    def drain(node: str) -> dict[str, Any]:
-        view = service.drain(node)
+    def drain(node: str, request: Request) -> dict[str, Any]:
+        view = bound(request).drain(node)
         return {row["id"]: row for row in node_rows(view, clock.now())}[node]

@@ -6,13 +6,25 @@ A command changes a record in the journal, guarded by that record's revision; th
 from __future__ import annotations
 
 import contextlib
-import difflib
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from supervisor import checkpoints
-from supervisor.api.changes import LimitChanges, Scale, check_priced, limited_job, numbers_of, scaled_job, unreadable_by
+from supervisor.api.changes import (
+    LimitChanges,
+    Scale,
+    Terms,
+    active_nodes,
+    alternatives,
+    check_priced,
+    limited_job,
+    numbers_of,
+    scaled_job,
+    unreadable_by,
+)
+from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
@@ -35,11 +47,9 @@ from supervisor.starting_time import starts_at
 
 MAX_TRIES = 20
 MAX_CODE_DELETIONS = 20  # per submission: each costs a read of etcd, and each submission adds one job
-MAX_NAMES_SHOWN = 8
 MAX_RUN_DIGITS = 6  # of the number in `name.1`
 MAX_SOURCES = 4  # folders in which a job looks for a checkpoint to resume from
 CATCH_UP_S = 5.0
-MAX_BLOB_BYTES = 32 * 1024 * 1024
 _LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
 _ENDED = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
 
@@ -73,10 +83,8 @@ class Service:
     ) -> None:
         """`quote`: asks a job's cloud for offers; without it, none is asked before the job is stored.
 
-        `hosted`: the clouds whose machines are processes of this computer, which can mount nothing. `curve`: a job's
-        training curve; by default as etcd has it. `queue`: the operator's limits. `budgeted`: there are
-        budgets, so that each job needs a price.
-        """
+        `hosted`: clouds whose machines are processes of this computer, and can mount nothing. `curve`: a job's training
+        curve; by default as etcd has it. `queue`: the operator's limits. `budgeted`: each job needs a price."""
         self._budgeted = budgeted
         self._journal = journal
         self._leader = leader
@@ -87,6 +95,13 @@ class Service:
         self._hosted = frozenset(hosted)
         self._queue = queue
         self._curve = curve or journal.curve
+        self._terms = Terms()
+
+    def under(self, terms: Terms) -> Service:
+        """For one caller: its changes raise ForbiddenError and PreconditionError by these terms."""
+        bound = copy.copy(self)
+        bound._terms = terms  # noqa: SLF001 - its own
+        return bound
 
     @property
     def other_leader(self) -> str:
@@ -141,7 +156,7 @@ class Service:
         check_admissible(spec, owner, self._queue)
         present = self._find(spec.name)
         if present is not None:
-            _check_replaceable(present)
+            self._check_replaceable(present)
         if resume_from:
             self._sources(resume_from, spec)
         quote = self._quote(spec) if self._quote else None
@@ -186,7 +201,7 @@ class Service:
             if present is not None and present.record.uid == record.uid:
                 return present
             if present is not None:
-                _check_replaceable(present)
+                self._check_replaceable(present)
             if (spec.limits.of_money or self._queue.of_money or self._budgeted) and self._quote:
                 check_prices_known(self._quote(spec), self._queue)
             code = self._journal.find_blob(code_sha256)
@@ -243,6 +258,7 @@ class Service:
 
         self._catch_up(name)
         view = self.job(name)
+        self._terms.check(view.record)
         if view.record.cancel_requested:
             return view
         try:
@@ -329,8 +345,14 @@ class Service:
         if name in reading.refused:
             raise CommandRefusedError(f"job {name} is left alone: {reading.refused[name]}")
         if name not in jobs:
-            raise NotFoundError(f"no job is named {name!r}; {_alternatives(name, sorted(jobs), 'jobs')}")
+            raise NotFoundError(f"no job is named {name!r}; {alternatives(name, sorted(jobs), 'jobs')}")
         return jobs[name]
+
+    def owner_of(self, name: str = "", node: str = "") -> str | None:
+        """Of a job, or of a node's job; None for an unknown one. Never blocks."""
+        jobs = self._read().jobs
+        view = jobs.get(name) if name else next((each for each in jobs.values() if node in each.nodes), None)
+        return None if view is None else view.record.owner
 
     def node(self, node: str) -> NodeRecord:
         """One node. Raises NotFoundError."""
@@ -351,7 +373,7 @@ class Service:
         view = self.job(name)
         if node and node not in view.nodes:
             known = [each.id for each in in_order(view.nodes.values())]
-            raise NotFoundError(f"job {name} has no node {node!r}; {_alternatives(node, known, 'nodes')}")
+            raise NotFoundError(f"job {name} has no node {node!r}; {alternatives(node, known, 'nodes')}")
         job = view.record
         return self._journal.logs(job.name, f"{node}/" if node else f"{job.task_id}-", after)
 
@@ -371,11 +393,21 @@ class Service:
     def _delete_old_code(self, replaced: JobView | None) -> None:
         """Delete the code of ended jobs: the one whose name was used again, and those that ended last. A failure is
         ignored, because the new job is stored already."""
-        over = [view for view in self._read().jobs.values() if view.record.ended and not _active_nodes(view)]
+        over = [view for view in self._read().jobs.values() if view.record.ended and not active_nodes(view)]
         latest = sorted(over, key=lambda view: view.record.ended_at)[-MAX_CODE_DELETIONS:]
         with contextlib.suppress(SpotsupError):
             for view in [*latest, *filter(None, [replaced])]:
                 self._journal.delete_code(view.record.code_sha256, view.revision)
+
+    def _check_replaceable(self, present: JobView) -> None:
+        name = present.record.name
+        if not present.record.ended:
+            raise CommandRefusedError(
+                f"the name {name} is in use ({present.record.state}): choose another, or cancel that job"
+            )
+        self._terms.check(present.record)
+        if count := active_nodes(present):
+            raise CommandRefusedError(f"job {name} has ended but still releases {count} nodes: try again in a moment")
 
     def _find(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
@@ -392,6 +424,7 @@ class Service:
         self._catch_up(name)
         for _ in range(MAX_TRIES):
             view = self.job(name)
+            self._terms.check(view.record)
             if view.record.ended and not (renewed and view.record.is_renewed):
                 raise CommandRefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
             changed = change(view)
@@ -453,14 +486,6 @@ class Service:
             raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 
-def _alternatives(name: str, known: Sequence[str], what: str) -> str:
-    """What a user may have meant: similar names, else the first few."""
-    if close := difflib.get_close_matches(name, known):
-        return f"did you mean {' or '.join(close)}?"
-    more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
-    return f"{what}: {', '.join(known[:MAX_NAMES_SHOWN]) or 'none'}{more}"
-
-
 def _event(change: Change, now: float) -> tuple[Event, JobRecord]:
     job, node = change.job, change.node.id if change.node else ""
     event = Event(f"{job.task_id}-{job.next_event:06d}", now, job.name, change.kind, change.text, node)
@@ -477,18 +502,3 @@ def _is_at(reading: Reading, name: str, newest: int) -> bool:
         return True
     known = reading.jobs[name].revision if name in reading.jobs else 0
     return known >= newest if newest else not known
-
-
-def _check_replaceable(present: JobView) -> None:
-    name = present.record.name
-    if not present.record.ended:
-        raise CommandRefusedError(
-            f"the name {name} is in use ({present.record.state}): choose another, or cancel that job"
-        )
-    if count := _active_nodes(present):
-        raise CommandRefusedError(f"job {name} has ended but still releases {count} nodes: try again in a moment")
-
-
-def _active_nodes(view: JobView) -> int:
-    """How many of its nodes are not gone."""
-    return sum(node.state is not NodeState.GONE for node in view.nodes.values())

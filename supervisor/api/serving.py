@@ -1,23 +1,36 @@
-"""The daemon's listening sockets, and the threads that serve them."""
+"""The daemon's listening sockets, and the threads that serve them.
+
+Over the network nobody may be slow: uvicorn itself waits for a request, and for whoever reads an answer, without end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from spotsup_trainer.vitals import Pulse, Vitals
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from supervisor.api.tls import Certificate
 from supervisor.api.unix_socket import PEER, peer_uid
 from supervisor.errors import StartError
 
 MAX_PORT = 65535
 # uvicorn never closes idle connections, and each takes a file descriptor that cloud calls need too.
 MAX_CONNECTIONS = 256
+# Of them, from one address of the network.
+MAX_PER_ADDRESS = 64
+# Within this a client has to complete TLS's handshake, and the head of its request.
+HEAD_S = 10.0
+# So many bytes of a request's body have to come in each such time, and one of an answer has to be taken.
+MIN_BODY_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 # A server whose event loop has not turned for so long hangs.
 STUCK_S = 60.0
 RESTART_S = 0.5
@@ -26,32 +39,78 @@ RESTART_S = 0.5
 class _Connection(H11Protocol):
     """Closed at once if there are too many others. Requests on a Unix socket name the user as their client."""
 
+    # Of the last look: bytes of body that had come, and bytes of answers that waited.
+    _received = 0
+    _came = 0
+    _waited = 0
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         uid = peer_uid(transport.get_extra_info("socket"))
         if uid is not None:
             self.client = (PEER, uid)
-        if len(self.connections) > MAX_CONNECTIONS:
+        else:
+            self.loop.call_later(HEAD_S, self._look)
+        alike = sum(_address(each) == _address(self) for each in self.connections)
+        if len(self.connections) > MAX_CONNECTIONS or (uid is None and alike > MAX_PER_ADDRESS):
             transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        super().data_received(data)
+
+    def _look(self) -> None:
+        """Ends the connection of a client that was too slow since the last look."""
+        if self.transport.is_closing():
+            return
+        waiting = self.transport.get_write_buffer_size()
+        state, own = str(self.conn.their_state), str(self.conn.our_state)  # as h11 names them
+        # An idle connection after an answer is closed before, by uvicorn.
+        slow = state == own == "IDLE"
+        if state == "SEND_BODY" and not self.flow.read_paused:
+            slow = self._received - self._came < MIN_BODY_BYTES
+        if slow or 0 < self._waited <= waiting:
+            self.transport.abort()
+            return
+        self._came, self._waited = self._received, waiting
+        self.loop.call_later(HEAD_S, self._look)
+
+
+def _address(connection: Any) -> str:
+    return connection.client[0] if connection.client else ""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """uvicorn leaves TLS's handshake the default of a minute."""
+
+    async def create_server(self, *args: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HEAD_S
+        return await super().create_server(*args, **options)
 
 
 class _Server(uvicorn.Server):
     """Beats while its event loop turns."""
 
-    def __init__(self, config: uvicorn.Config, pulse: Pulse) -> None:
+    def __init__(self, config: uvicorn.Config, pulse: Pulse, certificate: Certificate | None) -> None:
         super().__init__(config)
         self._pulse = pulse
+        self._certificate = certificate
 
     async def on_tick(self, counter: int) -> bool:
         self._pulse.beat()
+        if self._certificate is not None:
+            self._certificate.follow(time.monotonic())
         return await super().on_tick(counter)
 
 
 class ApiServer:
     """Serves an app on a listening socket, from a thread of its own; started again after an error."""
 
-    def __init__(self, app: FastAPI, listening: socket.socket) -> None:
+    def __init__(self, app: FastAPI, listening: socket.socket, certificate: Certificate | None = None) -> None:
+        """`certificate`: for HTTPS."""
         self._app = app
+        self._certificate = certificate
         self._socket = listening
         self._file = Path(listening.getsockname()) if listening.family == socket.AF_UNIX else None
         self._pulse = Pulse()
@@ -79,15 +138,28 @@ class ApiServer:
 
     def _new_server(self) -> _Server:
         config = uvicorn.Config(
-            self._app, http=_Connection, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+            self._app,
+            http=_Connection,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            server_header=False,
+            # A header that a client writes would be its address, or even make it root of the Unix socket.
+            proxy_headers=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
-        return _Server(config, self._pulse)
+        config.load()
+        config.ssl = self._certificate.context if self._certificate else None
+        return _Server(config, self._pulse, self._certificate)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 # It closes what it is given.
-                asyncio.run(self._server.serve(sockets=[self._socket.dup()]))
+                with asyncio.Runner(loop_factory=_Loop) as runner:
+                    runner.run(self._server.serve(sockets=[self._socket.dup()]))
                 if not self._stopping.is_set():
                     raise RuntimeError("the server has ended")
             except Exception as error:  # noqa: BLE001 - whatever it is: people need an answer

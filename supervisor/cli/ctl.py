@@ -49,7 +49,7 @@ for command in (
     *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.queue, status.top),
     report.report,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
-    *(operate.daemon, operate.ssh),
+    *(operate.daemon, operate.ssh, operate.audit),
     bench_network.bench_network,
 ):
     main.add_command(command)

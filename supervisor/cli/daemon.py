@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal, simulate
+from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal, simulate, user
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ for command in (
     etcd.users,
     etcd_ca.ca,
     simulate.simulate,
+    user.user,
 ):
     main.add_command(command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
 import signal
@@ -94,3 +95,48 @@ def ssh_command(program: str, access: dict[str, Any], folder: Path, command: tup
         *("-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-p", str(access["port"])),
     ]
     return [program, *options, f"{access['user']}@{access['host']}", *command]
+
+
+@click.command()
+@click.option("--job", default="", help="Only what was done to this job.")
+@click.option("--user", default="", help="Only what this user did.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The newest so many.")
+@output_option
+@click.pass_context
+def audit(context: click.Context, job: str, user: str, limit: int, output: str) -> None:
+    """Show who did what: every submission and change, also those that were refused. For admins.
+
+    The newest 10,000 are kept. Each has the id of its request, and of the token; without one it came from the daemon's
+    host.
+    """
+    with connected(context) as client:
+        rows = client.get("/v1/audit", job=job, user=user, limit=str(limit))
+    if output == "json":
+        print_json(rows)
+        return
+    for row in rows:
+        click.echo(audit_line(row))
+
+
+def audit_line(row: dict[str, Any]) -> str:
+    """An entry of the audit log, for people."""
+    at = f"{dt.datetime.fromtimestamp(row['at'], dt.UTC):%Y-%m-%d %H:%M:%S}"
+    by = (
+        f"{row['user'] or 'unknown'} ({row['token']} at {row['address']})" if row["token"] else row["user"] or "unknown"
+    )
+    what = _VERBS.get(row["action"], row["action"])
+    about = f" {row['target']}" if row["target"] else ""
+    result = "" if row["status"] < 300 else f": refused ({row['status']})" if row["status"] < 500 else ": failed"
+    return f"{at}  {by}  {what}{about}{result}"
+
+
+_VERBS = {
+    "POST /v1/jobs": "submit",
+    "PUT /v1/blobs": "upload code",
+    "POST /v1/nodes/{node}/drain": "drain",
+    "GET /v1/nodes/{node}/access": "ssh",
+    "POST /v1/daemon/pause": "daemon pause",
+    "POST /v1/daemon/resume": "daemon resume",
+    "POST /v1/adopt": "adopt",
+    **{f"POST /v1/jobs/{{name}}/{verb}": verb for verb in ("scale", "limits", "cancel", "pause", "resume")},
+}

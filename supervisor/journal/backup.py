@@ -23,7 +23,7 @@ from spotsup_trainer.wire import Keys
 from supervisor.cron import next_run
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.journal.codec import schema_of
-from supervisor.journal.reading import CLUSTER
+from supervisor.journal.reading import CLUSTER, TOKENS
 from supervisor.model import SCHEMA_VERSION
 
 FORMAT = 1
@@ -117,18 +117,19 @@ def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:
 
 
 def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
-    """All keys of the journal without a lease, but no hints: an old hint would make newer nodes leave.
+    """All keys of the journal without a lease, but no hints: an old hint would make newer nodes leave. And no tokens:
+    one that was revoked since would be valid again.
 
     Events are read first: no exported event then has a number beyond its job record's counter.
     """
     events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
     past, curves = etcd.range(f"{keys.root}past/").kvs, etcd.range(f"{keys.root}curves/").kvs
-    return [kv for kv in (*world, *past, *curves, *events) if not kv.lease and not _is_hint(keys, kv.key)]
+    return [kv for kv in (*world, *past, *curves, *events) if not kv.lease and not _is_left_out(keys, kv.key)]
 
 
-def _is_hint(keys: Keys, key: str) -> bool:
+def _is_left_out(keys: Keys, key: str) -> bool:
     section, _, rest = key.removeprefix(keys.world).partition("/")
-    return section == "run" and key == keys.hint(rest.partition("/")[0])
+    return section == TOKENS or (section == "run" and key == keys.hint(rest.partition("/")[0]))
 
 
 def _blob_keys(etcd: Etcd, keys: Keys) -> tuple[KeyValue, ...]:

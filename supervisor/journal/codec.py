@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from math import isfinite
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from supervisor.access import AuditEntry, TokenRecord
 from supervisor.budget import BudgetRecord
 from supervisor.curve import Curve
 from supervisor.errors import SchemaError
@@ -16,16 +17,34 @@ from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 
 AnyRecord: TypeAlias = (
-    JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun | CapacityRecord | BudgetRecord | Curve
+    JobRecord
+    | NodeRecord
+    | Event
+    | ClusterRecord
+    | DaemonPause
+    | PastRun
+    | CapacityRecord
+    | BudgetRecord
+    | Curve
+    | TokenRecord
+    | AuditEntry
 )
 Record = TypeVar(
-    "Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, BudgetRecord, Curve
+    "Record",
+    JobRecord,
+    NodeRecord,
+    Event,
+    ClusterRecord,
+    DaemonPause,
+    PastRun,
+    CapacityRecord,
+    BudgetRecord,
+    Curve,
+    TokenRecord,
+    AuditEntry,
 )
 
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    kind: TypeAdapter[Any](kind)
-    for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord, BudgetRecord, Curve)
-}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}
 MAX_RECORD_BYTES = 1024 * 1024
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}
 

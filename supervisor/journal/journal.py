@@ -1,8 +1,9 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
-Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the messages
-between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `logs/` and `blobs/` are read on demand. Every write
-of the daemon is one transaction, guarded by leadership (P10) and by the revision of each record that it changes.
+Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
+tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `audit/`, `logs/` and `blobs/`
+are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10) and by the revision of
+each record that it changes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import TypeAlias
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
 
+from supervisor.access import AuditEntry, TokenRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
-from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, Reader, Reading
+from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
@@ -202,6 +204,29 @@ class Journal:
         batches = [keys[begin : begin + MAX_OPERATIONS] for begin in range(0, len(keys), MAX_OPERATIONS)]
         return all(self._txn(leader_guard, [Delete(self._pool_key(key)) for key in batch]) > 0 for batch in batches)
 
+    def add_token(self, token: TokenRecord) -> bool:
+        """Store a new token of the API. False if there is one with its id."""
+        key = self._token_key(token.id)
+        return self._txn([Compare(key, "create", 0)], [Put(key, dump(token))]) > 0
+
+    def delete_tokens(self, ids: Sequence[str]) -> None:
+        """Delete tokens of the API: every daemon refuses them as soon as its copy of the journal has it."""
+        for begin in range(0, len(ids), MAX_OPERATIONS):
+            self._txn([], [Delete(self._token_key(each)) for each in ids[begin : begin + MAX_OPERATIONS]])
+
+    def add_audit(self, entry: AuditEntry) -> None:
+        """Store what a caller of the API has done."""
+        self._txn([], [Put(self._audit_key(f"{round(entry.at * 1000):014d}-{entry.request}"), dump(entry))])
+
+    def trim_audit(self, keep: int, leader_guard: Sequence[Compare]) -> int:
+        """Delete all but the newest `keep` entries of the audit log. Returns how many were deleted."""
+        found = self._store.range(self._audit_key(""))
+        old = [kv.key for kv in found[: max(0, len(found) - keep)]]
+        for begin in range(0, len(old), MAX_OPERATIONS):
+            if not self._txn(leader_guard, [Delete(key) for key in old[begin : begin + MAX_OPERATIONS]]):
+                return begin
+        return len(old)
+
     def job_revision(self, name: str) -> int:
         """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))
@@ -284,6 +309,14 @@ class Journal:
             found[day, pool] = record if record is not None and record.pool.key == pool else None
         return found
 
+    def tokens(self) -> Mapping[str, TokenRecord]:
+        """The API's tokens by id, as etcd has them."""
+        return tokens_of(self._store.range(self._token_key("")))
+
+    def audit(self) -> list[AuditEntry]:
+        """What callers of the API have done, the oldest first. Entries of another schema are left out."""
+        return _readable(AuditEntry, self._store.range(self._audit_key("")))
+
     def alert(self, event_id: str) -> Event | None:
         """An alert that waits to be sent, None if there is none of that id."""
         key = f"{self.keys.world}alerts/{event_id}"
@@ -361,6 +394,12 @@ class Journal:
 
     def _pool_key(self, key: DayKey) -> str:
         return f"{self.keys.root}pools/{'/'.join(filter(None, key))}"
+
+    def _token_key(self, token: str) -> str:
+        return f"{self.keys.world}{TOKENS}/{token}"
+
+    def _audit_key(self, entry: str) -> str:
+        return f"{self.keys.root}audit/{entry}"
 
     def _past_key(self, job: str, run: int) -> str:
         return f"{self.keys.root}past/{job}/{run:06d}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from spotsup_trainer.wire import (
     decode,
 )
 
+from supervisor.access import TokenRecord
 from supervisor.budget import BudgetRecord
 from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
@@ -37,6 +39,8 @@ from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
 CLUSTER, PAUSE, CAPACITY, BUDGETS = "cluster", "pause", "capacity", "budgets"
+# The section of the API's tokens, below `world/`: mirrored, so that a revoked one is refused at once, everywhere.
+TOKENS = "tokens"
 ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause, CapacityRecord, BudgetRecord)
 # What stands for a cluster-wide record that cannot be read.
 _UNREADABLE: dict[type, ClusterRecord | DaemonPause | CapacityRecord | BudgetRecord] = {
@@ -91,6 +95,8 @@ class Reading:
     # Of which spent budgets people were warned, and the record's revision; 0 without one.
     budgets: BudgetRecord | None = None
     budgets_revision: int = 0
+    # Of the API's users, by id. One that cannot be read is left out, and so refused.
+    tokens: Mapping[str, TokenRecord] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(slots=True)
@@ -125,6 +131,7 @@ class Reader:
         self._pause: DaemonPause | None = None
         self._capacity: CapacityRecord | None = None
         self._budgets: tuple[BudgetRecord | None, int] = (None, 0)
+        self._tokens: MappingProxyType[str, TokenRecord] = MappingProxyType({})
 
     def read(self, view: MirrorView) -> Reading:
         """The journal as of `view`."""
@@ -146,6 +153,7 @@ class Reader:
                 self._pause,
                 self._capacity,
                 *self._budgets,
+                self._tokens,
             )
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
@@ -158,12 +166,15 @@ class Reader:
 
     def _update(self, keys: Mapping[str, KeyValue], changed: Iterable[str]) -> None:
         touched: dict[str, bool] = {}
-        alerts = cluster_wide = False
+        alerts = cluster_wide = tokens = False
         for key in changed:
             section, _, rest = key.removeprefix(self._world).partition("/")
             if section == "alerts":
                 alerts = True
                 (self._alert_ids.add if key in keys else self._alert_ids.discard)(rest)
+                continue
+            if section == TOKENS and rest:
+                tokens = True
                 continue
             if not rest:
                 cluster_wide = True  # CLUSTER, PAUSE, CAPACITY or BUDGETS
@@ -182,6 +193,9 @@ class Reader:
             self._capacity = _cluster_wide(keys.get(f"{self._world}{CAPACITY}"), CapacityRecord)
             budgets = keys.get(f"{self._world}{BUDGETS}")
             self._budgets = (_cluster_wide(budgets, BudgetRecord), budgets.mod_revision if budgets else 0)
+        if tokens:
+            prefix = f"{self._world}{TOKENS}/"
+            self._tokens = tokens_of(kv for key, kv in keys.items() if key.startswith(prefix))
         if alerts:
             self._alerts = tuple(sorted(self._alert_ids))
         if touched:
@@ -222,6 +236,17 @@ def _all_changes(before: Mapping[str, KeyValue], keys: Mapping[str, KeyValue]) -
     changed = [key for key, kv in keys.items() if before.get(key) is not kv]
     is_gone = len(before) + sum(key not in before for key in changed) != len(keys)
     return [*changed, *(before.keys() - keys.keys() if is_gone else ())]
+
+
+def tokens_of(found: Iterable[KeyValue]) -> MappingProxyType[str, TokenRecord]:
+    """The tokens among these keys, by id, without those that cannot be read."""
+    tokens = {}
+    for kv in found:
+        with contextlib.suppress(SchemaError):
+            token = load(TokenRecord, kv.value, kv.key)
+            if kv.key.endswith(f"/{TOKENS}/{token.id}"):
+                tokens[token.id] = token
+    return MappingProxyType(tokens)
 
 
 def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWide | None:

@@ -39,12 +39,15 @@ CERTIFICATES_CRON = "41 * * * *"
 ENDS_CRON = "47 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
+AUDIT_RETENTION_CRON = "*/10 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
 TASK_LIMIT_S = 120.0
 BACKUP_LIMIT_S = 600.0
 # A task that is later than this, because this daemon did not lead when it was due, waits for its next time.
 GRACE_S = 3600
 CLUSTER_EVENTS_KEPT = 1000
+# Entries of the audit log, a few hundred bytes each.
+AUDIT_KEPT = 10_000
 # The clock may be slewed by this much without new times for all tasks.
 BACKWARDS_S = 60.0
 
@@ -186,9 +189,14 @@ def housekeeping_tasks(
         count = journal.trim_cluster_events(CLUSTER_EVENTS_KEPT, leader.guard())
         return f"deleted the oldest {count} events of the cluster" if count else ""
 
+    def trim_audit() -> str:
+        count = journal.trim_audit(AUDIT_KEPT, leader.guard())
+        return f"deleted the oldest {count} entries of the audit log" if count else ""
+
     tasks = [
         Task("schedules", SCHEDULES_CRON, Renewals(journal, clock).run),
         Task("event_retention", EVENT_RETENTION_CRON, trim_events),
+        Task("audit_retention", AUDIT_RETENTION_CRON, trim_audit),
     ]
     if not compacts_itself:
         tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))

@@ -209,7 +209,7 @@ def test_the_clusters_key_is_for_root_and_the_daemons_user(folder: Path) -> None
         assert ask(f"/v1/nodes/{node}/access") == {"key": "secret"}
         error = as_nobody(as_another_user)
         assert isinstance(error, CommandRefusedError), error
-        assert "only root and the daemon's user get the cluster's SSH key" in str(error)
+        assert "only root and the daemon's user, on its host, get the cluster's SSH key" in str(error)
     finally:
         server.stop()
 

@@ -18,6 +18,7 @@ from provisioners.base import Market, Offer, OfferQuery, UnreachableError
 from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
 from supervisor.api.service import Service
+from supervisor.api.unix_socket import PEER
 from supervisor.cli.ctl import main
 from supervisor.errors import CommandRefusedError, NotFoundError, SpotsupError, UsageError
 from supervisor.pool_days import PoolDay, PoolName, Row, encode_day
@@ -152,7 +153,9 @@ class Daemon:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         async def call() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://x") as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(self.app, client=(PEER, 0)), base_url="http://x"
+            ) as client:
                 return await client.post(path, json=body, timeout=60.0)
 
         reply = asyncio.run(call())

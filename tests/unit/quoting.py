@@ -13,6 +13,7 @@ from provisioners.base import Offer, OfferQuery, Provisioner
 from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
 from supervisor.api.service import Service
+from supervisor.api.unix_socket import PEER
 from tests.sim.harness import empty_world
 
 Answer: TypeAlias = Callable[[OfferQuery], Sequence[Offer]]
@@ -52,7 +53,7 @@ class Api:
 
     def post(self, path: str, json: dict[str, Any]) -> httpx.Response:
         async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app)
+            transport = httpx.ASGITransport(self._app, client=(PEER, 0))
             async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as client:
                 return await client.post(path, json=json, timeout=60.0)
 

@@ -51,7 +51,7 @@ SUPERVISOR = (
     ("errors", "cron", "files", "validation"),
     ("starting_time",),
     ("spec", "identity"),
-    ("checkpoints", "curve", "accounts", "budget"),
+    ("checkpoints", "curve", "accounts", "budget", "access"),
     ("model",),
     ("new_job",),
     ("market", "pool_days"),

@@ -19,9 +19,11 @@ from spotsup_trainer.wire import Progress
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
 from supervisor.api.changes import Scale
+from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.routes import create_app
-from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Service
+from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
+from supervisor.api.unix_socket import PEER
 from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
@@ -289,7 +291,9 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
     read: list[bytes] = []
 
     async def sent(**given: Any) -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://spotsupd") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, client=(PEER, 0)), base_url="http://spotsupd"
+        ) as client:
             return await client.put("/v1/blobs", **given)
 
     async def endless() -> AsyncIterator[bytes]:

@@ -16,6 +16,7 @@ from provisioners.base import NoCapacity, Scope
 from supervisor.api.queue import queue_rows
 from supervisor.api.quote import Quote, check_admissible, check_prices_known
 from supervisor.api.routes import create_app
+from supervisor.api.unix_socket import PEER
 from supervisor.cli.show import show_queue
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, UsageError
@@ -437,7 +438,9 @@ def test_the_api_serves_the_queue() -> None:
     app = create_app(service(world), lambda: world.daemon.loop.status, world.clock, "0")
 
     async def read() -> list[dict[str, Any]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://spotsupd") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, client=(PEER, 0)), base_url="http://spotsupd"
+        ) as client:
             found: list[dict[str, Any]] = (await client.get("/v1/queue")).json()
             return found
 

@@ -24,6 +24,7 @@ from provisioners.base import Market, OfferQuery, UnreachableError
 from supervisor.api.quote import Quotes
 from supervisor.api.report import OnDemand, on_demand_prices, report_row
 from supervisor.api.routes import create_app
+from supervisor.api.unix_socket import PEER
 from supervisor.cli.ctl import main
 from supervisor.cli.plots import Band, Line, plot, ticks, time_unit
 from supervisor.cli.report_pages import CAUSES, html, markdown
@@ -260,7 +261,9 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def get(path: str, **_: Any) -> Any:
         async def call() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://spotsupd") as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, client=(PEER, 0)), base_url="http://spotsupd"
+            ) as client:
                 return await client.get(path)
 
         reply = asyncio.run(call())

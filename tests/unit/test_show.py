@@ -13,8 +13,7 @@ import pytest
 from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
-from supervisor.api.changes import scaled_job
-from supervisor.api.service import _alternatives
+from supervisor.api.changes import alternatives, scaled_job
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
 from supervisor.cli import client, show
 from supervisor.cli.change import machines
@@ -136,10 +135,10 @@ def test_counts_have_the_right_number() -> None:
 
 
 def test_an_unknown_name_gets_similar_ones_or_the_first_few() -> None:
-    assert _alternatives("resnet5", ["bert", "resnet50"], "jobs") == "did you mean resnet50?"
+    assert alternatives("resnet5", ["bert", "resnet50"], "jobs") == "did you mean resnet50?"
     many = [f"job-{number}" for number in range(60)]
-    assert _alternatives("xyz", many, "jobs").endswith("job-7 and 52 more")
-    assert _alternatives("xyz", [], "jobs") == "jobs: none"
+    assert alternatives("xyz", many, "jobs").endswith("job-7 and 52 more")
+    assert alternatives("xyz", [], "jobs") == "jobs: none"
 
 
 def test_any_name_is_quoted_in_the_path() -> None:

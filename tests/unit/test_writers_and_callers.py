@@ -11,14 +11,17 @@ SUPERVISOR = REPO / "supervisor"
 
 # Module of the supervisor -> the methods of Journal that it calls and that write. Only the loop writes what the daemon
 # decides about jobs; the API stores what a user asked for; housekeeping deletes old events,
-# names etcd's CA to nodes, and reports certificates that end; training curves and what pools granted decide nothing.
+# names etcd's CA to nodes, and reports certificates that end; training curves and what pools granted decide nothing,
+# nor does who may use the API, and did.
 JOURNAL_WRITERS = {
     "runtime.loop": {"commit"},
     "api.service": {"create_job", "update_job", "set_pause", "put_blob", "delete_code"},
     "api.adoption": {"adopt"},
     "runtime.curves": {"put_curve"},
     "runtime.pools": {"put_pool_day", "delete_pool_days"},
-    "runtime.housekeeping": {"trim_cluster_events"},
+    "runtime.housekeeping": {"trim_cluster_events", "trim_audit"},
+    "api.audit": {"add_audit"},
+    "cli.user": {"add_token", "delete_tokens"},
     "runtime.renewals": {"create_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "cli.etcd_ca": {"publish_ca"},

@@ -1,0 +1,54 @@
+"""What each route of the API does, and so who may use it. A route that is not in the table is refused to everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from supervisor.access import Action, Caller, Role
+from supervisor.api.unix_socket import is_admin, user_name
+
+# `METHOD /path`, as it is registered.
+RULES: Mapping[str, Action] = MappingProxyType(
+    {
+        "GET /v1/ca": Action.PUBLIC,
+        "GET /v1/openapi.json": Action.READ,
+        "GET /metrics": Action.READ,
+        "GET /v1/health": Action.READ,
+        "GET /v1/me": Action.READ,
+        "GET /v1/jobs": Action.READ,
+        "GET /v1/jobs/{name}": Action.READ,
+        "GET /v1/jobs/{name}/events": Action.READ,
+        "GET /v1/jobs/{name}/logs": Action.READ,
+        "GET /v1/jobs/{name}/cost": Action.READ,
+        "GET /v1/jobs/{name}/report": Action.READ,
+        "GET /v1/cost": Action.READ,
+        "GET /v1/nodes": Action.READ,
+        "GET /v1/queue": Action.READ,
+        "GET /v1/targets": Action.READ,
+        "POST /v1/check": Action.PLAN,
+        "POST /v1/plan": Action.PLAN,
+        "POST /v1/explain": Action.PLAN,
+        "POST /v1/recorded": Action.PLAN,
+        "PUT /v1/blobs": Action.SUBMIT,
+        "POST /v1/jobs": Action.SUBMIT,
+        "POST /v1/jobs/{name}/scale": Action.CHANGE,
+        "POST /v1/jobs/{name}/limits": Action.CHANGE,
+        "POST /v1/jobs/{name}/cancel": Action.CHANGE,
+        "POST /v1/jobs/{name}/pause": Action.CHANGE,
+        "POST /v1/jobs/{name}/resume": Action.CHANGE,
+        "POST /v1/nodes/{node}/drain": Action.CHANGE,
+        "GET /v1/nodes/{node}/access": Action.KEY,
+        "POST /v1/daemon/pause": Action.OPERATE,
+        "POST /v1/daemon/resume": Action.OPERATE,
+        "POST /v1/adopt": Action.OPERATE,
+        "GET /v1/audit": Action.OPERATE,
+    }
+)
+# Those that are in the audit log. What one would get is not.
+AUDITED = frozenset({Action.SUBMIT, Action.CHANGE, Action.LOGIN, Action.OPERATE, Action.KEY})
+
+
+def caller_on_socket(client: tuple[str, int]) -> Caller:
+    """Who connects to the Unix socket: whom it lets in may do everything, but only the daemon's user gets the key."""
+    return Caller(user_name(client), Role.ADMIN, on_host=is_admin(client))

@@ -1,0 +1,35 @@
+"""How often somebody may do something: a bounded table of token buckets."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+MAX_KEYS = 2048
+
+
+@dataclass(slots=True)
+class Throttle:
+    """`burst` at once, then `per_s` per second, for each key. For one thread, or under the GIL: a race costs one call.
+
+    Beyond `max_keys` the key that was used longest ago is forgotten.
+    """
+
+    burst: float
+    per_s: float
+    max_keys: int = MAX_KEYS
+    # Key -> how many are left, and when that was so.
+    _left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def wait_s(self, key: str, now: float) -> float:
+        """Take one; 0, or after how many seconds there is one again. `now`: seconds of a clock that never goes back."""
+        left, at = self._left.pop(key, (self.burst, now))
+        left = min(self.burst, left + max(0.0, now - at) * self.per_s)
+        allowed = left >= 1.0
+        self._left[key] = (left - 1.0 if allowed else left, now)
+        while len(self._left) > self.max_keys:
+            self._left.popitem(last=False)
+        return 0.0 if allowed else (1.0 - left) / self.per_s
+
+    def __len__(self) -> int:
+        return len(self._left)
