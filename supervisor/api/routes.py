@@ -20,6 +20,7 @@ from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
 from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
+from supervisor.api.runs import add_runs
 from supervisor.api.service import Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
@@ -137,6 +138,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     add_queue(app, service, status, clock)
     add_report(app, service, report)
     add_recorded(app, service, clock)
+    add_runs(app, service, lambda view: job_row(view, _about(status(), view), clock.now()))
     if adoption is not None:
         _adoption_route(app, adoption)
     if access is not None:

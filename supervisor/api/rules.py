@@ -22,6 +22,7 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "GET /v1/jobs/{name}/logs": Action.READ,
         "GET /v1/jobs/{name}/cost": Action.READ,
         "GET /v1/jobs/{name}/report": Action.READ,
+        "GET /v1/jobs/{name}/spec": Action.READ,
         "GET /v1/cost": Action.READ,
         "GET /v1/nodes": Action.READ,
         "GET /v1/queue": Action.READ,

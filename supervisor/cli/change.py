@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from supervisor.cli.common import connected, job_path, node_path, output_option, print_json
+from supervisor.cli.completing import complete_jobs, complete_nodes
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 
@@ -31,7 +32,7 @@ def machines(count: int) -> str:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.argument("desired", type=int, required=False, metavar="[N]")
 @click.option("--min", "min_nodes", type=int, help="Train with at least this many nodes.")
 @click.option("--max", "max_nodes", type=int, help="The largest N that is accepted.")
@@ -55,7 +56,7 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("--hours", type=float, help="The job pauses after training for so many hours in all.")
 @click.option("--usd", type=float, help="The job pauses once its nodes have cost so many US dollars.")
 @click.option("--usd-per-month", type=float, help="The job pauses once its nodes have cost this in a month (UTC).")
@@ -89,7 +90,13 @@ def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callab
 
     def made(sentence: Callable[[str, Any], str]) -> click.Command:
         @click.command(sentence.__name__, help=sentence.__doc__)
-        @click.argument(argument, nargs=-1, required=True, metavar=f"{argument.upper()}...")
+        @click.argument(
+            argument,
+            nargs=-1,
+            required=True,
+            metavar=f"{argument.upper()}...",
+            shell_complete=complete_jobs if argument == "job" else complete_nodes,
+        )
         @output_option
         @click.pass_context
         def run(context: click.Context, /, output: str, **arguments: tuple[str, ...]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, operate, report, status, submit
+from supervisor.cli import bench_network, change, new_file, operate, report, runs, status, submit
 from supervisor.cli.common import EXIT_CODES
+from supervisor.cli.completing import HelpfulGroup, completion
 
 
 def default_socket(host: Path, own: Path, *, root: bool) -> Path:
@@ -20,6 +21,11 @@ def default_socket(host: Path, own: Path, *, root: bool) -> Path:
     return folder / "spotsupd.sock"
 
 
+def default_daemon() -> Path:
+    """Where the daemon is that a command without --socket means."""
+    return Path(os.environ.get("SPOTSUP_SOCKET") or _default_socket())
+
+
 def _default_socket() -> Path:
     # As in supervisor.config, without loading pydantic.
     own = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "spotsup"
@@ -27,6 +33,7 @@ def _default_socket() -> Path:
 
 
 @click.group(
+    cls=HelpfulGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )
@@ -50,6 +57,7 @@ for command in (
     report.report,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh, operate.audit),
+    *(runs.runs, new_file.init, completion),
     bench_network.bench_network,
 ):
     main.add_command(command)

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from supervisor.cli.common import connected, node_path, output_option, print_json
+from supervisor.cli.completing import complete_nodes
 
 
 @click.group()
@@ -59,7 +60,7 @@ def _print(health: dict[str, Any], output: str) -> None:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("node")
+@click.argument("node", shell_complete=complete_nodes)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def ssh(context: click.Context, node: str, command: tuple[str, ...]) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from supervisor.cli.common import connected, job_path, print_json
+from supervisor.cli.completing import complete_jobs
 from supervisor.errors import UsageError
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option(
     *("-o", "--output"),
     default="text",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -99,6 +98,45 @@ def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
         step = str(job["step"] or "") if job["progress_fraction"] is None else f"{job['progress_fraction']:.0%}"
         table.add_row(*row, step, loss, duration(elapsed_s), dollars(job["usd"]))
     _console().print(table)
+
+
+def show_runs(runs: Sequence[dict[str, Any]], limit: int) -> None:
+    """`spotsupctl runs`: ended jobs."""
+    if not runs:
+        _console().print("no job has ended yet; `spotsupctl list` shows those that run")
+        return
+    table = _table("JOB", "RESULT", "ENDED", "TOOK", "TRAINED", "STEP", "LOSS", "COST", "WHY")
+    for row in runs[:limit]:
+        loss = "" if row["loss"] is None else f"{row['loss']:.4f}"
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["ended_at"]))
+        times = (ended, duration(row["wall_s"]), duration(row["trained_s"]))
+        cells = (str(row["step"] or ""), loss, dollars(row["usd"]), escape(row["reason"].partition("\n")[0]))
+        table.add_row(row["name"], _state(row["state"]), *times, *cells)
+    _console().print(table)
+    if len(runs) > limit:
+        _console().print(f"{counted(len(runs) - limit, 'older run')}; --limit {len(runs)} lists all")
+
+
+def show_differences(found: dict[str, Any]) -> None:
+    """`spotsupctl runs A B`: first what was asked for, then what came of it."""
+    table = _table("", *found["jobs"])
+    for key, values in found["spec"].items():
+        table.add_row(key, *("-" if each is None else escape(str(each)) for each in values))
+    if not found["spec"]:
+        table.add_row("job file and code", "the same", "the same")
+    for key, values in found["results"].items():
+        table.add_row(key, *(escape(_result(key, each)) for each in values))
+    _console().print(table)
+
+
+def _result(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key == "usd":
+        return dollars(value)
+    if key == "trained_s":
+        return duration(value)
+    return f"{value:.4f}" if key == "loss" else str(value).partition("\n")[0]
 
 
 def _by(job: dict[str, Any]) -> str:
@@ -411,29 +449,3 @@ def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> 
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
         table.add_row(at, event["kind"], escape(event["text"]))
     console.print(table)
-
-
-class LogPrinter:
-    """Prints the chunks of a log that it has not printed yet; `named`: with the node's id before each line."""
-
-    def __init__(self, *, named: bool) -> None:
-        self._named = named
-        # By node: the newest chunk, and how much of it is printed. It grows until the next one begins.
-        self._seen: dict[str, tuple[str, int]] = {}
-        self._open: dict[str, str] = {}
-
-    def show(self, chunks: Sequence[dict[str, Any]]) -> None:
-        """Print what is new. An incomplete line waits for its rest."""
-        for chunk in chunks:
-            node = chunk["node"]
-            newest, printed = self._seen.get(node, ("", 0))
-            if chunk["chunk"] < newest:
-                continue
-            new = chunk["text"][printed if chunk["chunk"] == newest else 0 :]
-            self._seen[node] = chunk["chunk"], len(chunk["text"])
-            lines = (self._open.pop(node, "") + new).split("\n")
-            if lines[-1]:
-                self._open[node] = lines[-1]
-            for line in lines[:-1]:
-                print(f"{node} | {line}" if self._named else line)
-        sys.stdout.flush()  # for what reads it through a pipe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,13 +21,19 @@ from supervisor.cli.common import (
     read_output,
     warn,
 )
+from supervisor.cli.completing import complete_jobs
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
-    from supervisor.cli.show import LogPrinter
+    from supervisor.cli.logs import LogPrinter
 
 TOP_S = 2.0
+# As supervisor.model.JobState, which is too heavy to load here.
+STATES = (
+    *("queued", "starting", "running", "degraded", "waiting"),
+    *("paused", "succeeded", "failed", "cancelled"),
+)
 # `logs -f` waits so long for a daemon that restarts.
 AWAY_S = 60.0
 
@@ -49,18 +56,52 @@ def _all_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 @click.command("list")
+@click.argument("pattern", required=False)
 @_all_option("Also list all jobs that have ended, and earlier ones whose names were used again (JOB.1).")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--owner", help="Only jobs of this user.")
+@click.option("--mine", is_flag=True, help="Only your own jobs.")
 @output_option
 @click.pass_context
-def list_jobs(context: click.Context, output: str, *, show_all: bool) -> None:
-    """List jobs, newest first."""
-    _show(
-        context, "/v1/jobs", output, "show_jobs", ask="past" if show_all or output == "json" else "", show_all=show_all
-    )
+def list_jobs(
+    context: click.Context,
+    pattern: str | None,
+    output: str,
+    states: tuple[str, ...],
+    owner: str | None,
+    *,
+    mine: bool,
+    show_all: bool,
+) -> None:
+    """List jobs, newest first; with PATTERN, such as 'res*', only those with such names."""
+    past = show_all or output == "json"
+    with connected(context) as daemon:
+        found = daemon.get("/v1/jobs", past="true" if past else "")
+    if mine:
+        import getpass
+
+        owner = getpass.getuser()
+    shown = [job for job in found if _wanted(job, pattern, states, owner)]
+    if output == "json":
+        print_json(shown)
+        return
+    if found and not shown:
+        click.echo(f"none of {len(found)} jobs is such a one; `spotsupctl list` without options shows all")
+        return
+    from supervisor.cli.show import show_jobs
+
+    # Who asks for states wants all that are in them.
+    show_jobs(shown, show_all=show_all or bool(states))
+
+
+def _wanted(job: Mapping[str, Any], pattern: str | None, states: Collection[str], owner: str | None) -> bool:
+    if pattern and not fnmatch(job["name"], pattern):
+        return False
+    return (not states or job["state"] in states) and (owner is None or job["owner"] == owner)
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @_all_option("List every node, also those that are gone.")
 @output_option
 @click.pass_context
@@ -82,7 +123,7 @@ def nodes(context: click.Context, output: str, *, show_all: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @_all_option("List all events that are kept, not only the newest.")
 @output_option
 @click.pass_context
@@ -92,27 +133,34 @@ def events(context: click.Context, job: str, output: str, *, show_all: bool) -> 
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the job ends.")
 @click.option("--node", default="", help="Only this node's output.")
+@click.option("--grep", "pattern", metavar="REGEX", help="Only lines in which this is found.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines, of all nodes.")
 @output_option
 @click.pass_context
-def logs(context: click.Context, job: str, follow: bool, node: str, output: str) -> None:
-    """Print the newest output of a job's nodes.
+def logs(
+    context: click.Context, job: str, follow: bool, node: str, pattern: str | None, tail: int | None, output: str
+) -> None:
+    """Print the output of a job's nodes, from the first line that is kept.
 
-    Includes nodes that are gone. Each line begins with its node's id, unless --node is given.
+    Includes nodes that are gone, and all recoveries. Each line begins with its node's id, and its rank while it is in
+    the round, unless --node is given. A node's lines are in order; those of several nodes as they arrived.
     """
     with connected(context) as daemon:
         if output == "json":
             print_json(all_output(daemon, job, node))
             return
-        from supervisor.cli.show import LogPrinter
+        from supervisor.cli.logs import LogPrinter
 
-        printer = LogPrinter(named=not node)
+        ranks = {} if node else {each["id"]: each["rank"] for each in daemon.get(job_path(job))["node_list"]}
+        printer = LogPrinter(named=not node, ranks=ranks, pattern=pattern, tail=tail)
         position = 0
         for part in read_output(daemon, job, node):
             printer.show(part["chunks"])
             position = part["position"]
+        printer.end_of_past(open_lines=not follow)
         if follow:
             _follow(daemon, job, node, printer, position)
 
@@ -144,7 +192,7 @@ def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: 
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option(
     "--by",
     type=click.Choice(["job", "user", "purpose", "month"]),

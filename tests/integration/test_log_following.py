@@ -22,7 +22,7 @@ from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl, status
 from supervisor.cli.client import Client
-from supervisor.cli.show import LogPrinter
+from supervisor.cli.logs import LogPrinter
 from supervisor.errors import DaemonUnreachableError, UsageError
 from supervisor.journal import output
 from supervisor.journal.codec import dump

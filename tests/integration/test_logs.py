@@ -13,7 +13,7 @@ from spotsup_trainer.agent.decisions import MAX_CHUNK_BYTES, LogBudget, log_budg
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.etcd import Etcd
 
-from supervisor.cli.show import LogPrinter
+from supervisor.cli.logs import LogPrinter
 
 BUDGET = log_budget(64)
 

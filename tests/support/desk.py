@@ -25,6 +25,7 @@ from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, wait_in
+from tools.stack import ROOT
 
 
 @dataclass
@@ -52,11 +53,14 @@ class Desk:
         """The same with `-o json`."""
         return json.loads(self.said(arguments[0], "-o", "json", *arguments[1:]))
 
-    def at_a_terminal(self, *arguments: str, typed: str) -> tuple[int, str]:
+    def at_a_terminal(self, *arguments: str, typed: str, folder: Path = ROOT) -> tuple[int, str]:
         """Run it as a person does who types something. Returns its exit code, and the screen."""
         ours, its = os.openpty()
         command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments]
-        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        running = subprocess.Popen(
+            command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environ, start_new_session=True
+        )
         os.close(its)
         os.write(ours, f"{typed}\n".encode())
         screen = b""

@@ -1,0 +1,33 @@
+"""A job's own file, as it was submitted: what `spotsupctl runs A B` compares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+
+from supervisor.api.service import Service
+from supervisor.planner.world import JobView
+from supervisor.spec import JobSpec
+
+HIDDEN = "(hidden)"
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+
+
+def spec_row(spec: JobSpec) -> dict[str, Any]:
+    """What its job file says, without defaults, and without values of variables that look like secrets."""
+    found = spec.model_dump(mode="json", exclude_defaults=True)
+    if "env" in found:
+        found["env"] = {name: HIDDEN if _SECRET.search(name) else value for name, value in found["env"].items()}
+    return found
+
+
+def add_runs(app: FastAPI, service: Service, row: Callable[[JobView], dict[str, Any]]) -> None:
+    """`row`: how a job is described."""
+
+    @app.get("/v1/jobs/{name}/spec")
+    def spec_of_job(name: str) -> dict[str, Any]:
+        view = service.job(name)
+        return {"spec": spec_row(view.record.spec), "code_sha256": view.record.code_sha256, "row": row(view)}

@@ -1,0 +1,80 @@
+"""What the shell is offered when Tab is pressed, and what a misspelt command may have meant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+# A shell waits for it.
+TIMEOUT_S = 1.0
+SHELLS = ("bash", "zsh", "fish")
+HOW = {
+    "bash": 'add to ~/.bashrc:  eval "$(spotsupctl completion bash)"',
+    "zsh": 'add to ~/.zshrc:  eval "$(spotsupctl completion zsh)"',
+    "fish": "spotsupctl completion fish > ~/.config/fish/completions/spotsupctl.fish",
+}
+
+
+class HelpfulGroup(click.Group):
+    """A group that says which command a misspelt one may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"`{ctx.command_path} --help` lists all"
+            raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _names(path: str, key: str, describe: str) -> Completer:
+    """Offers the names in the rows of a path of the API. Without a daemon it offers nothing, and says nothing."""
+
+    def complete(context: click.Context, _: click.Parameter, begin: str) -> list[CompletionItem]:
+        from supervisor.cli.client import Client
+        from supervisor.cli.ctl import default_daemon
+        from supervisor.errors import SpotsupError
+
+        root = context.find_root()
+        daemon = Client(root.params.get("socket_path") or default_daemon(), timeout_s=TIMEOUT_S)
+        try:
+            rows: list[dict[str, Any]] = daemon.get(path)
+        except SpotsupError:
+            return []
+        finally:
+            daemon.close()
+        return [CompletionItem(row[key], help=str(row[describe])) for row in rows if row[key].startswith(begin)]
+
+    return complete
+
+
+complete_jobs = _names("/v1/jobs", "name", "state")
+complete_nodes = _names("/v1/nodes", "id", "state")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands, options, and names of jobs and nodes.
+
+    bash and zsh: eval "$(spotsupctl completion bash)" in the shell's start-up file.
+    """
+    from supervisor.cli.ctl import main
+
+    found = get_completion_class(shell)
+    assert found is not None
+    made = found(main, {}, "spotsupctl", "_SPOTSUPCTL_COMPLETE")
+    click.echo(made.source())
+    if sys.stdout.isatty():
+        click.echo(f"spotsupctl: {HOW[shell]}", err=True)

@@ -1,0 +1,77 @@
+"""Prints the output of a job's nodes as it comes, each line once."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from supervisor.errors import UsageError
+
+
+class LogPrinter:
+    """Prints the chunks of a log that it has not printed yet."""
+
+    def __init__(
+        self,
+        *,
+        named: bool,
+        ranks: Mapping[str, int | None] = MappingProxyType({}),
+        pattern: str | None = None,
+        tail: int | None = None,
+    ) -> None:
+        """`named`: with the node's id before each line, and its rank. `pattern`: only lines in which it is found.
+
+        `tail`: of what is shown until `end_of_past`, only so many lines. Raises UsageError for a broken pattern.
+        """
+        self._named = named
+        self._ranks = {node: rank for node, rank in ranks.items() if rank is not None}
+        try:
+            self._pattern = re.compile(pattern) if pattern else None
+        except re.error as error:
+            raise UsageError(f"--grep {pattern!r} is no regular expression: {error}") from error
+        # The last lines, while they are held back.
+        self._held: deque[str] | None = deque(maxlen=tail) if tail is not None else None
+        # By node: the newest chunk, and how much of it is printed. It grows until the next one begins.
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._open: dict[str, str] = {}
+
+    def show(self, chunks: Sequence[dict[str, Any]]) -> None:
+        """Print what is new. An incomplete line waits for its rest."""
+        for chunk in chunks:
+            node = chunk["node"]
+            newest, printed = self._seen.get(node, ("", 0))
+            if chunk["chunk"] < newest:
+                continue
+            new = chunk["text"][printed if chunk["chunk"] == newest else 0 :]
+            self._seen[node] = chunk["chunk"], len(chunk["text"])
+            lines = (self._open.pop(node, "") + new).split("\n")
+            if lines[-1]:
+                self._open[node] = lines[-1]
+            for line in lines[:-1]:
+                self._print(node, line)
+        sys.stdout.flush()  # for what reads it through a pipe
+
+    def end_of_past(self, *, open_lines: bool) -> None:
+        """All that was there has been shown. `open_lines`: nothing follows, so print lines without an end, too."""
+        if open_lines:
+            for node, line in self._open.items():
+                self._print(node, line)
+            self._open = {}
+        held, self._held = self._held or (), None
+        for line in held:
+            print(line)
+        sys.stdout.flush()
+
+    def _print(self, node: str, line: str) -> None:
+        if self._pattern is not None and not self._pattern.search(line):
+            return
+        rank = f" [{self._ranks[node]}]" if node in self._ranks else ""
+        text = f"{node}{rank} | {line}" if self._named else line
+        if self._held is None:
+            print(text)
+        else:
+            self._held.append(text)

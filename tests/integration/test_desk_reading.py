@@ -1,0 +1,200 @@
+"""What the users' command line shows of jobs: lists, logs, earlier runs; completion; and job files that it writes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from supervisor.api.runs import HIDDEN, spec_row
+from supervisor.cli import ctl
+from supervisor.cli.logs import LogPrinter
+from supervisor.cli.new_file import name_of
+from supervisor.cli.runs import compared
+from supervisor.errors import UsageError
+from supervisor.spec import parse_spec
+from tests.support.desk import Desk
+from tests.support.desk import desk as a_desk
+
+J = "--nodes", "1"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with a_desk(tmp_path) as desk:
+        desk.write("train.py", "pass\n")
+        yield desk
+
+
+def submit(desk: Desk, name: str, *options: str) -> None:
+    desk.said("submit", "--name", name, *J, "--code", str(desk.folder), *options, "--", "train.py")
+
+
+def names(desk: Desk, *options: str) -> list[str]:
+    return sorted(row["name"] for row in desk.ask("list", *options))
+
+
+# -- lists and earlier runs ----------------------------------------------------------------------------------
+
+
+def test_lists_are_filtered_by_name_state_and_owner(desk: Desk) -> None:
+    for name in ("resnet-a", "resnet-b", "bert"):
+        submit(desk, name)
+    desk.said("cancel", "resnet-b")
+    assert names(desk, "res*") == ["resnet-a", "resnet-b"]
+    assert names(desk, "--state", "cancelled") == ["resnet-b"]
+    assert names(desk, "--mine") == names(desk)
+    assert names(desk, "--owner", "nobody") == []
+    assert desk.said("list", "vit*") == "none of 3 jobs is such a one; `spotsupctl list` without options shows all\n"
+
+
+def test_runs_show_what_ended_and_what_two_of_them_differ_in(desk: Desk) -> None:
+    assert desk.said("runs").startswith("no job has ended yet")
+    submit(desk, "one", "--env", "LR=0.1", "--env", "WANDB_API_KEY=abc")
+    submit(desk, "two", "--env", "LR=0.2", "--env", "WANDB_API_KEY=xyz", "--hours", "3")
+    desk.said("cancel", "one", "two")
+    desk.world.run(60.0)
+    submit(desk, "one", "--env", "LR=0.3")
+    rows = desk.ask("runs")
+    assert sorted(row["name"] for row in rows) == ["one.1", "two"]
+    assert {row["state"] for row in rows} == {"cancelled"}
+    assert [row["name"] for row in desk.ask("runs", "one")] == ["one.1"]
+    found = desk.ask("runs", "one.1", "two")
+    assert found["spec"] == {"env.LR": ["0.1", "0.2"], "limits.hours": [None, 3.0]}, "secrets are not compared"
+    assert found["results"]["state"] == ["cancelled", "cancelled"]
+    said = desk.said("runs", "one.1", "two")
+    assert ("env.LR" in said, "0.2" in said, "abc" in said) == (True, True, False)
+
+
+def test_a_job_file_is_shown_without_what_looks_like_a_secret() -> None:
+    env = {"HF_TOKEN": "a", "aws_secret_access_key": "b", "LR": "0.1"}
+    spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py", "env": env})
+    assert spec_row(spec)["env"] == {"HF_TOKEN": HIDDEN, "aws_secret_access_key": HIDDEN, "LR": "0.1"}
+    assert spec_row(spec).keys() == {"name", "nodes", "run", "env"}
+
+
+def test_other_code_is_a_difference() -> None:
+    row = {"name": "a", "state": "", "reason": "", "trained_s": 0, "step": 0, "loss": None, "usd": 0}
+    one: dict[str, Any] = {"spec": {"run": "t.py"}, "code_sha256": "0" * 64, "row": row}
+    assert compared(one, {**one, "code_sha256": "1" * 64})["spec"] == {"code (archive)": ["0" * 12, "1" * 12]}
+    assert compared(one, one)["spec"] == {}
+
+
+# -- logs ----------------------------------------------------------------------------------------------------
+
+
+def chunk(node: str, number: int, text: str) -> dict[str, Any]:
+    return {"node": node, "chunk": f"{number:08d}", "text": text}
+
+
+CHUNKS = [chunk("a", 0, "one\ntwo\n"), chunk("b", 0, "step 3\n"), chunk("a", 1, "step 4\nno end")]
+
+
+def lines(capsys: pytest.CaptureFixture[str], printer: LogPrinter, *, ended: bool = True) -> list[str]:
+    printer.show(CHUNKS)
+    printer.end_of_past(open_lines=ended)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_line_names_its_node_and_rank_and_the_last_one_needs_no_end(capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, LogPrinter(named=True, ranks={"a": 1, "b": None}))
+    assert found == ["a [1] | one", "a [1] | two", "b | step 3", "a [1] | step 4", "a [1] | no end"]
+
+
+def test_only_lines_of_a_pattern_and_only_the_last_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines(capsys, LogPrinter(named=False, pattern=r"step \d")) == ["step 3", "step 4"]
+    assert lines(capsys, LogPrinter(named=False, tail=2)) == ["step 4", "no end"]
+    assert lines(capsys, LogPrinter(named=False, pattern="step", tail=1)) == ["step 4"]
+    assert lines(capsys, LogPrinter(named=False, tail=0)) == []
+    with pytest.raises(UsageError, match=r"--grep '\(' is no regular expression"):
+        LogPrinter(named=False, pattern="(")
+
+
+def test_what_follows_the_last_lines_is_not_held_back(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = LogPrinter(named=False, tail=1)
+    assert lines(capsys, printer, ended=False) == ["step 4"]
+    printer.show([chunk("a", 1, "step 4\nno end, or is there\n")])
+    assert capsys.readouterr().out == "no end, or is there\n"
+
+
+# -- completion, and what was misspelt -----------------------------------------------------------------------
+
+
+def completed(desk: Desk, *words: str) -> list[str]:
+    environ = {
+        "_SPOTSUPCTL_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"spotsupctl --socket {desk.socket} {' '.join(words)}",
+        "COMP_CWORD": str(len(words) + 2),
+    }
+    done = CliRunner(env=environ).invoke(ctl.main, [], prog_name="spotsupctl")
+    return [line.partition(",")[2] for line in done.output.splitlines() if line]
+
+
+def test_names_of_jobs_and_nodes_are_completed(desk: Desk) -> None:
+    for name in ("resnet-a", "resnet-b", "bert"):
+        submit(desk, name)
+    assert sorted(completed(desk, "status", "res")) == ["resnet-a", "resnet-b"]
+    assert completed(desk, "cancel", "bert", "resnet-b") == ["resnet-b"]
+    (node,) = completed(desk, "drain", "bert")
+    assert node in {row["id"] for row in desk.ask("nodes")}
+    assert completed(desk, "can") == ["cancel"]
+
+
+# httpx leaves a socket that could not be connected to the garbage collection.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_without_a_daemon_nothing_is_completed_and_nothing_said(desk: Desk) -> None:
+    desk.socket = desk.folder / "nothing"
+    assert completed(desk, "status", "res") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(shell: str) -> None:
+    done = CliRunner().invoke(ctl.main, ["completion", shell])
+    assert (done.exit_code, "_SPOTSUPCTL_COMPLETE" in done.stdout) == (0, True)
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True)
+
+
+def test_a_misspelt_command_gets_the_right_one() -> None:
+    done = CliRunner().invoke(ctl.main, ["lsit"])
+    assert (done.exit_code, "there is no command 'lsit'; did you mean list" in done.stderr) == (2, True)
+    assert "`main --help` lists all" in CliRunner().invoke(ctl.main, ["qqq"]).stderr
+
+
+# -- a job file from a script --------------------------------------------------------------------------------
+
+
+def test_init_writes_a_job_file_that_is_accepted(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").write_text("")
+    said = desk.said("init", "train.py", "--name", "mine", "--nodes", "2", "--gpu", "none", "--", "--lr", "0.1")
+    assert "wrote job.yaml" in said
+    assert "next: `spotsupctl plan job.yaml` shows prices" in said
+    spec = parse_spec(yaml.safe_load((tmp_path / "job.yaml").read_text()))
+    assert (spec.name, spec.command, spec.environment) == ("mine", ("train.py", "--lr", "0.1"), "requirements.txt")
+    assert (spec.nodes.min, spec.nodes.desired, spec.nodes.max) == (1, 2, 4)
+    refused = desk.ctl("init", "train.py")
+    assert (refused.exit_code, "job.yaml is there already: --force replaces it" in refused.stderr) == (5, True)
+    assert desk.ctl("init", "nothing.py", "--force").stderr.startswith("spotsupctl: there is no nothing.py in ")
+
+
+def test_init_asks_at_a_terminal(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, screen = desk.at_a_terminal("init", "train.py", typed="asked\n3\nV100\n8\n12\nnone", folder=tmp_path)
+    assert code == 0, screen
+    spec = parse_spec(yaml.safe_load((tmp_path / "job.yaml").read_text()))
+    assert (spec.name, spec.nodes.desired, spec.resources.gpu, spec.resources.gpus_per_node) == ("asked", 3, "V100", 8)
+    assert (spec.limits.hours, spec.checkpoints) == (12.0, "none")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("My Job_2", "my-job-2"), ("3d", "my-job"), ("x" * 60, "x" * 40), ("", "my-job")]
+)
+def test_a_folders_name_becomes_a_jobs(folder: str, name: str) -> None:
+    assert name_of(folder) == name
+    parse_spec({"name": name, "nodes": 1, "run": "t.py"})
