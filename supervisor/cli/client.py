@@ -1,4 +1,4 @@
-"""How `spotsupctl` talks to the daemon: HTTP over its Unix socket."""
+"""How `spotsupctl` talks to the daemon: HTTP over its Unix socket, or HTTPS with a token."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from supervisor.cli.contexts import Context, tls_of
 from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFoundError, SpotsupError, UsageError
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
@@ -18,17 +19,38 @@ LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
 
 
+class UntrustedError(DaemonUnreachableError):
+    """A daemon answers, and its certificate is not trusted."""
+
+
 class Client:
     """A connection to one daemon. Every method raises SpotsupError, whose exit_code becomes the command's."""
 
-    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, where: Path | Context, timeout_s: float = TIMEOUT_S, *, verify: bool = True) -> None:
+        """`verify`: whether the daemon's certificate is; without that no token is sent. Raises UsageError."""
         self.leader = ""  # which daemon leads, if a standby answered
         self.etcd_away_since = 0.0  # UNIX seconds; 0 where etcd answers the daemon
-        self._path = path
-        # An empty TLS context: httpx would load the system's certificates (20 ms), and a Unix socket needs none.
-        no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        transport = httpx.HTTPTransport(uds=os.fspath(path), verify=no_tls)
-        self._http = httpx.Client(transport=transport, base_url="http://spotsupd", timeout=timeout_s, trust_env=False)
+        self._where = where
+        if isinstance(where, Context):
+            if verify:
+                tls, headers = tls_of(where), {"authorization": f"Bearer {where.token}"} if where.token else {}
+            else:
+                tls, headers = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), {}
+                tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+            url, transport = where.url, httpx.HTTPTransport(verify=tls)
+        else:
+            # An empty TLS context: httpx would load the system's certificates (20 ms), and a Unix socket needs none.
+            url, headers, tls = "http://spotsupd", {}, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            transport = httpx.HTTPTransport(uds=os.fspath(where), verify=tls)
+        # No proxies of the environment, and by default no redirects: the token is for this daemon.
+        self._http = httpx.Client(
+            transport=transport,
+            base_url=url,
+            headers=headers,
+            timeout=timeout_s,
+            trust_env=False,
+            follow_redirects=False,
+        )
 
     def get(self, path: str, **params: str) -> Any:
         """A GET's JSON."""
@@ -50,9 +72,7 @@ class Client:
         try:
             reply = self._http.request(method, path, **rest)
         except httpx.TransportError as error:
-            raise DaemonUnreachableError(
-                f"no spotsupd answers at {self._path} ({_reason(error)}): {_fix(error)}"
-            ) from error
+            raise self._unreachable(error) from error
         self.leader = reply.headers.get(LEADER_HEADER, "")
         self.etcd_away_since = float(reply.headers.get(AWAY_HEADER, 0.0))
         if reply.is_success:
@@ -62,6 +82,21 @@ class Client:
             raise _BY_CODE.get(raw["code"], SpotsupError)(raw["error"])
         except (ValueError, KeyError, TypeError) as error:
             raise SpotsupError(f"spotsupd answered {reply.status_code}: {reply.text[:300]}") from error
+
+    def _unreachable(self, error: Exception) -> DaemonUnreachableError:
+        where = self._where
+        if not isinstance(where, Context):
+            return DaemonUnreachableError(f"no spotsupd answers at {where} ({_reason(error)}): {_fix(error)}")
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            why = str(error).partition("verify failed: ")[2].partition(" (_ssl")[0] or str(error)
+            return UntrustedError(
+                f"the certificate of {where.url} is not trusted ({why}): nothing was sent; if it was replaced, "
+                f"`spotsupctl login {where.url}` again"
+            )
+        return DaemonUnreachableError(
+            f"no spotsupd answers at {where.url} ({_reason(error)}): is that its address (`spotsupctl contexts`), and "
+            "is its port open to this computer?"
+        )
 
 
 def _fix(error: Exception) -> str:

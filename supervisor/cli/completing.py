@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import click
@@ -46,14 +47,13 @@ def _names(path: str, key: str, describe: str) -> Completer:
         from supervisor.cli.ctl import default_daemon
         from supervisor.errors import SpotsupError
 
-        root = context.find_root()
-        daemon = Client(root.params.get("socket_path") or default_daemon(), timeout_s=TIMEOUT_S)
+        given = context.find_root().params
         try:
-            rows: list[dict[str, Any]] = daemon.get(path)
+            where = given.get("socket_path") or default_daemon(given.get("context_name"))
+            with closing(Client(where, timeout_s=TIMEOUT_S)) as daemon:
+                rows: list[dict[str, Any]] = daemon.get(path)
         except SpotsupError:
             return []
-        finally:
-            daemon.close()
         return [CompletionItem(row[key], help=str(row[describe])) for row in rows if row[key].startswith(begin)]
 
     return complete

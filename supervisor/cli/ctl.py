@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, new_file, operate, report, runs, status, submit
-from supervisor.cli.common import EXIT_CODES
+from supervisor.cli import bench_network, change, login, new_file, operate, report, runs, status, submit
+from supervisor.cli.common import EXIT_CODES, exit_on_error
 from supervisor.cli.completing import HelpfulGroup, completion
+
+if TYPE_CHECKING:
+    from supervisor.cli.contexts import Context
 
 
 def default_socket(host: Path, own: Path, *, root: bool) -> Path:
@@ -21,9 +26,18 @@ def default_socket(host: Path, own: Path, *, root: bool) -> Path:
     return folder / "spotsupd.sock"
 
 
-def default_daemon() -> Path:
-    """Where the daemon is that a command without --socket means."""
-    return Path(os.environ.get("SPOTSUP_SOCKET") or _default_socket())
+def default_daemon(context: str | None = None) -> Path | Context:
+    """The daemon of a context, or of a command without --context and --socket. Raises SpotsupError."""
+    if context is None and (socket := os.environ.get("SPOTSUP_SOCKET")):
+        return Path(socket)
+    context = context or os.environ.get("SPOTSUP_CONTEXT")
+    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "spotsup" / "contexts.json"
+    if context is None and not file.exists():
+        return _default_socket()  # and nothing more is loaded
+    from supervisor.cli import contexts
+
+    kept = contexts.load(file)
+    return kept.get(context or kept.current) or _default_socket()
 
 
 def _default_socket() -> Path:
@@ -45,10 +59,20 @@ def _default_socket() -> Path:
     envvar="SPOTSUP_SOCKET",
     help="The daemon's socket. Also SPOTSUP_SOCKET.",
 )
+@click.option(
+    "--context",
+    "context_name",
+    envvar="SPOTSUP_CONTEXT",
+    help="A daemon that `login` has made known; `socket`: the one of this computer. Also SPOTSUP_CONTEXT.",
+)
 @click.pass_context
-def main(context: click.Context, socket_path: Path | None) -> None:
+def main(context: click.Context, socket_path: Path | None, context_name: str | None) -> None:
     """Train on spot machines: submit a job, and spotsupd keeps it running."""
-    context.obj = socket_path or _default_socket()
+    explicit = context.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
+    context.obj = None if explicit else socket_path
+    if context.obj is None and context.invoked_subcommand not in {"login", "logout", "contexts", "completion"}:
+        with exit_on_error("spotsupctl"):
+            context.obj = default_daemon(context_name if explicit else None)
 
 
 for command in (
@@ -58,6 +82,7 @@ for command in (
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh, operate.audit),
     *(runs.runs, new_file.init, completion),
+    *(login.login, login.logout, login.list_contexts),
     bench_network.bench_network,
 ):
     main.add_command(command)

@@ -70,6 +70,8 @@ def add(name: str, role: str, days: int, output: str, config: Config, embedded_e
         print_json({**_row(made, now), "token": text})
         return
     click.echo(text)
+    if shown := _how_to_login(config):
+        click.echo(shown, err=True)
     click.echo(
         f"{name}, {role}, until {_day(made.expires_at)}. It is shown this once: keep it like a password.", err=True
     )
@@ -111,6 +113,21 @@ def revoke(name: str, token_id: str, config: Config, embedded_etcd: bool) -> Non
             raise NotFoundError(f"{name} has no {f'token {token_id}' if token_id else 'tokens'}; `spotsupd user list`")
         journal.delete_tokens(ids)
     click.echo(f"revoked {len(ids)} of {name}'s tokens" if len(ids) > 1 else f"revoked {name}'s token {ids[0]}")
+
+
+def _how_to_login(config: Config) -> str:
+    """The command for the user, where the daemon has listened with a certificate of its own."""
+    from supervisor.api.tls import own_files
+    from supervisor.cli.contexts import fingerprint
+    from supervisor.endpoints import host_of
+
+    ca = own_files(config).ca
+    if not config.api.listen or config.api.cert or not ca.exists():
+        return ""
+    host = next(iter(config.api.names), host_of(config.api.listen))
+    where = f"[{host}]" if ":" in host else host
+    port = config.api.listen.rpartition(":")[2]
+    return f"spotsupctl login https://{where}:{port} --fingerprint {fingerprint(ca.read_text())}"
 
 
 def _row(token: TokenRecord, now: float) -> dict[str, Any]:

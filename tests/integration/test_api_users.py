@@ -15,8 +15,11 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from supervisor.access import AuditEntry, caller_of, id_of
+from supervisor.api.tls import certificate_of, own_ca
 from supervisor.cli import user
+from supervisor.cli.contexts import fingerprint
 from supervisor.cli.daemon import main
+from supervisor.config import load_config
 from supervisor.journal.backup import export_journal
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
@@ -78,6 +81,17 @@ def test_a_users_token_is_valid_at_once_until_it_is_revoked(tmp_path: Path, etcd
     wait_for(lambda: not journal.read().tokens, "the end of both")
     assert run(tmp_path, "list").startswith("no users: ")
     assert "ann has no tokens" in run(tmp_path, "revoke", "ann", code=4)
+
+
+def test_who_makes_a_token_is_told_how_it_is_used(tmp_path: Path, etcd: Etcd) -> None:
+    with (tmp_path / "spotsupd.toml").open("a") as file:
+        file.write('[api]\nlisten = "0.0.0.0:8443"\nnames = ["spot.example.org"]\n')
+    arguments = ("add", "ann", "--role", "viewer", "--config", str(tmp_path / "spotsupd.toml"))
+    assert "login" not in CliRunner().invoke(main, ["user", *arguments]).stderr, "there is no certificate yet"
+    config = load_config(tmp_path / "spotsupd.toml")
+    certificate_of(config, "desk")
+    shown = CliRunner().invoke(main, ["user", *arguments]).stderr.splitlines()[0]
+    assert shown == f"spotsupctl login https://spot.example.org:8443 --fingerprint {fingerprint(own_ca(config))}"
 
 
 def test_there_are_only_so_many_tokens(tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import http.client
-import json
 import os
 import re
 import socket
@@ -18,68 +16,21 @@ from typing import Any
 import pytest
 import trustme
 
-from supervisor.access import Role, TokenRecord, sha256_of, token_text
 from supervisor.api import serving
-from supervisor.api.gate import Users
-from supervisor.api.routes import create_app
-from supervisor.api.serving import ApiServer, bind_address
 from supervisor.api.tls import Certificate, certificate_of, names_of, own_ca, own_files
-from supervisor.config import Config, check_paths, parse_config
+from supervisor.config import check_paths, parse_config
 from supervisor.errors import StartError, UsageError
-from supervisor.runtime.loop import Status
-from tests.sim.harness import empty_world, service
+from tests.sim.harness import service
+from tests.support.https import ROOT, TOKEN, Https
 from tests.support.machines import wait_for
 
-SECRET = bytes(32)
-ROOT = TokenRecord("a" * 12, "ann", Role.ADMIN, sha256_of(SECRET), 0.0, time.time() + 1e6)
-BEARER = f"authorization: bearer {token_text(ROOT.id, SECRET)}\r\n"
-
-
-class Https:
-    """The API of an empty world behind TLS."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.world = empty_world()
-        users = Users(lambda: {ROOT.id: ROOT})
-        status = Status(0.0, "", {}, {})
-        app = create_app(
-            service(self.world), lambda: status, self.world.clock, "0", users=users, ca=lambda: own_ca(config)
-        )
-        self.certificate = certificate_of(config, "desk.example")
-        self.listening = bind_address("127.0.0.1:0", "api.listen")
-        self.port = int(self.listening.getsockname()[1])
-        self.server = ApiServer(app, self.listening, self.certificate)
-        self.server.start()
-
-    def trusting(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(own_files(self.config).ca))
-
-    def connect(self, context: ssl.SSLContext | None = None, name: str = "localhost") -> ssl.SSLSocket:
-        raw = socket.create_connection(("127.0.0.1", self.port), 20.0)
-        return (context or self.trusting()).wrap_socket(raw, server_hostname=name)
-
-    def get(self, path: str, token: str = token_text(ROOT.id, SECRET)) -> tuple[int, Any]:
-        connection = http.client.HTTPSConnection("localhost", self.port, context=self.trusting(), timeout=20.0)
-        try:
-            connection.request("GET", path, headers={"authorization": f"Bearer {token}"})
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
-        finally:
-            connection.close()
-
-    def raw(self, request: str) -> bytes:
-        """All that is answered, until the connection is closed."""
-        with self.connect() as connection:
-            connection.sendall(request.encode("latin-1"))
-            return b"".join(iter(lambda: connection.recv(65536), b""))
+BEARER = f"authorization: bearer {TOKEN}\r\n"
 
 
 @pytest.fixture
 def https(tmp_path: Path) -> Iterator[Https]:
-    made = Https(parse_config({"state_dir": str(tmp_path), "api": {"listen": "127.0.0.1:0"}}, "it"))
-    yield made
-    made.server.stop()
+    with Https.started(tmp_path) as made:
+        yield made
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------
@@ -216,12 +167,8 @@ def test_a_slow_client_is_sent_away(https: Https, kind: str, monkeypatch: pytest
 
 def test_who_does_not_begin_tls_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEAD_S", 0.4)
-    made = Https(parse_config({"state_dir": str(tmp_path), "api": {"listen": "127.0.0.1:0"}}, "it"))
-    try:
-        with socket.create_connection(("127.0.0.1", made.port), 20.0) as connection:
-            assert connection.recv(1) == b""
-    finally:
-        made.server.stop()
+    with Https.started(tmp_path) as made, socket.create_connection(("127.0.0.1", made.port), 20.0) as connection:
+        assert connection.recv(1) == b""
 
 
 def test_one_address_does_not_take_all_connections(https: Https, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,109 @@
+"""The API of an empty world behind TLS, on a free port of the loopback interface."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
+from supervisor.api.gate import Users
+from supervisor.api.routes import create_app
+from supervisor.api.serving import ApiServer, bind_address
+from supervisor.api.tls import certificate_of, own_ca, own_files
+from supervisor.cli.contexts import fingerprint
+from supervisor.config import parse_config
+from supervisor.runtime.loop import Status
+from supervisor.simulation.world import World
+from tests.sim.harness import empty_world, service
+
+SECRET = bytes(32)
+ROOT = TokenRecord("a" * 12, "ann", Role.ADMIN, sha256_of(SECRET), 0.0, time.time() + 1e6)
+TOKEN = token_text(ROOT.id, SECRET)
+
+
+class Https:
+    """Use `started`."""
+
+    def __init__(self, state: Path, world: World, port: int) -> None:
+        self.config = parse_config({"state_dir": str(state), "api": {"listen": "127.0.0.1:0"}}, "it")
+        self.world = world
+        self.tokens: Mapping[str, TokenRecord] = {ROOT.id: ROOT}
+        self.entries: list[AuditEntry] = []
+        # What clients have sent.
+        self.authorizations: list[str] = []
+        app = create_app(
+            service(world),
+            lambda: Status(0.0, "", {}, {}),
+            world.clock,
+            "0",
+            users=Users(lambda: self.tokens, audit=self.entries.append),
+            audit=lambda: self.entries,
+            ca=lambda: own_ca(self.config),
+        )
+
+        async def seen(scope: Scope, receive: Receive, send: Send) -> None:
+            found = [value.decode() for name, value in scope["headers"] if name == b"authorization"]
+            self.authorizations += found
+            await app(scope, receive, send)
+
+        certificate = certificate_of(self.config, "desk.example")
+        listening = bind_address(f"127.0.0.1:{port}", "api.listen")
+        self.port = int(listening.getsockname()[1])
+        self.server = ApiServer(seen, listening, certificate)  # type: ignore[arg-type]  # any ASGI app
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, state: Path, world: World | None = None, port: int = 0) -> Iterator[Https]:
+        """Running; stopped at the end. `state`: the daemon's folder."""
+        made = cls(state, world or empty_world(), port)
+        made.server.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+
+    def stop(self) -> int:
+        """Stop. Returns its port, which is free now."""
+        self.server.stop()
+        return self.port
+
+    @property
+    def ca(self) -> str:
+        return own_files(self.config).ca.read_text()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.ca)
+
+    def trusting(self) -> ssl.SSLContext:
+        """What a client needs that trusts it."""
+        return ssl.create_default_context(cadata=self.ca)
+
+    def connect(self, context: ssl.SSLContext | None = None, name: str = "localhost") -> ssl.SSLSocket:
+        raw = socket.create_connection(("127.0.0.1", self.port), 20.0)
+        return (context or self.trusting()).wrap_socket(raw, server_hostname=name)
+
+    def get(self, path: str, token: str = TOKEN) -> tuple[int, Any]:
+        """Status and JSON."""
+        connection = http.client.HTTPSConnection("localhost", self.port, context=self.trusting(), timeout=20.0)
+        try:
+            connection.request("GET", path, headers={"authorization": f"Bearer {token}"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+        finally:
+            connection.close()
+
+    def raw(self, request: str) -> bytes:
+        """All that is answered, until the connection is closed."""
+        with self.connect() as connection:
+            connection.sendall(request.encode("latin-1"))
+            return b"".join(iter(lambda: connection.recv(65536), b""))
