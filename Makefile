@@ -25,7 +25,7 @@ help:
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make monitoring   checks the rules for Prometheus with promtool, where it is installed"
-	@echo "make dist    wheel and sdist of both distributions, in build/dist"
+	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
 	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
@@ -114,6 +114,7 @@ monitoring:
 dist: setup
 	rm -rf build/dist
 	@cd trainer && ../$(python) -m hatchling build --directory ../build/dist
+	@cd client && ../$(python) -m hatchling build --directory ../build/dist
 	@$(python) -m hatchling build --directory build/dist
 
 docs: setup

@@ -18,10 +18,14 @@ from tests.integration.test_entry import REMEDY, other_wheel, refusal_of
 
 REPO = Path(__file__).resolve().parents[2]
 VERSION = spotsup_trainer.__version__
-ROOMS = {"spotsup": ("supervisor", "provisioners", "bootstrap"), "spotsup_trainer": ("spotsup_trainer",)}
-MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": ()}
-HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer"}
-SHARED = {"systemd": "systemd", "docs/permissions": "permissions"}
+ROOMS = {
+    "spotsup": ("supervisor", "provisioners", "bootstrap"),
+    "spotsup_trainer": ("spotsup_trainer",),
+    "spotsup_client": ("spotsup",),
+}
+MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": (), "spotsup_client": ()}
+HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer", "spotsup_client": REPO / "client"}
+SHARED = {"systemd": "systemd", "docs/permissions": "permissions", "monitoring": "monitoring"}
 UNITS = {f"share/spotsup/{to}/{path.name}" for at, to in SHARED.items() for path in (REPO / at).iterdir()}
 
 
@@ -35,7 +39,7 @@ def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The four files, built as the Makefile does: without isolation, without a network."""
+    """The files, built as the Makefile does: without isolation, without a network."""
     folder = tmp_path_factory.mktemp("dist")
     for home in HOMES.values():
         run(sys.executable, "-m", "hatchling", "build", "--directory", folder, cwd=home, PIP_NO_INDEX="1")
@@ -66,7 +70,7 @@ def product_files(name: str) -> set[str]:
     return {each for each in listed if each and (home / each).is_file()}
 
 
-def test_four_files_of_one_version_are_built(dist: Path) -> None:
+def test_two_files_of_each_and_one_version_are_built(dist: Path) -> None:
     assert {path.name for path in dist.iterdir()} == {
         name.format(VERSION) for each in ROOMS for name in (f"{each}-{{}}.tar.gz", f"{each}-{{}}-py3-none-any.whl")
     }

@@ -16,6 +16,7 @@ HOMES = {
     "provisioners": REPO,
     "bootstrap": REPO,
     "spotsup_trainer": REPO / "trainer",
+    "spotsup": REPO / "client",
 }
 
 # Room -> what of ours it may import beside itself.
@@ -42,6 +43,7 @@ ALLOWED = {
     "provisioners": (),
     "bootstrap": ("provisioners.host",),
     "spotsup_trainer": (),
+    "spotsup": (),
 }
 
 TOOLS = ("benchmarks", "tools")
@@ -187,6 +189,13 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
         seen |= new
         queue.extend(new)
     assert len(seen) >= len(TORCH_FREE)
+
+
+def test_the_client_needs_nothing_but_matplotlib_for_plots() -> None:
+    allowed = sys.stdlib_module_names | {"spotsup"}
+    found = forbidden(["spotsup"], lambda found: found.partition(".")[0] not in allowed)
+    assert {each.split(" ")[0] for each in found if "matplotlib" in each} == {"spotsup.plot"}
+    assert [each for each in found if "matplotlib" not in each] == []
 
 
 def test_the_trainer_brings_nothing_but_torch_and_what_comes_with_it() -> None:

@@ -1,0 +1,28 @@
+"""Submit and watch spotsup jobs: `Client().submit("train.py", name="my-job")`. Standard library only."""
+
+from spotsup.client import Client
+from spotsup.errors import (
+    ConflictError,
+    ForbiddenError,
+    JobFailedError,
+    NotFoundError,
+    SpotsupError,
+    UnreachableError,
+    UsageError,
+)
+from spotsup.job import Event, Job, Status
+
+__version__ = "0.1.0"
+__all__ = [
+    "Client",
+    "ConflictError",
+    "Event",
+    "ForbiddenError",
+    "Job",
+    "JobFailedError",
+    "NotFoundError",
+    "SpotsupError",
+    "Status",
+    "UnreachableError",
+    "UsageError",
+]

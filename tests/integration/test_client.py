@@ -1,0 +1,200 @@
+"""The typed client: what a notebook does, over the Unix socket and over HTTPS, against the daemon's API."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spotsup
+from spotsup import Client, ConflictError, ForbiddenError, JobFailedError, NotFoundError, UnreachableError, UsageError
+from spotsup import archive as client_archive
+from spotsup import job as job_module
+
+import bootstrap.archive
+from bootstrap import pack_directory
+from supervisor.api.routes import create_app
+from supervisor.api.serving import ApiServer
+from supervisor.api.unix_socket import bind_socket
+from supervisor.cli import contexts
+from supervisor.runtime.loop import Status
+from supervisor.simulation.world import World
+from tests.sim.harness import empty_world, service, training_world
+from tests.sim.promises import jobs_of
+from tests.support.https import TOKEN, Https
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
+    monkeypatch.delenv("SPOTSUP_SOCKET", raising=False)
+    monkeypatch.setattr(job_module, "POLL_S", 0.01)
+
+
+@contextmanager
+def unix(world: World, path: Path) -> Iterator[None]:
+    """The API of a world on a Unix socket."""
+    app = create_app(service(world), lambda: Status(0.0, "", {}, {}), world.clock, "0")
+    server = ApiServer(app, bind_socket(path))
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("print()")
+    return folder
+
+
+def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: Path) -> None:
+    with Https.started(tmp_path / "state") as https:
+        url = f"https://localhost:{https.port}"
+        client = Client(url, token=TOKEN, ca=https.ca)
+        assert client.me()["name"] == "ann"
+        job = client.submit("train.py --lr 0.1", name="mine", code=code, nodes={"min": 1, "desired": 2, "max": 4})
+        status = job.status()
+        assert (status.name, status.owner, status.desired, status.ended) == ("mine", "ann", 2, False)
+        assert [each.name for each in client.jobs()] == ["mine"]
+        first = job.events()[0]
+        assert (first.kind, first.text) == ("submitted", "mine submitted")
+        assert first not in job.events(after=first.id)
+        assert job.scale(3).desired == 3
+        assert job.limits(hours=5.0).raw["limits"]["hours"]["limit"] == 5.0
+        assert list(job.logs()) == []
+        with pytest.raises(TimeoutError, match=r"mine is \w+ after 0 s"):
+            job.wait(0.0)
+        with pytest.raises(ConflictError, match="the name mine is in use"):
+            client.submit("train.py", name="mine", code=code)
+        job.cancel()
+        https.world.run_until(lambda world: jobs_of(world)["mine"].record.ended, 600.0)
+        with pytest.raises(JobFailedError, match="cancelled"):
+            job.wait()
+        assert job.wait(check=False).ended
+        with pytest.raises(NotFoundError) as caught:
+            client.job("none")
+        assert caught.value.request
+        with pytest.raises(ForbiddenError, match="revoked"):
+            Client(url, token=TOKEN[:-1] + "x", ca=https.ca).jobs()
+        with pytest.raises(UsageError, match="nodes"):
+            client.submit("train.py", name="wrong", code=code, nodes={"min": 9, "desired": 1, "max": 1})
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            Client(url, token=TOKEN).jobs()
+    assert https.authorizations
+    with pytest.raises(UnreachableError, match="no spotsupd answers"):
+        client.jobs()
+
+
+def test_without_an_address_it_is_the_daemon_of_spotsupctl(tmp_path: Path) -> None:
+    with Https.started(tmp_path / "state") as https, unix(empty_world(), tmp_path / "s"):
+        os.environ["SPOTSUP_SOCKET"] = str(tmp_path / "s")
+        try:
+            assert Client().me()["token"] is None
+            kept = contexts.Context("a", f"https://127.0.0.1:{https.port}", "ann", TOKEN, https.ca, own_ca=True)
+            contexts.save(contexts.file_of_user(), contexts.Contexts({"a": kept}, "a"))
+            assert Client(context="a").me()["token"] == "a" * 12
+        finally:
+            del os.environ["SPOTSUP_SOCKET"]
+        assert Client().me()["name"] == "ann"
+        contexts.save(contexts.file_of_user(), contexts.Contexts({"a": kept}))
+        with pytest.raises(UnreachableError):
+            Client().me()
+        for wrong in ("b", "c"):
+            with pytest.raises(UsageError, match="no context"):
+                Client(context=wrong)
+        contexts.file_of_user().chmod(0o644)
+        with pytest.raises(UsageError, match="others can read it"):
+            Client(context="a")
+
+
+def test_a_token_goes_over_https_alone() -> None:
+    for wrong in ("http://spot.example.org", "https://ann:secret@spot.example.org", "https://x/path", "", "spot"):
+        if wrong:
+            with pytest.raises(UsageError):
+                Client(wrong, token=TOKEN)
+    assert TOKEN not in repr(Client("https://spot.example.org", token=TOKEN, ca="").__dict__)
+
+
+def test_a_job_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = training_world(1, 2, 2)
+    points = [
+        {"at": 3600.0 * hour, "loss": None if hour == 0 else 1.0 / hour, "nodes": 2, "usd": float(hour)}
+        for hour in range(4)
+    ]
+    report = {"points": points, "pauses": [{"at": 1800.0, "seconds": 600.0}, {"at": 2000.0, "seconds": None}]}
+    with unix(world, tmp_path / "s"):
+        monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
+        job = Client().job("job")
+        if not job.report()["points"]:
+            with pytest.raises(UsageError, match="has made no step yet"):
+                job.plot()
+        monkeypatch.setattr(job, "report", lambda: report)
+        figure = job.plot()
+    assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "nodes", "US dollars"]
+    drawn = io.BytesIO()
+    figure.savefig(drawn)
+    assert drawn.getvalue().startswith(b"\x89PNG")
+
+
+def test_it_is_used_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unix(empty_world(), tmp_path / "s"):
+        monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
+        client, found = Client(), []
+        threads = [threading.Thread(target=lambda: found.append(client.jobs())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [[]] * 8
+
+
+def test_it_packs_code_as_spotsupctl_does(code: Path) -> None:
+    (code / ".spotsupignore").write_text("*.bin\n")
+    (code / "large.bin").write_bytes(b"0" * 100)
+    ours = client_archive.pack_directory(code, limit_bytes=1000)
+    assert ours.sha256 == pack_directory(code, limit_bytes=1000).sha256
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(ours.data))) as tar:
+        assert "large.bin" not in tar.getnames()
+    source = inspect.getsource(bootstrap.archive)
+    assert inspect.getsource(client_archive) == source.replace("from bootstrap.errors", "from spotsup.errors"), (
+        "client/spotsup/archive.py is a copy of bootstrap/archive.py: copy it again"
+    )
+
+
+def test_its_version_is_that_of_the_others() -> None:
+    from spotsup_trainer import __version__
+
+    assert spotsup.__version__ == __version__
+    assert (REPO / "client" / "LICENSE").read_bytes() == (REPO / "LICENSE").read_bytes()
+
+
+def test_its_readme_is_what_it_does(tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.documents import blocks
+
+    first, second = blocks(REPO / "client" / "README.md", "python")
+    world = empty_world()
+    with unix(world, tmp_path / "s"):
+        monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
+        monkeypatch.chdir(code)
+        names: dict[str, Any] = {}
+        exec(compile(first.text, "README.md", "exec"), names)  # noqa: S102 - our own document
+        assert names["job"].status().desired == 2
+        names["job"].cancel()
+        world.run_until(lambda world: jobs_of(world)["my-job"].record.ended, 600.0)
+        with pytest.raises(JobFailedError):
+            exec(compile(second.text, "README.md", "exec"), names)  # noqa: S102
