@@ -13,8 +13,10 @@ from supervisor.access import AuditEntry
 from supervisor.api.adoption import Adoption
 from supervisor.api.audit import add_audit
 from supervisor.api.changes import LimitChanges, Scale, Terms, etag
+from supervisor.api.described import describe
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.gate import Gate, Users, caller_of_request, name_target
+from supervisor.api.pages import After, Limit, page
 from supervisor.api.problems import add_problems
 from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
@@ -22,6 +24,7 @@ from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
 from supervisor.api.runs import add_runs
 from supervisor.api.service import Service
+from supervisor.api.stream import add_stream
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
@@ -134,6 +137,8 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     _changing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     _ca_route(app, ca)
+    add_stream(app, service, lambda view: job_row(view, _about(status(), view), clock.now()))
+    describe(app)
     add_targets(app, service.jobs)
     add_queue(app, service, status, clock)
     add_report(app, service, report)
@@ -224,9 +229,12 @@ def _reading_routes(
         return {**row, "etcd_away_since": status().etcd_away_since or None}
 
     @app.get("/v1/jobs")
-    def jobs(*, past: bool = False) -> list[dict[str, Any]]:
+    def jobs(
+        request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
+    ) -> list[dict[str, Any]]:
         now = status()
-        return [dated(job_row(view, _about(now, view), clock.now())) for view in service.jobs(past=past)]
+        rows = [dated(job_row(view, _about(now, view), clock.now())) for view in service.jobs(past=past)]
+        return page(rows, "name", after, limit, request, response)
 
     @app.get("/v1/jobs/{name}")
     def job(name: str, response: Response) -> dict[str, Any]:
@@ -235,8 +243,11 @@ def _reading_routes(
         return dated(job_detail(view, _about(status(), view), clock.now()))
 
     @app.get("/v1/jobs/{name}/events")
-    def events(name: str, after: str = "") -> list[dict[str, Any]]:
-        return [event_row(event) for event in service.events(name, after)]
+    def events(
+        name: str, request: Request, response: Response, *, after: str = "", limit: Limit = None
+    ) -> list[dict[str, Any]]:
+        rows = [event_row(event) for event in service.events(name, after)]
+        return page(rows, "id", "", limit, request, response)
 
     @app.get("/v1/jobs/{name}/logs")
     def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> dict[str, Any]:
@@ -255,8 +266,9 @@ def _reading_routes(
         return [dated({**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None})]
 
     @app.get("/v1/nodes")
-    def nodes() -> list[dict[str, Any]]:
-        return [dated(row) for view in service.jobs() for row in node_rows(view, clock.now())]
+    def nodes(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
+        rows = [dated(row) for view in service.jobs() for row in node_rows(view, clock.now())]
+        return page(rows, "id", after, limit, request, response)
 
 
 def _about(status: Status, view: JobView) -> str:

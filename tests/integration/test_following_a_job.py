@@ -1,0 +1,137 @@
+"""Following a job: each event once, its row when it changed, the end; and lists in pages."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.api import stream
+from supervisor.api.changes import Scale
+from supervisor.api.stream import Message, Watch
+from supervisor.planner.world import JobView
+from supervisor.simulation.world import World
+from tests.sim.harness import service, submit, training_world
+from tests.sim.promises import jobs_of
+from tests.support.https import TOKEN, Https
+from tests.support.machines import wait_for
+
+
+def row(view: JobView) -> dict[str, Any]:
+    return {"name": view.name, "state": view.record.state, "desired": view.record.desired_nodes, "usd": object()}
+
+
+def kinds(messages: Iterator[Message]) -> list[str]:
+    return [message.kind for message in messages]
+
+
+def watch(world: World, after: str = "") -> Watch:
+    return Watch(service(world), "job", row, after, output=True)
+
+
+def test_a_reader_gets_each_event_once_and_the_row_when_it_changed() -> None:
+    world = training_world(1, 2, 4)
+    following = watch(world)
+    first = list(following.look())
+    events = [message for message in first if message.kind == "event"]
+    assert events[0].data["kind"] == "submitted"
+    assert [message.kind for message in first][len(events) :] == ["status"]
+    assert kinds(following.look()) == [], "money and time go on, and are no news"
+    service(world).scale("job", Scale(3))
+    news = list(following.look())
+    assert news[0].data["kind"] == "scaled"
+    assert news[-1].kind == "status"
+    again = list(watch(world, after=events[-1].id).look())
+    assert [each.id for each in again] == [each.id for each in news], "it goes on where it was"
+    service(world).cancel("job")
+    world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
+    world.run_until(lambda world: not jobs_of(world)["job"].members, 600.0)
+    last = list(following.look())[-1]
+    assert (last.kind, last.data, following.ended) == ("end", {"reason": "cancelled"}, True)
+
+
+def test_a_name_that_is_used_again_ends_it() -> None:
+    world = training_world(1, 1, 1)
+    following = watch(world)
+    list(following.look())
+    service(world).cancel("job")
+    world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
+    world.run_until(lambda world: all(n.state == "gone" for n in jobs_of(world)["job"].nodes.values()), 600.0)
+    submit(world, "job", 1, 1, 1)
+    assert [each.data for each in following.look()] == [{"reason": "the name job was used again"}]
+    assert following.ended
+
+
+def test_a_message_is_one_event_whatever_is_in_it() -> None:
+    text = Message("output", {"text": "a\r\n\n\ndata: b\u2028"}, "job-1").encode()
+    assert text.count(b"\n") == 4
+    assert text.startswith(b"id: job-1\nevent: output\ndata: {")
+    assert text.endswith(b"\n\n")
+
+
+# -- over the network --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(https: Https, name: str = "job") -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPSConnection("localhost", https.port, context=https.trusting(), timeout=30.0)
+    try:
+        connection.request("GET", f"/v1/jobs/{name}/stream", headers={"authorization": f"Bearer {TOKEN}"})
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def test_it_is_read_over_the_network_by_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_WATCHERS", 1)
+    monkeypatch.setattr(stream, "LOOK_S", 0.05)
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.0)
+    with Https.started(tmp_path, training_world(1, 2, 4)) as https:
+        with reading(https) as first:
+            assert (first.status, first.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
+            assert first.readline().startswith(b"id: job-")
+            assert first.readline() == b"event: event\n"
+            assert json.loads(first.readline().removeprefix(b"data: "))["kind"] == "submitted"
+            while first.readline() != b": still here\n":
+                pass
+            with reading(https) as second:
+                assert (second.status, second.getheader("retry-after")) == (503, "5")
+
+        def is_free() -> bool:
+            with reading(https) as third:
+                return third.status == 200
+
+        wait_for(is_free, "the end of the first reader")
+        with reading(https, "none") as none:
+            assert none.status == 404
+        monkeypatch.setattr(stream, "MAX_S", 0.0)
+        wait_for(is_free, "the end of the one before")
+
+
+def test_lists_come_in_pages(tmp_path: Path) -> None:
+    world = training_world(1, 1, 1)
+    for name in ("aa", "bb", "cc", "dd"):
+        submit(world, name, 1, 1, 1)
+    with Https.started(tmp_path, world) as https:
+        path, seen = "/v1/jobs?limit=2", []
+        while path:
+            connection = http.client.HTTPSConnection("localhost", https.port, context=https.trusting(), timeout=30.0)
+            connection.request("GET", path, headers={"authorization": f"Bearer {TOKEN}"})
+            reply = connection.getresponse()
+            seen.append([each["name"] for each in json.loads(reply.read())])
+            link = reply.getheader("link") or ""
+            path = link.partition(">")[0].removeprefix("<")
+            connection.close()
+        assert [len(each) for each in seen] == [2, 2, 1]
+        assert sorted(name for each in seen for name in each) == ["aa", "bb", "cc", "dd", "job"]
+        assert len(https.get("/v1/jobs")[1]) == 5
+        assert https.get("/v1/jobs?limit=2&after=none")[0] == 404
+        assert https.get("/v1/jobs?limit=0")[0] == 422
+        assert len(https.get("/v1/jobs/job/events?limit=1")[1]) == 1
+        (node,) = https.get("/v1/nodes?limit=1")[1]
+        assert https.get(f"/v1/nodes?after={node['id']}")[1][0]["id"] != node["id"]
