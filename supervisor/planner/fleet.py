@@ -6,8 +6,6 @@ first nodes that are ready train: whatever a cloud does not grant is missing amo
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from provisioners.base import Market, Offer
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
@@ -127,10 +125,10 @@ def is_asked(draft: Draft, offer: Offer) -> bool:
 
 
 def _give_up_too_few(draft: Draft) -> None:
-    """Release machines that were too few to train for too long, while none can be added to them: elsewhere there may
-    be enough. Sooner, where another place can be asked at once. Their place is asked again later, and ever more rarely
-    while that repeats."""
-    limits, rules = constraints(draft), draft.rules
+    """Release machines that were too few to train for too long, while none can be added to them (P13): elsewhere there
+    may be enough, and to boot them again costs no more than they do meanwhile. Their place is asked again later, and
+    ever more rarely while that repeats."""
+    limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
     few = len(held) if len(held) < draft.job.min_nodes else 0
     if few != draft.job.few_machines:
@@ -140,15 +138,12 @@ def _give_up_too_few(draft: Draft) -> None:
     if not few or trains or draft.in_states(N.REQUESTED):
         return
     offers = _without_dear(draft, offers_of(draft))
-    anywhere = replace(limits, placed=(), billed=())
     held_back = is_held_back(draft)
     may_add = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers)
-    if not held_back and (not offers or may_add):
+    unread = not draft.volatile.offers.get(draft.job.name, OffersView()).known
+    if not held_back and (unread or may_add):
         return
     here = limits.place(held[0].offer)
-    others = [offer for offer in offers if limits.place(offer) != here]
-    elsewhere = any(is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False) for offer in others)
-    limit_s = rules.gang_timeout_s if elsewhere or held_back else rules.gang_hold_s
     if draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
         return
     text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes for {limit_s:g} s: they are released"

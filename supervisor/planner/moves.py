@@ -115,23 +115,26 @@ def _may_ask(draft: Draft, offer: Offer) -> bool:
     limits = constraints(draft, anywhere=True)
     if not is_admitted(draft, offer):
         return False
-    in_time = draft.elapsed_s(draft.job.moving_since) < draft.rules.gang_timeout_s
     lost = any(node not in ahead(draft) for node in _launched(draft))
-    return in_time and not lost and is_allowed(offer, draft.capacity, limits, draft.now, spare=False)
+    return _is_in_time(draft) and not lost and is_allowed(offer, draft.capacity, limits, draft.now, spare=False)
+
+
+def _is_in_time(draft: Draft) -> bool:
+    return draft.elapsed_s(draft.job.moving_since) < draft.rules.gang_timeout_s
 
 
 def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     target = target_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
     rules = draft.rules
-    # Machines that are too few wait for others no longer than those of a job that has not begun (P13).
-    few = target is not None and sum(bool(node.instance_id) for node in coming) < target.needed
-    late = draft.elapsed_s(draft.job.moving_since) >= (rules.gang_hold_s if few else rules.move_limit_s)
+    late = draft.elapsed_s(draft.job.moving_since) >= rules.move_limit_s
     if target is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
     waits = _ask(draft, target, coming)
     coming = ahead(draft)
-    if not waits and len(coming) < target.needed:
+    # Machines that are too few wait for others no longer than those of a job that has not begun (P13).
+    few = not _is_in_time(draft) and sum(bool(node.instance_id) for node in coming) < target.needed
+    if few or (not waits and len(coming) < target.needed):
         admitted = target.needed if draft.admission is None else len(coming) + draft.admission.ahead
         if admitted < target.needed:
             _give_up(draft, coming, _beside(target, admitted))

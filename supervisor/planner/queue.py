@@ -68,7 +68,7 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         node=node_of(offer, spec),
         step=spec.nodes.multiple_of,
         kind=spec.resources.gpu or (offer.gpu if offer else "") or "GPU",
-        reserved=is_reserved(job, len(kept), now - world.rules.gang_hold_s),
+        reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),
         can_ask=can_ask and now >= job.bootstrap_retry_at,
         pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
         leaving=not wants,

@@ -51,8 +51,7 @@ class Rules:
     terminate_retry_s: float = 10.0  # between two terminate calls
     last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
     # Places.
-    gang_timeout_s: float = 120.0  # machines that are too few to train are kept, while another place can be asked
-    gang_hold_s: float = 900.0  # the same, while no other place can
+    gang_timeout_s: float = 120.0  # machines that are too few to train are kept, while none can be added (P13)
     hazard: HazardRules = field(default_factory=HazardRules)
     # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
     preemption_s: float = 180.0

@@ -23,6 +23,7 @@ from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
+from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
 from tests.sim.queue_check import QueueCheck
 from tests.sim.spares import SpareCheck
@@ -62,6 +63,7 @@ class Promises:
         self._causes = Causes(world)
         self._hours = HoursCheck(world)
         self._accounts = AccountsCheck()
+        self._held = HeldCheck(world)
         self._access = AccessCheck(world)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
@@ -103,6 +105,8 @@ class Promises:
         if wrong := self._hours.check(job.record for job in self._jobs.values()):
             raise Violation(wrong)
         if wrong := self._accounts.check(self._jobs.values(), self._world.clock.now()):
+            raise Violation(wrong)
+        if wrong := self._held.check(self._jobs):
             raise Violation(wrong)
         if wrong := self._access.check(self._jobs):
             raise Violation(wrong)

@@ -549,7 +549,7 @@ MUTANTS = (
     Mutant(
         "queue: a job that lost nodes gets them back before others begin",
         "supervisor.planner.queue",
-        "        reserved=is_reserved(job, len(kept), now - world.rules.gang_hold_s),",
+        "        reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),",
         "        reserved=False,",
         "unit/test_queue.py::test_a_job_claims_what_it_keeps_and_pays_for_all_that_it_has",
     ),

@@ -398,8 +398,8 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
     ("known", "since", "released"),
     [
         # As many as before, one fewer, and too few for the first time, whatever happened to the records of the others.
-        (2, NOW - RULES.gang_hold_s, True),
-        (2, NOW - RULES.gang_hold_s + 1, False),
+        (2, NOW - RULES.gang_timeout_s, True),
+        (2, NOW - RULES.gang_timeout_s + 1, False),
         (3, NOW - DAY_S, False),
         (0, 0.0, False),
     ],
@@ -411,6 +411,16 @@ def test_too_few_machines_are_released_once_they_were_so_many_for_long(
     after = scene(node(1, N.READY), node(2, N.READY), record=replace(record, min_nodes=4), volatile=FULL)
     assert [after.state(each) is N.DRAINING for each in (1, 2)] == [released] * 2
     assert (after.job.few_machines, after.job.few_since) == (2, since if known == 2 else NOW)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_too_few_machines_are_released_also_where_nothing_is_offered_any_more_but_not_before_that_is_read(
+    *,
+    read: bool,
+) -> None:
+    record = job(4, J.WAITING, few_machines=1, few_since=NOW - DAY_S, state_since=NOW - DAY_S, min_nodes=4)
+    after = scene(node(1, N.READY), record=record, volatile=offering(known=read))
+    assert (after.state(1) is N.DRAINING) is read
 
 
 def test_enough_machines_are_not_counted_as_few() -> None:

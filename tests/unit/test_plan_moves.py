@@ -190,7 +190,7 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:
     asked = [node(n, N.REQUESTED, offer=ELSEWHERE, ahead=True, launch_unknown=True) for n in (4, 5)]
-    for ago_s, kept in ((RULES.gang_hold_s - 1, True), (RULES.gang_hold_s, False)):
+    for ago_s, kept in ((RULES.gang_timeout_s - 1, True), (RULES.gang_timeout_s, False)):
         record = replace(UNDER_WAY, moving_since=NOW - ago_s)
         after = moving(trains(1), trains(2), coming(3, created_at=NOW - ago_s), *asked, record=record)
         assert (name(3) not in after.released) is kept
