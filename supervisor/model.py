@@ -223,6 +223,9 @@ class JobRecord:
     max_nodes: int
     owner: str = ""  # the user who submitted it; empty where that is not known
     starts_at: float = 0.0  # no node is requested before; 0: at once
+    finish_by: float = 0.0  # it has to have finished by then; 0: at any time
+    deadline_missed: bool = False  # people were told that it cannot
+    pace_s: float = 0.0  # seconds for each step, as last noted, where its work is in steps; 0: not known
     resume_from: tuple[str, ...] = ()  # `checkpoint_path` of earlier jobs, the newest first
     run: int = 1  # of how many jobs of this name it is the last; an earlier one is kept as `<name>.<run>`
     spare_nodes: int = 0  # nodes beyond `desired_nodes` that wait outside the round
@@ -329,6 +332,7 @@ class EventKind(StrEnum):
     LIMIT_NEAR = "limit-near"
     LIMIT_REACHED = "limit-reached"
     DISPLACED = "displaced"
+    DEADLINE_MISSED = "deadline-missed"
     BUDGET_NEAR = "budget-near"
     BUDGET_REACHED = "budget-reached"
     CANCEL_REQUESTED = "cancel-requested"
@@ -383,6 +387,7 @@ ALERT_KINDS = frozenset(
         EventKind.LIMIT_NEAR,
         EventKind.LIMIT_REACHED,
         EventKind.DISPLACED,
+        EventKind.DEADLINE_MISSED,
         EventKind.BUDGET_NEAR,
         EventKind.BUDGET_REACHED,
         EventKind.NOTICE,

@@ -27,6 +27,7 @@ from spotsup_trainer.objects import url as urls
 from provisioners.base import Market, OfferQuery
 from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
+from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
 from supervisor.starting_time import unix_time
 from supervisor.validation import first_error
@@ -283,6 +284,13 @@ class JobSpec(_Strict):
     """A cron expression in UTC, such as `0 22 * * 1-5`: the job begins at its next time, and when a run has ended, well
     or not, the job is submitted again for the next one, from the beginning. Times that pass while a run lasts are left
     out. `spotsupctl cancel` ends it."""
+    finish_by: str = ""
+    """A deadline: a time with its time zone, or a duration after the job may begin (`90m`, `52h`, `3d`). With `market:
+    spot-then-on-demand`, on-demand nodes are asked for only as far as the deadline needs them: when the job is behind
+    even progress, or its time is nearly used up ([deadlines](../operations.md#deadlines)). Needs `work`."""
+    work: str = ""
+    """What has to be done by `finish_by`: `48h`, the time that it trains on all `nodes.desired` nodes, or `90000
+    steps`, as a `Session` counts them."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot, and replaces
     them by spot nodes, without a loss of steps, once those are there again."""
@@ -339,6 +347,20 @@ class JobSpec(_Strict):
         if value:
             unix_time(value)
         return value
+
+    @field_validator("finish_by", "work")
+    @classmethod
+    def _deadline(cls, value: str, info: ValidationInfo) -> str:
+        if value:
+            (check_finish_by if info.field_name == "finish_by" else work_of)(value)
+        return value
+
+    @model_validator(mode="after")
+    def _deadline_fits(self) -> JobSpec:
+        keys = (self.kind, self.market, self.checkpoints, self.schedule, self.finish_by, self.work)
+        if why := why_not(*keys):
+            raise ValueError(why)
+        return self
 
     @field_validator("schedule")
     @classmethod

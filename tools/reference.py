@@ -39,6 +39,8 @@ resources:
 priority: 10
 start_after: "2026-12-24T22:00Z"
 schedule: "0 22 * * 1-5"
+finish_by: 52h
+work: 48h
 market: spot-then-on-demand
 placement:
   cloud: aws

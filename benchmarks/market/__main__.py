@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.command import count, measured, parser_of, show, stopwatch
-from benchmarks.market import cases, together
+from benchmarks.market import cases, deadlines, together
 from benchmarks.market.cases import Case
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
@@ -30,6 +30,7 @@ from tools.stack import ROOT
 SPOTSUP, ORACLE = "spotsup", "oracle"
 CASE_S = 3600.0
 SHARED = frozenset(case.name for case in cases.WHOLE if case.jobs)
+DUE = frozenset(case.name for case in cases.WHOLE if case.deadline_h)
 HOURS, PRICE, REPEATED = "useful node-hours", "USD per useful node-hour", "node-hours repeated"
 SUBJECTS = {
     SPOTSUP: "planner, loop and journal as in spotsupd, under a virtual clock; it learns by asking alone",
@@ -43,6 +44,8 @@ of the oracle's: useful node-hours, and dollars for each, as a multiple of the o
   bootstrap 20 s, pause 5 s, checkpoint 2 s every 300 s, notice 120 s). CPU: of the daemon's replay alone.
 shuffled: 6 h at a time in another order. shifted: each zone by another time. thinned: a fifth of each zone's hours
   grant nothing. scaled: twice as fast. goals: the worst seed counts.
+deadlines: 48 h of work of one node, begun at 100 points of the 45 days, on-demand at $3.06. The oracle knows what
+  comes, pays the same, and takes on-demand where that is best; its dollars are a lower bound.
 several jobs: 20 of four users, of 1 to 64 nodes, submitted within 12 h, two fifths of them by one user. Limits: 64
   nodes in all, 48 of a user. Each machine of the recording counts as four, and costs $1 per hour. Fair share's wait:
   if each user had a fourth of what there is, for jobs in the order of submission; at least half an hour."""
@@ -121,10 +124,11 @@ def _end(task: Task, process: subprocess.Popen[bytes], output: IO[bytes], errors
 
 def samples_of(case: Case, found: Mapping[str, Any]) -> Iterator[Sample]:
     """One play's numbers."""
-    if case.jobs:
-        for policy, metrics in found["together"].items():
+    if case.jobs or case.deadline_h:
+        units = together.UNITS if case.jobs else deadlines.UNITS
+        for policy, metrics in found["together" if case.jobs else "deadlines"].items():
             for metric, value in metrics.items():
-                yield Sample(case.name, policy, metric, together.UNITS[metric], value)
+                yield Sample(case.name, policy, metric, units[metric], value)
         yield Sample(case.name, SPOTSUP, cases.CPU, "s", found["cpu_s"])
         return
     by_policy = {result["policy"]: result for result in found["results"]}
@@ -157,7 +161,7 @@ def verdicts(played: Sequence[Case], rows: Sequence[Row]) -> Iterator[str]:
 
 def table(rows: Sequence[Row]) -> Table:
     """A line for each case of one job and policy."""
-    rows = [row for row in rows if row.case not in SHARED]
+    rows = [row for row in rows if row.case not in SHARED | DUE]
     columns = (HOURS, cases.USEFUL, PRICE, cases.USD, cases.REQUESTS, REPEATED, cases.CPU)
     made = results.table_of("Recorded markets", ("", ""), columns)
     found = {(row.case, row.subject, row.metric): row for row in rows}
@@ -168,7 +172,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def losses_table(rows: Sequence[Row]) -> Table:
     """Where each case lost node-hours that the oracle had."""
-    rows = [row for row in rows if row.case not in SHARED]
+    rows = [row for row in rows if row.case not in SHARED | DUE]
     made = results.table_of("Node-hours that the oracle had, and spotsup had not", ("",), (*CAUSES, AHEAD))
     found = {(row.case, row.metric): row for row in rows if row.subject == SPOTSUP}
     for case in dict.fromkeys(row.case for row in rows):
@@ -183,6 +187,17 @@ def jobs_table(rows: Sequence[Row]) -> Table:
     for case in dict.fromkeys(case for case, _, _ in found):
         for metric, unit in together.UNITS.items():
             shown = (_shown(found.get((case, subject, metric))) for subject in (SPOTSUP, together.FCFS))
+            made.add_row(case, f"{metric}{f' ({unit})' if unit in {'h', 'USD'} else ''}", *shown)
+    return made
+
+
+def deadlines_table(rows: Sequence[Row]) -> Table:
+    """A line for each metric of jobs with a deadline."""
+    made = results.table_of("Jobs with a deadline", ("", ""), (SPOTSUP, ORACLE))
+    found = {(row.case, row.subject, row.metric): row for row in rows if row.case in DUE}
+    for case in dict.fromkeys(case for case, _, _ in found):
+        for metric, unit in deadlines.UNITS.items():
+            shown = (_shown(found.get((case, subject, metric))) for subject in (SPOTSUP, ORACLE))
             made.add_row(case, f"{metric}{f' ({unit})' if unit in {'h', 'USD'} else ''}", *shown)
     return made
 
@@ -205,7 +220,9 @@ def main() -> int:
     rows = results.summarise([sample for task in tasks for sample in samples_of(task.case, found[task])])
     judged = list(verdicts(played, rows))
     results.write(options.json, rows, about, SUBJECTS, {"verdicts": judged})
-    tables = [each for each in (table(rows), losses_table(rows), jobs_table(rows)) if each.row_count]
+    tables = [
+        each for each in (table(rows), losses_table(rows), jobs_table(rows), deadlines_table(rows)) if each.row_count
+    ]
     show(tables, NOTES, options.json, sentences=judged, width=200)
     return 0
 

@@ -14,6 +14,7 @@ from supervisor.replay.recording import Recording, Series, made
 USEFUL, USD = "useful, of the oracle's", "USD per useful hour, of the oracle's"
 REQUESTS, CPU = "requests", "CPU"
 # Of several jobs.
+MET, OF_ORACLE = "deadlines that are met", "USD, of the oracle's, on average"
 UNFAIR, BEYOND = "worst wait, of its fair share's", "requests beyond a limit"
 # Variants: so long are the pieces that change places; so much of each zone's time grants nothing; and so fast it goes.
 PIECE_S, THINNED, PACE = 6 * HOUR_S, 0.2, 2.0
@@ -33,6 +34,7 @@ class Case:
     baselines: bool = True  # whether the baselines are played, too
     variant: str = ""
     jobs: int = 0
+    deadline_h: float = 0.0  # WORK_H of work have to be done within so long, from STARTS points of the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,13 @@ NODES_16 = Case("v100-16nodes", "v100-16nodes.csv", 4, 16)
 NODES_32 = Case("p3-32nodes", "p3-32nodes.csv", 1, 32)
 DAYS_3 = replace(NODES_16, name="v100-16nodes, 72 h", hours=72.0)
 DAYS_10 = replace(ZONES_9, name="v100-9zones, 240 h", hours=240.0)
+WORK_H, STARTS, ON_DEMAND_USD = 48.0, 100, 3.06
+DUE_52, DUE_70 = (
+    replace(ZONES_9, name=f"48 h of work within {hours:g} h", baselines=False, deadline_h=hours)
+    for hours in (52.0, 70.0)
+)
 JOBS_20 = Case("20 jobs, 36 h", "v100-16nodes.csv", 1, 64, hours=36.0, jobs=20)
-WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False), JOBS_20)
+WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False), JOBS_20, DUE_52, DUE_70)
 QUICK = (DAYS_10, DAYS_3, NODES_32)
 VARIED = tuple(replace(case, baselines=False) for case in QUICK)
 LEAST_VARIED = 0.98
@@ -68,6 +75,8 @@ GOALS = (
     Goal(DAYS_3.name, REQUESTS, 2000),
     Goal(ZONES_9.name, CPU, 20.0),
     Goal(NODES_16.name, CPU, 60.0),
+    *(Goal(case.name, MET, STARTS, at_least=True) for case in (DUE_52, DUE_70)),
+    *(Goal(case.name, OF_ORACLE, 1.10) for case in (DUE_52, DUE_70)),
     Goal(JOBS_20.name, UNFAIR, 3.0),
     Goal(JOBS_20.name, BEYOND, 0.0),
 )

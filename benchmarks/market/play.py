@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from benchmarks.market import together
+from benchmarks.market import deadlines, together
 from benchmarks.market.cases import VARIANTS, Case
 from supervisor.errors import UsageError
 from supervisor.replay import compare, oracle
@@ -68,7 +68,10 @@ def main() -> int:
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    found = together.play(recording, seed, case.jobs) if case.jobs else play(case, recording, seed)
+    if case.deadline_h:
+        found = deadlines.play(recording, seed, case.deadline_h)
+    else:
+        found = together.play(recording, seed, case.jobs) if case.jobs else play(case, recording, seed)
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

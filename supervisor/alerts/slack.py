@@ -14,6 +14,7 @@ _SIGNS = {
     EventKind.BUDGET_NEAR: ":hourglass:",
     EventKind.BUDGET_REACHED: ":double_vertical_bar:",
     EventKind.DISPLACED: ":double_vertical_bar:",
+    EventKind.DEADLINE_MISSED: ":alarm_clock:",
     EventKind.NOTICE: ":warning:",
     EventKind.NODE_LOST: ":boom:",
     EventKind.SILENCE: ":mute:",

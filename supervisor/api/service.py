@@ -29,6 +29,7 @@ from supervisor.api.quote import Quote, check_admissible, check_prices_known, ch
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
+from supervisor.deadlines import finish_by_at
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
@@ -152,7 +153,8 @@ class Service:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
         spec = self.parse(spec_value)
-        starts_at(spec.start_after, spec.schedule, self._clock.now())
+        now = self._clock.now()
+        finish_by_at(spec.finish_by, spec.work, starts_at(spec.start_after, spec.schedule, now), now)
         check_admissible(spec, owner, self._queue)
         present = self._find(spec.name)
         if present is not None:
@@ -195,7 +197,9 @@ class Service:
         self._catch_up(spec.name)
         now = self._clock.now()
         record = new_job(spec, code_sha256, submission, now)
-        record = replace(record, owner=owner, starts_at=starts_at(spec.start_after, spec.schedule, now))
+        begins = starts_at(spec.start_after, spec.schedule, now)
+        finish_by = finish_by_at(spec.finish_by, spec.work, begins, now)
+        record = replace(record, owner=owner, starts_at=begins, finish_by=finish_by)
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:

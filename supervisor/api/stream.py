@@ -33,7 +33,7 @@ HEARTBEAT_S = 15.0
 # Then the reader connects again: its token may have been revoked meanwhile.
 MAX_S = 900.0
 # What changes while nothing happens.
-_CLOCKWORK = ("trained_s", "usd", "limits", "progress_at")
+_CLOCKWORK = ("trained_s", "usd", "limits", "progress_at", "deadline")
 
 
 @dataclass(frozen=True, slots=True)

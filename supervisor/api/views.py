@@ -16,6 +16,8 @@ from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
 from supervisor.planner.bookings import bookings_of, bookings_of_node
 from supervisor.planner.budgets import month_usd
+from supervisor.planner.deadlines import deadline_of
+from supervisor.planner.deadlines import in_words as deadline_in_words
 from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
@@ -59,10 +61,27 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
         "starts_at": job.starts_at or None,
+        "deadline": _deadline_row(view, now),
         "ended_at": job.ended_at or None,
         "trained_s": round(trained_s(job, now), 1),
         "usd": round(spent_usd(job, view.nodes.values(), now), 4),
         "limits": _limit_rows(view, now),
+    }
+
+
+def _deadline_row(view: JobView, now: float) -> dict[str, Any] | None:
+    """By when it has to have finished, and whether it will; None where it may at any time."""
+    job = view.record
+    if not job.finish_by:
+        return None
+    found = deadline_of(job, view.nodes.values(), view.progress, now)
+    return {
+        "finish_by": job.finish_by,
+        "work": job.spec.work,
+        "left_s": None if found is None else round(found.left_s),
+        "slack_s": None if found is None else round(found.slack_s(now)),
+        "missed": found is not None and found.is_missed(now),
+        "text": deadline_in_words(job, found, now),
     }
 
 

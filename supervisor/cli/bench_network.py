@@ -43,6 +43,7 @@ SUFFIX = "-network"
 MAX_NAME = 40
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_LEFT_OUT = frozenset({"code", "kind", "start_after", "schedule", "finish_by", "work"})
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +105,7 @@ def network_spec(spec: Mapping[str, Any], smallest: str, largest: str) -> dict[s
     name = str(spec.get("name", "bench"))[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
     limits = spec["limits"] if isinstance(spec.get("limits"), dict) else {}
     return {
-        **{key: value for key, value in spec.items() if key not in ("code", "kind", "start_after", "schedule")},
+        **{key: value for key, value in spec.items() if key not in _LEFT_OUT},
         "checkpoints": "none",
         "name": name,
         "nodes": {"min": wanted, "desired": wanted, "max": wanted},

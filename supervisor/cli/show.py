@@ -160,6 +160,8 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
         f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']}){spares}"
         f"   round {job['round']}   {steps}"
     )
+    if deadline := job.get("deadline"):
+        console.print(f"[red]{deadline['text']}[/red]" if deadline["missed"] else deadline["text"])
     if job["checkpoint_problem"]:
         console.print(f"[red]checkpoints are not being written:[/red] {escape(job['checkpoint_problem'])}")
     console.print(

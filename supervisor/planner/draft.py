@@ -85,6 +85,8 @@ class JobChanges(TypedDict, total=False):
     reason: str
     pause_requested_at: float
     limit_reached: str
+    deadline_missed: bool
+    pace_s: float
     displaced_by: str
     displaced_at: float
     limits_warned: tuple[str, ...]

@@ -11,6 +11,7 @@ from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
+from supervisor.planner.deadlines import may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import ahead, counted, left_behind, not_gone, placed, unreplaced, wanted
 from supervisor.planner.queue import is_admitted, is_held_back, may_have
@@ -107,9 +108,14 @@ def _request_nodes(draft: Draft, missing: int) -> None:
 
 
 def _without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """Without on-demand offers, while the job has another place to go to that has not refused spot."""
+    """Without on-demand offers, while the job has another place to go to that has not refused spot, or a deadline for
+    which it can wait."""
     spot = [offer for offer in offers if offer.market is Market.SPOT]
-    if not spot or len(spot) == len(offers) or not placed(draft):
+    if not spot or len(spot) == len(offers):
+        return offers
+    if not may_pay(draft):
+        return tuple(spot)
+    if not placed(draft):
         return offers
     if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
         goes = draft.job.moving_since or best_target(draft, offers, constraints(draft)) is not None

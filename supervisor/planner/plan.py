@@ -25,6 +25,7 @@ from supervisor.planner.alerts import (
 )
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
+from supervisor.planner.deadlines import drive_deadline
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
@@ -163,6 +164,7 @@ def _plan_job(draft: Draft) -> None:
     drive_prices(draft)
     drive_end(draft)
     drive_limits(draft)
+    drive_deadline(draft)
     drive_queue(draft)
     drive_moves(draft)
     drive_rounds(draft)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from provisioners.base import Offer
+from provisioners.base import Market, Offer
 from supervisor.market.admission import Admission, Amount, Claim, admit
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import COUNTED_NODE_STATES, EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.boundary import Boundary
+from supervisor.planner.deadlines import deadline_of
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView, World
 from supervisor.spec import NO_CHECKPOINTS, JobSpec
@@ -137,6 +138,9 @@ def _next_offer(
     spec = view.record.spec
     offers = world.volatile.offers.get(view.record.name, NOTHING_KNOWN).offers
     rules, memory = world.rules, world.volatile.capacity
+    due = deadline_of(view.record, view.nodes.values(), view.progress, now)
+    if due is not None and not due.needs_on_demand(now):
+        offers = tuple(each for each in offers if each.market is Market.SPOT) or offers
     known = ranked(offers, memory, rules.hazard, rules.preemption_s + view.record.checkpoint_s, now)
     limits = Constraints(
         spec.placement.spread,

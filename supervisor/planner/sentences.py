@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
 from supervisor.planner.predicates import (
@@ -54,6 +56,7 @@ def sentence(draft: Draft) -> str:
         *_leaving(draft),
         *_arriving(draft),
         _missing(draft),
+        _deadline(draft),
         _unpriced(draft),
     ]
     return "; ".join(clause for clause in clauses if clause)
@@ -191,10 +194,19 @@ def _missing(draft: Draft) -> str:
         return f"asking {cloud} for offers{f' ({error})' if error else ''}"
     if not known.offers:
         return f"{cloud} offers nothing that fits the job's resources and placement"
-    why = obstacle(known.offers, draft.capacity, constraints(draft), draft.now, spare=spare)
+    offers = known.offers
+    if not may_pay(draft):
+        offers = tuple(offer for offer in offers if offer.market is Market.SPOT) or offers
+    why = obstacle(offers, draft.capacity, constraints(draft), draft.now, spare=spare)
     if not why and draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE:
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"
     return first_line(why, MAX_REASON_CHARACTERS)
+
+
+def _deadline(draft: Draft) -> str:
+    """That it cannot finish in time, or until when nodes that are missing are waited for on spot."""
+    lacks = len(counted(draft)) < wanted(draft)
+    return clause(draft) if lacks or draft.job.deadline_missed else ""
 
 
 def in_the_queue(admission: Admission) -> str:

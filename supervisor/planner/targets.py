@@ -10,6 +10,7 @@ from provisioners.base import Market, Offer
 from supervisor.market.hazard import HOUR_S
 from supervisor.market.offers import Constraints, expected_usd, is_allowed
 from supervisor.model import JobState, NodeRecord
+from supervisor.planner.deadlines import may_go_back
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, left_behind, members
 from supervisor.spec import NO_CHECKPOINTS
@@ -113,7 +114,7 @@ def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:
 def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeRecord, ...]:
     """On-demand nodes of a job that would rather have spot, once the last one has been there for a while."""
     found = [node for node in kept if node.offer.market is Market.ON_DEMAND]
-    if draft.job.spec.market != "spot-then-on-demand" or not found:
+    if draft.job.spec.market != "spot-then-on-demand" or not found or not may_go_back(draft):
         return ()
     long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.back_to_spot_s
     return tuple(sorted(found, key=lambda node: (node.created_at, node.id), reverse=True)) if long else ()

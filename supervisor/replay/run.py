@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 from supervisor.api.service import Service
+from supervisor.deadlines import duration_s
 from supervisor.errors import UsageError
 from supervisor.journal.journal import Reading
 from supervisor.planner.actions import Action, Launch
@@ -58,7 +59,10 @@ class Replay:
         self.submitted = True
         world, cloud = self.world, self.world.cloud.name
         world.desired[self.spec.name] = self.spec.nodes.desired
-        value = self.spec.model_dump(exclude_unset=True, exclude={"start_after", "schedule"})
+        apart = {"start_after", "schedule"}
+        if self.spec.finish_by and duration_s(self.spec.finish_by) is None:
+            apart |= {"finish_by", "work"}  # a time of the day: recordings have none
+        value = self.spec.model_dump(exclude_unset=True, exclude=apart)
         value["placement"] = {"cloud": cloud}
         if "placement" in self.spec.model_fields_set:
             value["placement"] = self.spec.placement.model_dump(exclude_unset=True) | {"cloud": cloud}

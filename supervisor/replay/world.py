@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from provisioners.base import Market
 from supervisor.market.admission import QueueRules
 from supervisor.planner.actions import Action, Bootstrap
 from supervisor.planner.world import Rules
@@ -18,6 +19,8 @@ from supervisor.simulation.world import World
 CALL_S = 1.0
 # Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing.
 STEADY_S = 300.0
+# But while on-demand nodes are held: gaps longer than a minute pause a daemon's timers, and they would stay for ever.
+PAYING_S = 50.0
 MISSING_S = 10.0
 LOCAL = SimCloud.name
 
@@ -57,7 +60,8 @@ class RecordedWorld(World):
     def tick_s(self, idle_ticks: int) -> float:
         """Seldom while all desired nodes train: time alone brings nothing then. Soon, while some are missing."""
         whole = bool(self.desired) and all(self._is_whole(job, nodes) for job, nodes in self.desired.items())
-        self.idle_tick_s = STEADY_S if whole else MISSING_S
+        pays = any(each.offer.market is Market.ON_DEMAND and each.machine.alive for each in self.recorded.bought)
+        self.idle_tick_s = (PAYING_S if pays else STEADY_S) if whole else MISSING_S
         return super().tick_s(idle_ticks)
 
     def _is_whole(self, job: str, nodes: int) -> bool:

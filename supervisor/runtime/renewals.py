@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.deadlines import finish_by_at
 from supervisor.errors import SpotsupError
 from supervisor.journal.journal import Journal
 from supervisor.model import Event, EventKind, JobRecord, NodeState
@@ -19,7 +20,9 @@ def renewed(view: JobView, now: float) -> tuple[JobRecord, Event] | None:
     if not (old.ended and old.is_renewed) or any(node.state is not NodeState.GONE for node in view.nodes.values()):
         return None
     job = new_job(old.spec, old.code_sha256, f"{old.task_id} again at {now}", now)
-    job = replace(job, owner=old.owner, run=old.run + 1, starts_at=starts_at("", old.spec.schedule, now), next_event=2)
+    begins = starts_at("", old.spec.schedule, now)
+    finish_by = finish_by_at(old.spec.finish_by, old.spec.work, begins, now)
+    job = replace(job, owner=old.owner, run=old.run + 1, starts_at=begins, finish_by=finish_by, next_event=2)
     text = f"{job.name} is submitted again by its schedule; it begins at {moment(job.starts_at)}"
     return job, Event(f"{job.task_id}-000001", now, job.name, EventKind.SUBMITTED, text)
 

@@ -724,4 +724,18 @@ MUTANTS = (
         "    least = max(_useful(draft, kept), draft.job.min_nodes)\n",
         "unit/test_plan_moves.py::test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace",
     ),
+    Mutant(
+        "deadlines: on-demand only once it is needed",
+        "supervisor.planner.deadlines",
+        "    return found is None or found.needs_on_demand(draft.now)\n",
+        "    return True\n",
+        "sim/test_deadlines.py::test_a_job_waits_for_spot_as_long_as_its_deadline_allows_and_then_pays",
+    ),
+    Mutant(
+        "deadlines: no risk at the end",
+        "supervisor.market.deadline",
+        "        return behind or self.slack_s(now) <= SAFETY * self.switch_s\n",
+        "        return behind\n",
+        "unit/test_deadline.py::test_no_risk_is_taken_once_the_time_that_can_be_lost_is_nearly_used_up",
+    ),
 )

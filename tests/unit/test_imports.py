@@ -52,6 +52,7 @@ TOOLS = ("benchmarks", "tools")
 SUPERVISOR = (
     ("errors", "cron", "files", "validation"),
     ("starting_time",),
+    ("deadlines",),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access"),
     ("model",),

@@ -52,7 +52,7 @@ ALERTED = """
 notice node-lost silence silence-ended replacement-requested replacement-joined
 checkpoints-failing checkpoints-resumed checkpoints-too-slow bootstraps-failing bootstraps-recovered
 steps-hang steps-resumed workers-stuck
-job-done job-failed limit-near limit-reached budget-near budget-reached displaced
+job-done job-failed limit-near limit-reached budget-near budget-reached displaced deadline-missed
 unknown-code access-denied access-restored certificate-ends
 node-unhealthy unhealthy-held machine-type-blocked foreign-host
 undecided unreadable
