@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -9,6 +9,8 @@ export PYTHONDONTWRITEBYTECODE :=
 python := .venv/bin/python
 frameworks := .tools/frameworks
 azurite := .tools/azurite
+screens := .tools/screens
+screens_packages := playwright==1.65.2 axe-playwright-python==0.1.8 pillow==13.0.0
 azurite_version := 3.37.0
 node_version := 24.19.0
 
@@ -25,6 +27,7 @@ help:
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make monitoring   checks the rules for Prometheus with promtool, where it is installed"
+	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
 	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
 	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
@@ -110,6 +113,17 @@ check: setup
 monitoring:
 	@if command -v promtool >/dev/null; then promtool check rules monitoring/alerts.yml; \
 	else echo "promtool is not installed: the rules are not checked (Debian: apt-get install prometheus)"; fi
+
+# Pictures of the dashboard in headless Chromium, and what axe-core says of them. Debian's package chromium brings one.
+screenshots: setup $(screens)/installed
+	@$(screens)/bin/python tests/dashboard/browse.py --python $(python) --out build/screenshots \
+		--chromium "$$(command -v $${CHROMIUM:-chromium} || echo chromium)" $(if $(ONLY),--only '$(ONLY)')
+
+$(screens)/installed: | setup
+	rm -rf $(screens)
+	$(python) -m venv --without-pip $(screens)
+	$(python) -m pip --python $(screens)/bin/python install --quiet $(screens_packages)
+	touch $@
 
 dist: setup
 	rm -rf build/dist

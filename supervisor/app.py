@@ -65,7 +65,12 @@ from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.systemd import notify
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from supervisor.api.gate import Users
+    from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer
+    from supervisor.web.prices import PriceBook
 
 log = structlog.get_logger("spotsupd")
 
@@ -299,6 +304,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.tls import certificate_of, own_ca
     from supervisor.api.unix_socket import bind_socket
     from supervisor.api.views import access_row
+    from supervisor.web.prices import PriceBook
 
     budgeted = config.rules(alerts=False).budgets.any
     quotes = Quotes(provisioners, prices=config.prices, budgeted=budgeted)
@@ -323,6 +329,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         service, status, clock, version, adoption, access, explainer, prices, users=users, audit=journal.audit, ca=ca
     )
     add_metrics(app, metrics)
+    _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:
@@ -339,6 +346,24 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     for server in servers.values():
         server.start()
     return servers
+
+
+def _add_dashboard(  # noqa: PLR0913, PLR0917 - as above
+    app: FastAPI,
+    config: Config,
+    service: Service,
+    journal: Journal,
+    status: Callable[[], Status],
+    prices: PriceBook,
+    clock: Clock,
+    version: str,
+    users: Users,
+) -> None:
+    from supervisor.web.routes import add_dashboard
+    from supervisor.web.source import source_of
+
+    source = source_of(service, journal, status, prices, clock, version, config.cluster, config.rules(alerts=False))
+    add_dashboard(app, source, users)
 
 
 class _Watchers:

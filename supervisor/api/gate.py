@@ -19,13 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.access import Action, AuditEntry, Caller, Role, TokenRecord, caller_of, id_of, refusal
 from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
-from supervisor.api.rules import AUDITED, RULES, caller_on_socket
+from supervisor.api.rules import AUDITED, PAGES, RULES, caller_on_socket
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 32 * 1024 * 1024
 BLOBS = "PUT /v1/blobs"
+# Where a browser keeps the token. The prefix: only over HTTPS, and only for this host.
+COOKIE = "__Host-spotsup"
 # Of one token: so many requests at once, and so many per second for longer.
 BURST, PER_S = 200, 20.0
 # Of one address: so many wrong tokens at once, and per second for longer. A right one is never refused for them.
@@ -86,7 +88,7 @@ class Gate:
         asked = _asked(scope, self._routes())
         scope[TARGET] = asked.target
         public = RULES.get(asked.name) is Action.PUBLIC
-        caller = Caller("", Role.VIEWER) if public else await self._caller(scope)
+        caller = Caller("", Role.VIEWER) if public else await self._caller(scope, asked)
         if isinstance(caller, Response):
             await caller(scope, receive, self._answering(scope, send))
             return
@@ -102,14 +104,18 @@ class Gate:
             await self._write(scope, asked, caller, 500)
             raise
 
-    async def _caller(self, scope: Scope) -> Caller | Response:
+    async def _caller(self, scope: Scope, asked: _Asked) -> Caller | Response:
         client = scope.get("client")
         if client is not None and client[0] == PEER:
             return await run_in_threadpool(caller_on_socket, client)  # which asks for the user's name
         given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not given and asked.name in PAGES:
+            given = [f"Bearer {token}".encode("latin-1") for token in _cookies(scope)]
         scheme, _, text = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
         known = self._users.tokens().get(id_of(text))
         caller = caller_of(text, known, self._users.now()) if scheme.lower() == "bearer" else None
+        if caller is None and not given and asked.name in PAGES:
+            return Response(status_code=303, headers={"location": "/login"})
         if caller is None:
             return self._failed(scope, str(client[0]) if client else "", is_given=bool(given))
         wait_s = self._users.per_token.wait_s(caller.token, time.monotonic())
@@ -162,6 +168,13 @@ class Gate:
         now, request, target = self._users.now(), scope[REQUEST_ID], scope[TARGET][:64]
         entry = AuditEntry(now, request, caller.name, caller.token, address, asked.name, target, status)
         await run_in_threadpool(self._users.audit, entry)
+
+
+def _cookies(scope: Scope) -> list[str]:
+    """What a browser has kept."""
+    texts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
+    pairs = [part.strip().partition("=") for text in texts for part in text.split(";")]
+    return [value for name, _, value in pairs if name == COOKIE]
 
 
 def _asked(scope: Scope, routes: Sequence[BaseRoute]) -> _Asked:

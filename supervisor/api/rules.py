@@ -8,6 +8,21 @@ from types import MappingProxyType
 from supervisor.access import Action, Caller, Role
 from supervisor.api.unix_socket import is_admin, user_name
 
+# The dashboard's, for browsers, which are no part of the API and its description.
+DASHBOARD: Mapping[str, Action] = MappingProxyType(
+    {
+        "GET /": Action.READ,
+        "GET /fleet": Action.READ,
+        "GET /queue": Action.READ,
+        "GET /money": Action.READ,
+        "GET /jobs/{name}": Action.READ,
+        "GET /jobs/{name}/logs": Action.READ,
+        "GET /static/{version}/{name}": Action.PUBLIC,
+        "GET /login": Action.PUBLIC,
+        "POST /login": Action.PUBLIC,
+        "POST /logout": Action.PUBLIC,
+    }
+)
 # `METHOD /path`, as it is registered.
 RULES: Mapping[str, Action] = MappingProxyType(
     {
@@ -45,8 +60,11 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "POST /v1/daemon/resume": Action.OPERATE,
         "POST /v1/adopt": Action.OPERATE,
         "GET /v1/audit": Action.OPERATE,
+        **DASHBOARD,
     }
 )
+# Those of which a browser keeps the token in a cookie. They change nothing.
+PAGES = frozenset(name for name, action in DASHBOARD.items() if action is Action.READ)
 # Those that are in the audit log. What one would get is not.
 AUDITED = frozenset({Action.SUBMIT, Action.CHANGE, Action.LOGIN, Action.OPERATE, Action.KEY})
 

@@ -64,6 +64,13 @@ class Client:
         """A PUT's JSON."""
         return self._call("PUT", path, content=data)
 
+    def page(self, target: str) -> httpx.Response:
+        """The answer to a GET, whatever it is: a page of the dashboard."""
+        try:
+            return self._http.get(target)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
     def close(self) -> None:
         """Close the connection."""
         self._http.close()

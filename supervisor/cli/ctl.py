@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, login, new_file, operate, report, runs, status, submit
+from supervisor.cli import bench_network, change, dashboard, login, new_file, operate, report, runs, status, submit
 from supervisor.cli.common import EXIT_CODES, exit_on_error
 from supervisor.cli.completing import HelpfulGroup, completion
 
@@ -79,6 +79,7 @@ for command in (
     *(submit.submit, submit.plan),
     *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.queue, status.top),
     report.report,
+    dashboard.dashboard,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh, operate.audit),
     *(runs.runs, new_file.init, completion),

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from supervisor.cli.durations import duration
-from supervisor.cli.plots import Band, Line, plot
 from supervisor.cli.show import counted, dollars
+from supervisor.plots import Band, Line, plot
 
 MAX_PAUSES_SHOWN = 20
 # As supervisor.curve.Cause, for people.

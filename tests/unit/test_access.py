@@ -36,6 +36,8 @@ from supervisor.cli.operate import audit_line
 from supervisor.config import Config
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
+from supervisor.web.routes import add_dashboard
+from tests.dashboard.clusters import Cluster
 from tests.sim.harness import service, submit, training_world
 from tests.sim.promises import jobs_of
 
@@ -188,6 +190,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route(desk: Desk) -> None:
         audit=list,
     )
     add_metrics(app, bytes)
+    add_dashboard(app, Cluster().source())
     routes = [route for route in app.routes if isinstance(route, Route)]
     assert len(routes) == len(app.routes)
     found = {f"{method} {route.path}" for route in routes for method in (route.methods or ()) if method != "HEAD"}

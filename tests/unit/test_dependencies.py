@@ -15,6 +15,7 @@ from tests.unit.test_imports import HOMES, REPO, imports, is_below, modules
 # Distributions whose modules are named differently.
 MODULES = {
     "APScheduler": "apscheduler",
+    "Jinja2": "jinja2",
     "PyYAML": "yaml",
     "azure-identity": "azure.identity",
     "azure-mgmt-compute": "azure.mgmt.compute",

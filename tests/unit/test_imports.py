@@ -50,7 +50,7 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron", "files", "validation"),
+    ("errors", "cron", "files", "plots", "validation"),
     ("starting_time",),
     ("deadlines",),
     ("spec", "identity"),
@@ -66,7 +66,7 @@ SUPERVISOR = (
     ("runtime",),
     ("nodes", "metrics"),
     ("api", "simulation"),
-    ("replay",),
+    ("replay", "web"),
     ("app",),
     ("cli",),
 )

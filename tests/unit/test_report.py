@@ -26,11 +26,11 @@ from supervisor.api.report import OnDemand, on_demand_prices, report_row
 from supervisor.api.routes import create_app
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.ctl import main
-from supervisor.cli.plots import Band, Line, plot, ticks, time_unit
 from supervisor.cli.report_pages import CAUSES, html, markdown
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended
 from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
+from supervisor.plots import Band, Line, plot, ticks, time_unit
 from tests.sim.harness import service, training_world
 from tests.support.documents import blocks
 from tests.unit.quoting import Stub, raising
