@@ -41,6 +41,10 @@ class PreconditionError(CommandRefusedError):
     """It was changed since the caller looked at it."""
 
 
+class BusyError(SpotsupError):
+    """The daemon does as much of this as it can: it may be tried again in a moment."""
+
+
 class StartError(SpotsupError):
     """The daemon cannot start: etcd, a port, a lock, a key."""
 

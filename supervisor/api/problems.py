@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from supervisor.errors import (
+    BusyError,
     CommandRefusedError,
     ForbiddenError,
     JournalFullError,
@@ -28,6 +29,7 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
     PreconditionError: 412,
     CommandRefusedError: 409,
     JournalUnavailableError: 503,
+    BusyError: 503,
     JournalFullError: 507,
 }
 MEDIA_TYPE = "application/problem+json"

@@ -26,6 +26,7 @@ from supervisor.api.runs import add_runs
 from supervisor.api.service import Service
 from supervisor.api.stream import add_stream
 from supervisor.api.targets import add_targets
+from supervisor.api.throttle import Places
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import NotFoundError
@@ -41,6 +42,8 @@ LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
 # etcd's revisions have 63 bits.
 MAX_POSITION = (1 << 63) - 2
+# Archives of code that are in memory at a time, each of up to MAX_BLOB_BYTES.
+MAX_UPLOADS = 8
 # "What I saw": the ETag of a job, or several; `*` for any.
 IfMatch = Annotated[str, Header(max_length=400)]
 
@@ -280,10 +283,13 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
     def row(view: JobView) -> dict[str, Any]:
         return job_row(view, status().about(view.record.name), clock.now())
 
+    uploads = Places(MAX_UPLOADS, f"{MAX_UPLOADS} archives are being uploaded already: try again in a moment")
+
     @app.put("/v1/blobs")
     async def put_blob(request: Request) -> dict[str, Any]:
-        data = await request.body()
-        return {"sha256": await asyncio.to_thread(service.put_blob, data)}
+        with uploads.one():  # before any of the body is read
+            data = await request.body()
+            return {"sha256": await asyncio.to_thread(service.put_blob, data)}
 
     @app.post("/v1/check")
     def check(body: CheckBody, request: Request) -> dict[str, Any]:

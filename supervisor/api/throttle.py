@@ -1,9 +1,14 @@
-"""How often somebody may do something: a bounded table of token buckets."""
+"""How often somebody may do something, by a bounded table of token buckets; and how many at a time."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from supervisor.errors import BusyError
 
 MAX_KEYS = 2048
 
@@ -33,3 +38,22 @@ class Throttle:
 
     def __len__(self) -> int:
         return len(self._left)
+
+
+class Places:
+    """So many may do something at a time. For any number of threads."""
+
+    def __init__(self, count: int, full: str) -> None:
+        """`full`: the sentence for whoever finds none."""
+        self._free = threading.BoundedSemaphore(count) if count else threading.Semaphore(0)
+        self._full = full
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Raises BusyError if there is none."""
+        if not self._free.acquire(blocking=False):
+            raise BusyError(self._full)
+        try:
+            yield
+        finally:
+            self._free.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from supervisor.access import (
     sha256_of,
     token_text,
 )
-from supervisor.api import rules
+from supervisor.api import routes, rules
 from supervisor.api.explain import Explainer
 from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
 from supervisor.api.metrics import add_metrics
@@ -34,6 +35,7 @@ from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
 from supervisor.config import Config
+from supervisor.journal.journal import Journal
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
 from supervisor.web.routes import add_dashboard
@@ -441,6 +443,32 @@ def test_a_bomb_is_refused(desk: Desk) -> None:
             reply = desk.ask("ann", "POST", path, content=content, headers=named)
             assert reply.status_code in {400, status}, f"{bomb}: {reply.text}"
             assert len(reply.content) < 2000, bomb
+
+
+def test_only_so_much_code_is_in_memory_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_UPLOADS", 1)
+    busy = Desk(desk.world)
+    started, go_on = threading.Event(), threading.Event()
+    store = Journal.put_blob
+
+    def slow(journal: Journal, data: bytes) -> str:
+        started.set()
+        assert go_on.wait(30.0)
+        return store(journal, data)
+
+    monkeypatch.setattr(Journal, "put_blob", slow)
+    first: list[int] = []
+    thread = threading.Thread(
+        target=lambda: first.append(busy.ask("ann", "PUT", "/v1/blobs", content=b"a").status_code)
+    )
+    thread.start()
+    assert started.wait(30.0)
+    second = busy.ask("bob", "PUT", "/v1/blobs", content=b"b")
+    go_on.set()
+    thread.join(30.0)
+    assert (second.status_code, "try again in a moment" in second.json()["error"]) == (503, True)
+    assert first == [200]
+    assert busy.ask("bob", "PUT", "/v1/blobs", content=b"b").status_code == 200
 
 
 def test_a_right_token_is_let_in_however_many_wrong_ones_came_from_its_address(desk: Desk) -> None:
