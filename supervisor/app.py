@@ -62,6 +62,7 @@ from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.runtime.pools import PoolKeeper
 from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
+from supervisor.runtime.sweeps import SweepKeeper
 from supervisor.runtime.systemd import notify
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _serve(
     _run_loop(
         loop,
         housekeeping,
-        (curves, PoolKeeper(journal, leader, clock)),
+        (curves, PoolKeeper(journal, leader, clock), SweepKeeper(journal, leader, clock)),
         metrics.observer,
         supervision,
         clock,
@@ -245,7 +246,7 @@ def _ways_to_etcd(
 def _run_loop(  # noqa: PLR0913, PLR0917 - it connects all parts
     loop: Loop,
     housekeeping: Housekeeping,
-    keepers: Sequence[CurveKeeper | PoolKeeper],
+    keepers: Sequence[CurveKeeper | PoolKeeper | SweepKeeper],
     observer: Observer,
     supervision: Supervision,
     clock: Clock,
@@ -300,6 +301,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.routes import create_app
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address
+    from supervisor.api.sweeps import Sweeps, add_sweeps
     from supervisor.api.targets import targets_app
     from supervisor.api.tls import certificate_of, own_ca
     from supervisor.api.unix_socket import bind_socket
@@ -330,6 +332,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     )
     add_metrics(app, metrics)
     _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
+    add_sweeps(app, Sweeps(service, journal, clock, config.queue.rules()))
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:

@@ -10,7 +10,19 @@ import click
 from click.core import ParameterSource
 from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, dashboard, login, new_file, operate, report, runs, status, submit
+from supervisor.cli import (
+    bench_network,
+    change,
+    dashboard,
+    login,
+    new_file,
+    operate,
+    report,
+    runs,
+    status,
+    submit,
+    sweep,
+)
 from supervisor.cli.common import EXIT_CODES, exit_on_error
 from supervisor.cli.completing import HelpfulGroup, completion
 
@@ -70,7 +82,7 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
     """Train on spot machines: submit a job, and spotsupd keeps it running."""
     explicit = context.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     context.obj = None if explicit else socket_path
-    if context.obj is None and context.invoked_subcommand not in {"login", "logout", "contexts", "completion"}:
+    if context.obj is None and context.invoked_subcommand not in {"login", "logout", "contexts", "completion", "init"}:
         with exit_on_error("spotsupctl"):
             context.obj = default_daemon(context_name if explicit else None)
 
@@ -82,7 +94,7 @@ for command in (
     dashboard.dashboard,
     *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh, operate.audit),
-    *(runs.runs, new_file.init, completion),
+    *(runs.runs, sweep.sweep, new_file.init, completion),
     *(login.login, login.logout, login.list_contexts),
     bench_network.bench_network,
 ):

@@ -39,20 +39,20 @@ PURPOSES = ("USEFUL", "PAUSE", "BOOT", "IDLE", "LOST", "UNKNOWN")  # of money, a
 STEP_WIDTH = 12  # the longest step's name and a space
 
 
-def _console() -> Console:
+def console_of() -> Console:
     console = Console(highlight=False)
     # A pipe has no width, so wrap late.
     return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
 
 
-def _state(state: str) -> str:
+def state_text(state: str) -> str:
     colour = _COLOURS.get(state)
     return f"[{colour}]{state}[/{colour}]" if colour else state
 
@@ -76,7 +76,7 @@ def counted(number: int, noun: str) -> str:
 
 def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl list`: running jobs, and the newest ended ones."""
-    console = _console()
+    console = console_of()
     if not jobs:
         console.print("no jobs; `spotsupctl submit JOB.yaml` submits one")
         return
@@ -89,44 +89,49 @@ def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None
 
 
 def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
-    table = _table("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "ELAPSED", "COST")
+    table = table_of("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "ELAPSED", "COST")
     for job in jobs:
         nodes = job["nodes"]
         elapsed_s = (job["ended_at"] or time.time()) - job["submitted_at"]
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
-        row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
+        row = (
+            job["name"],
+            state_text(job["state"]),
+            f"{nodes['training']}/{nodes['desired']}",
+            str(job["round"] or ""),
+        )
         step = str(job["step"] or "") if job["progress_fraction"] is None else f"{job['progress_fraction']:.0%}"
         table.add_row(*row, step, loss, duration(elapsed_s), dollars(job["usd"]))
-    _console().print(table)
+    console_of().print(table)
 
 
 def show_runs(runs: Sequence[dict[str, Any]], limit: int) -> None:
     """`spotsupctl runs`: ended jobs."""
     if not runs:
-        _console().print("no job has ended yet; `spotsupctl list` shows those that run")
+        console_of().print("no job has ended yet; `spotsupctl list` shows those that run")
         return
-    table = _table("JOB", "RESULT", "ENDED", "TOOK", "TRAINED", "STEP", "LOSS", "COST", "WHY")
+    table = table_of("JOB", "RESULT", "ENDED", "TOOK", "TRAINED", "STEP", "LOSS", "COST", "WHY")
     for row in runs[:limit]:
         loss = "" if row["loss"] is None else f"{row['loss']:.4f}"
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["ended_at"]))
         times = (ended, duration(row["wall_s"]), duration(row["trained_s"]))
         cells = (str(row["step"] or ""), loss, dollars(row["usd"]), escape(row["reason"].partition("\n")[0]))
-        table.add_row(row["name"], _state(row["state"]), *times, *cells)
-    _console().print(table)
+        table.add_row(row["name"], state_text(row["state"]), *times, *cells)
+    console_of().print(table)
     if len(runs) > limit:
-        _console().print(f"{counted(len(runs) - limit, 'older run')}; --limit {len(runs)} lists all")
+        console_of().print(f"{counted(len(runs) - limit, 'older run')}; --limit {len(runs)} lists all")
 
 
 def show_differences(found: dict[str, Any]) -> None:
     """`spotsupctl runs A B`: first what was asked for, then what came of it."""
-    table = _table("", *found["jobs"])
+    table = table_of("", *found["jobs"])
     for key, values in found["spec"].items():
         table.add_row(key, *("-" if each is None else escape(str(each)) for each in values))
     if not found["spec"]:
         table.add_row("job file and code", "the same", "the same")
     for key, values in found["results"].items():
         table.add_row(key, *(escape(_result(key, each)) for each in values))
-    _console().print(table)
+    console_of().print(table)
 
 
 def _result(key: str, value: Any) -> str:
@@ -145,9 +150,9 @@ def _by(job: dict[str, Any]) -> str:
 
 def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
     """`spotsupctl status`."""
-    console = _console()
+    console = console_of()
     numbers = job["nodes"]
-    console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
+    console.print(f"[bold]{job['name']}[/bold]  {state_text(job['state'])}  {escape(job['sentence'])}")
     loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
     steps = f"step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
     if job["kind"] == "data":
@@ -180,7 +185,7 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
 
 def show_nodes(nodes: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl nodes`: nodes that are not gone; many that are alike share a row."""
-    console = _console()
+    console = console_of()
     shown = [node for node in nodes if show_all or node["state"] != "gone"]
     if shown:
         _print_nodes([[node] for node in shown] if show_all else _groups(shown))
@@ -202,7 +207,7 @@ def _groups(nodes: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
-    table = _table("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
+    table = table_of("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
     for group in groups:
         first = group[0]
         where = f"{first['zone']} {first['instance_type']} {first['market']}"
@@ -212,8 +217,8 @@ def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
         reasons = {node["error"].splitlines()[0] if node["error"] else node["reason"] for node in group}
         why = reasons.pop() if len(reasons) == 1 else ""
         since, usd = max(node["since"] for node in group), sum(node["usd"] for node in group)
-        table.add_row(name, _state(_node_state(first)), rank, _ago(since), where, dollars(usd), escape(why))
-    _console().print(table)
+        table.add_row(name, state_text(_node_state(first)), rank, _ago(since), where, dollars(usd), escape(why))
+    console_of().print(table)
 
 
 def _node_state(node: dict[str, Any]) -> str:
@@ -226,9 +231,9 @@ def _node_state(node: dict[str, Any]) -> str:
 def show_queue(rows: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl queue`."""
     if not rows:
-        _console().print("no job waits")
+        console_of().print("no job waits")
         return
-    table = _table("PLACE", "JOB", "OWNER", "PRIORITY", "WAITS", "NEEDS", "REASON", "STARTS WHEN")
+    table = table_of("PLACE", "JOB", "OWNER", "PRIORITY", "WAITS", "NEEDS", "REASON", "STARTS WHEN")
     for row in rows:
         needs = counted(row["nodes"], "node")
         if row["gpus"]:
@@ -237,43 +242,43 @@ def show_queue(rows: Sequence[dict[str, Any]]) -> None:
         waits = duration(row["waiting_s"])
         texts = (escape(row["reason"]), escape(row["starts_when"]))
         table.add_row(place, row["job"], owner, str(row["priority"]), waits, needs, *texts)
-    _console().print(table)
+    console_of().print(table)
 
 
 def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost`."""
     if not costs:
-        _console().print("no jobs")
+        console_of().print("no jobs")
         return
-    table = _table("JOB", "STATE", "COST", "LIMIT", "PER HOUR", "LIMIT", "MACHINES")
+    table = table_of("JOB", "STATE", "COST", "LIMIT", "PER HOUR", "LIMIT", "MACHINES")
     for cost in costs:
         limits = [_money(cost["limit_usd"]), _money(cost["limit_usd_per_hour"])]
         machines = f"{cost['nodes_billed']}{_unpriced(cost)}"
         cells = (dollars(cost["usd"]), limits[0], dollars(cost["usd_per_hour"]), limits[1], machines)
-        table.add_row(cost["name"], _state(cost["state"]), *cells)
-    _console().print(table)
+        table.add_row(cost["name"], state_text(cost["state"]), *cells)
+    console_of().print(table)
     total, per_hour = (sum(cost[key] for cost in costs) for key in ("usd", "usd_per_hour"))
-    _console().print(f"{dollars(total)} in all, {dollars(per_hour)} per hour now")
+    console_of().print(f"{dollars(total)} in all, {dollars(per_hour)} per hour now")
 
 
 def show_costs_by_user(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost --by user`: the most expensive first."""
     users = {cost["owner"]: [each for each in costs if each["owner"] == cost["owner"]] for cost in costs}
-    table = _table("USER", "JOBS", "COST", "PER HOUR", *PURPOSES)
+    table = table_of("USER", "JOBS", "COST", "PER HOUR", *PURPOSES)
     for user, jobs in sorted(users.items(), key=lambda each: -sum(cost["usd"] for cost in each[1])):
         sums = [sum(cost[key] for cost in jobs) for key in ("usd", "usd_per_hour")]
         purposes = _purpose_cells(cost["purposes"] for cost in jobs)
         table.add_row(escape(user or "-"), str(len(jobs)), *map(dollars, sums), *purposes)
-    _console().print(table)
+    console_of().print(table)
 
 
 def show_costs_by_purpose(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost --by purpose`: a row for each job, and their sum."""
-    table = _table("JOB", "COST", *PURPOSES)
+    table = table_of("JOB", "COST", *PURPOSES)
     for cost in costs:
         table.add_row(cost["name"], dollars(cost["usd"]), *_purpose_cells([cost["purposes"]]))
     table.add_row("all", dollars(sum(cost["usd"] for cost in costs)), *_purpose_cells(c["purposes"] for c in costs))
-    _console().print(table)
+    console_of().print(table)
 
 
 def show_costs_by_month(costs: Sequence[dict[str, Any]]) -> None:
@@ -281,11 +286,11 @@ def show_costs_by_month(costs: Sequence[dict[str, Any]]) -> None:
     months: dict[str, list[dict[str, float]]] = {}
     for row in (row for cost in costs for row in cost["months"]):
         months.setdefault(row["month"], []).append(row["purposes"])
-    table = _table("MONTH (UTC)", "COST", *PURPOSES)
+    table = table_of("MONTH (UTC)", "COST", *PURPOSES)
     for month, rows in sorted(months.items()):
         usd = sum(sum(row.values()) for row in rows)
         table.add_row(month or "earlier", dollars(usd), *_purpose_cells(rows))
-    _console().print(table)
+    console_of().print(table)
 
 
 def _purpose_cells(rows: Iterable[dict[str, float]]) -> list[str]:
@@ -297,7 +302,7 @@ def _purpose_cells(rows: Iterable[dict[str, float]]) -> list[str]:
 def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost JOB`."""
     cost = costs[0]
-    table = _table("NODE", "STATE", "MARKET", "HOURS", "PER HOUR", "COST")
+    table = table_of("NODE", "STATE", "MARKET", "HOURS", "PER HOUR", "COST")
     for node in cost["node_list"]:
         cells = (
             node["market"],
@@ -305,8 +310,8 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
             _money(node["usd_per_hour"]) or "unknown",
             dollars(node["usd"]),
         )
-        table.add_row(node["id"], _state(node["state"]), *cells)
-    console = _console()
+        table.add_row(node["id"], state_text(node["state"]), *cells)
+    console = console_of()
     console.print(table)
     if cost["dropped_nodes_usd"]:
         console.print(f"and {dollars(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
@@ -332,11 +337,11 @@ def _on_demand(row: dict[str, Any]) -> str:
 
 def show_limits(job: dict[str, Any]) -> None:
     """`spotsupctl limits`."""
-    table = _table("LIMIT", "USED", "ALLOWED")
+    table = table_of("LIMIT", "USED", "ALLOWED")
     for name, row in job["limits"].items():
         table.add_row(name, f"{row['used']:.4g}", "any" if row["limit"] is None else f"{row['limit']:g}")
-    _console().print(table)
-    _console().print(f"{job['name']}  {_state(job['state'])}  {escape(job['sentence'])}")
+    console_of().print(table)
+    console_of().print(f"{job['name']}  {state_text(job['state'])}  {escape(job['sentence'])}")
 
 
 def _money(value: float | None) -> str:
@@ -352,7 +357,7 @@ def _unpriced(cost: dict[str, Any]) -> str:
 
 def show_top(found: dict[str, Any]) -> None:
     """`spotsupctl top`: the daemon, running jobs and their nodes, as far as the screen has room."""
-    console = _console()
+    console = console_of()
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/bold]  {escape(found['daemon']['headline'])}")
     console.print(f"{dollars(found['usd_per_hour'])} per hour, {dollars(found['usd'])} in all\n")
     jobs = [job for job in found["jobs"] if not job["ended_at"]] or found["jobs"][:MIN_ROWS]
@@ -368,13 +373,13 @@ def show_top(found: dict[str, Any]) -> None:
 
 def show_plan(plan: dict[str, Any], limit: int) -> None:
     """`spotsupctl plan`: the offers in the order in which they are asked for."""
-    table = _table("CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE FROM")
+    table = table_of("CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE FROM")
     for offer in plan["offers"][:limit]:
         gpus = f"{offer['gpus']} {offer['gpu'] or ''}".strip() if offer["gpus"] else ""
         price = "unknown" if offer["usd_per_hour"] is None else f"{offer['usd_per_hour']:.4f}"
         cells = (offer["cloud"], offer["zone"], offer["instance_type"], gpus, offer["market"], price)
         table.add_row(*cells, escape(offer["price_source"] or ""))
-    console = _console()
+    console = console_of()
     console.print(table)
     if (more := plan["offers_total"] - min(limit, len(plan["offers"]))) > 0:
         console.print(f"and {more} more")
@@ -424,14 +429,14 @@ def _command_text(command: dict[str, Any]) -> str:
 
 def show_network(result: dict[str, Any]) -> None:
     """`spotsupctl bench-network`: the columns of nccl-tests, for float and sum."""
-    table = _table()
+    table = table_of()
     for column in ("SIZE (B)", "COUNT", "TIME (us)", "ALGBW (GB/s)", "BUSBW (GB/s)", "WRONG"):
         table.add_column(column, justify="right")
     for row in result["rows"]:
         size, count, wrong = str(row["bytes"]), str(row["bytes"] // 4), str(row["wrong"])
         measured = (f"{row['time_us']:.1f}", f"{row['algbw_gb_s']:.3f}", f"{row['busbw_gb_s']:.3f}")
         table.add_row(size, count, *measured, wrong)
-    console = _console()
+    console = console_of()
     console.print(table)
     best = max((row["busbw_gb_s"] for row in result["rows"]), default=0.0)
     console.print(
@@ -442,11 +447,11 @@ def show_network(result: dict[str, Any]) -> None:
 
 def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl events`: the newest ones."""
-    console = _console()
+    console = console_of()
     shown = events if show_all else events[-MAX_EVENTS:]
     if len(shown) < len(events):
         console.print(f"{counted(len(events) - len(shown), 'earlier event')}; --all lists all")
-    table = _table("TIME", "EVENT", "")
+    table = table_of("TIME", "EVENT", "")
     for event in shown:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
         table.add_row(at, event["kind"], escape(event["text"]))

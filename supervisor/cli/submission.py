@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supervisor.cli.job_options import merge, section
+from supervisor.cli.job_options import merge
 from supervisor.errors import UsageError
+from supervisor.job_keys import section
 
 if TYPE_CHECKING:
     import yaml

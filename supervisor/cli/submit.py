@@ -27,10 +27,23 @@ OFFERS_EXPLAINED = 5
     help="Begin with the newest checkpoint of a job that has ended or is paused.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal, before machines are rented.")
+@click.option(
+    *("--sweep", "axes"),
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="A job for each value, as lr=0.1,0.01 or seed=1..3: `--lr 0.1` is added to `run`; a name with a dot is a key.",
+)
+@click.option("--parallel", type=click.IntRange(1, 1000), help="With --sweep: so many jobs at a time.  [default: all]")
+@click.option(
+    *("--early-stop", "first_step"),
+    type=click.IntRange(min=1),
+    metavar="STEP",
+    help="With --sweep: at this step, and at 3, 9, … times it, only the best third by loss goes on (ASHA).",
+)
 @click.option("--explain", is_flag=True, help="Submit nothing; show the offers, and each step on the nodes.")
 @output_option
 @click.pass_context
-def submit(
+def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
     context: click.Context,
     /,
     what: tuple[str, ...],
@@ -38,6 +51,9 @@ def submit(
     resume_from: str,
     explain: bool,
     yes: bool,
+    axes: tuple[str, ...],
+    parallel: int | None,
+    first_step: int | None,
     output: str,
     **options: Any,
 ) -> None:
@@ -49,14 +65,25 @@ def submit(
     """
     if explain and follow:
         raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
+    if axes and (follow or resume_from or explain):
+        raise click.UsageError("--sweep makes several jobs: leave --follow, --resume-from and --explain out")
+    if not axes and (parallel or first_step):
+        raise click.UsageError("--parallel and --early-stop go with --sweep")
     with connected(context) as daemon:
         prepared = _prepared(what, options)
         if explain:
             quote = daemon.post("/v1/explain", prepared.describe())
             sys.exit(_show(quote, output, OFFERS_EXPLAINED))
+        if axes:
+            from supervisor.cli.sweep import submit_sweep
+
+            agree = None if yes or output == "json" or not at_a_terminal() else _agree
+            sweep = submit_sweep(daemon, prepared, axes, parallel, first_step, agree)
+            print_json(sweep) if output == "json" else click.echo(sweep["name"])
+            return
         asked = {"spec": prepared.spec, "resume_from": resume_from}
         warn(daemon.post("/v1/check", asked)["warnings"])
-        if not yes and output == "text" and sys.stdin.isatty() and sys.stdout.isatty():
+        if not yes and output == "text" and at_a_terminal():
             _agree(daemon, prepared)
         stored = daemon.put("/v1/blobs", prepared.pack())
         job = daemon.post("/v1/jobs", {**asked, "code_sha256": stored["sha256"], "submission": prepared.submission})
@@ -127,14 +154,24 @@ def _prepared(what: tuple[str, ...], options: dict[str, Any]) -> Prepared:
     return prepared
 
 
-def _agree(daemon: Client, prepared: Prepared) -> None:
-    """Ask the person at the terminal, before money is spent. Raises CommandRefusedError if they do not agree."""
+def at_a_terminal() -> bool:
+    """Whether a person reads what is printed, and can answer."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _agree(daemon: Client, prepared: Prepared, at_once: int = 1) -> None:
+    """Ask the person at the terminal, before money is spent. `at_once`: so many jobs like it run together.
+
+    Raises CommandRefusedError if they do not agree.
+    """
     from supervisor.errors import CommandRefusedError
 
     quote = daemon.post("/v1/plan", {"spec": prepared.spec})
     if not quote["rented"]:
         return
     _show(quote, "text", OFFERS_EXPLAINED)
+    if at_once > 1:
+        click.echo(f"up to {at_once} jobs at a time, each at that price")
     if not click.confirm(f"Submit {prepared.spec['name']}?", default=True):
         raise CommandRefusedError("nothing was submitted; `--set KEY=VALUE` changes the job, -y does not ask")
 

@@ -124,7 +124,8 @@ def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
     """
     events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
     past, curves = etcd.range(f"{keys.root}past/").kvs, etcd.range(f"{keys.root}curves/").kvs
-    return [kv for kv in (*world, *past, *curves, *events) if not kv.lease and not _is_left_out(keys, kv.key)]
+    sweeps = etcd.range(f"{keys.root}sweeps/").kvs
+    return [kv for kv in (*world, *past, *curves, *sweeps, *events) if not kv.lease and not _is_left_out(keys, kv.key)]
 
 
 def _is_left_out(keys: Keys, key: str) -> bool:

@@ -15,6 +15,7 @@ from supervisor.curve import Curve
 from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
+from supervisor.sweep import SweepRecord
 
 AnyRecord: TypeAlias = (
     JobRecord
@@ -28,6 +29,7 @@ AnyRecord: TypeAlias = (
     | Curve
     | TokenRecord
     | AuditEntry
+    | SweepRecord
 )
 Record = TypeVar(
     "Record",
@@ -42,6 +44,7 @@ Record = TypeVar(
     Curve,
     TokenRecord,
     AuditEntry,
+    SweepRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}

@@ -1,9 +1,9 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
-tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `audit/`, `logs/` and `blobs/`
-are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10) and by the revision of
-each record that it changes.
+tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`
+and `blobs/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10) and by the
+revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.budgets import spent_before
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
+from supervisor.sweep import SweepRecord
 
 __all__ = ["BLOB_CHUNK_BYTES", "USES_ETCD", "EtcdUse", "Journal", "Reading"]
 
@@ -118,11 +119,17 @@ class Journal:
         return result.revision if result.succeeded else 0
 
     def create_job(
-        self, record: JobRecord, event: Event, replaced: JobView | None, code: KeyValue | None = None
+        self,
+        record: JobRecord,
+        event: Event,
+        replaced: JobView | None,
+        code: KeyValue | None = None,
+        guard: Sequence[Compare] = (),
     ) -> bool:
         """Store a new job; any daemon may, leader or not. False if the job's record or its code changed meanwhile.
 
         `replaced`: the ended job of that name; it is kept as a past run. `code`: what `find_blob` returned.
+        `guard`: more of what must hold.
         """
         name = record.name
         if replaced is not None:
@@ -131,7 +138,7 @@ class Journal:
         operations = self._puts(record, event)
         if replaced is not None:
             operations += self._keep(past_run(replaced))
-        guards = [Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
+        guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if code is not None:
             # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
             guards.append(Compare(code.key, "mod", code.mod_revision))
@@ -226,6 +233,33 @@ class Journal:
             if not self._txn(leader_guard, [Delete(key) for key in old[begin : begin + MAX_OPERATIONS]]):
                 return begin
         return len(old)
+
+    def sweeps(self) -> list[tuple[SweepRecord, int]]:
+        """All sweeps and the revisions of their records. Those that cannot be read are left out."""
+        found = []
+        for kv in self._store.range(self.sweep_key("")):
+            with contextlib.suppress(SchemaError):
+                found.append((load(SweepRecord, kv.value, kv.key), kv.mod_revision))
+        return found
+
+    def sweep(self, name: str) -> tuple[SweepRecord, int] | None:
+        """One sweep and its record's revision. Raises SchemaError if it cannot be read."""
+        found = self._store.get(self.sweep_key(name))
+        return (load(SweepRecord, found.value, found.key), found.mod_revision) if found else None
+
+    def put_sweep(
+        self, sweep: SweepRecord, revision: int, guard: Sequence[Compare] = (), code: KeyValue | None = None
+    ) -> int:
+        """Store a sweep in place of that of `revision`, 0 for none. Returns the new revision, 0 if it has changed.
+
+        `guard`: the leader's. `code`: what `find_blob` returned, for a new sweep: its archive stays as for a job.
+        """
+        guards = [*guard, Compare(self.sweep_key(sweep.name), "mod", revision)]
+        operations = [Put(self.sweep_key(sweep.name), dump(sweep))]
+        if code is not None:
+            guards.append(Compare(code.key, "mod", code.mod_revision))
+            operations.append(Put(code.key, code.value))
+        return self._txn(guards, operations)
 
     def job_revision(self, name: str) -> int:
         """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
@@ -364,6 +398,8 @@ class Journal:
         jobs = [load(JobRecord, kv.value, kv.key) for kv in self._store.range(self._job_key(""))]
         if any(job.code_sha256 == digest and (job.is_renewed or not job.ended) for job in jobs):
             return False
+        if any(sweep.code_sha256 == digest and not sweep.over for sweep, _ in self.sweeps()):
+            return False
         guard = Compare(found.key, "mod", found.mod_revision)
         return self._txn([guard], [Delete(self._blob_key(digest, ""), prefix=True)]) > 0
 
@@ -391,6 +427,10 @@ class Journal:
 
     def _curve_key(self, job: JobRecord) -> str:
         return f"{self.keys.root}curves/{job.name}/{job.task_id}"
+
+    def sweep_key(self, name: str) -> str:
+        """Of a sweep's record, for who guards a write by it."""
+        return f"{self.keys.root}sweeps/{name}"
 
     def _pool_key(self, key: DayKey) -> str:
         return f"{self.keys.root}pools/{'/'.join(filter(None, key))}"

@@ -198,3 +198,36 @@ def test_init_asks_at_a_terminal(desk: Desk, tmp_path: Path, monkeypatch: pytest
 def test_a_folders_name_becomes_a_jobs(folder: str, name: str) -> None:
     assert name_of(folder) == name
     parse_spec({"name": name, "nodes": 1, "run": "t.py"})
+
+
+# -- sweeps --------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_submitted_shown_and_cancelled(desk: Desk) -> None:
+    job = desk.write("job.yaml", "name: search\nnodes: 1\nrun: train.py\n")
+    assert desk.said("sweep", "list").startswith("no sweeps")
+    assert desk.said("submit", job, "--sweep", "lr=0.1,0.01", "--sweep", "seed=1..3", "--parallel", "4") == "search\n"
+    said = desk.said("sweep", "show", "search").splitlines()
+    assert said[0].startswith("search  running  6 jobs, 4 at a time: 6 waiting for its turn")
+    assert said[1].split()[:4] == ["JOB", "lr", "seed", "STATE"]
+    assert said[2].split()[:3] == ["search-1", "0.1", "1"]
+    found = desk.ctl("sweep", "show", "serch")
+    assert (found.exit_code, found.stderr) == (4, "spotsupctl: no sweep is named 'serch'; did you mean search?\n")
+    assert desk.said("sweep", "cancel", "search").startswith("search: cancelled; ")
+    assert "search  cancelled  6     6      4          -" in " ".join(desk.said("sweep", "list").split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--sweep", "lr"), "--sweep lr: write NAME=VALUE,VALUE or NAME=1..3"),
+        (("--sweep", "nodes.dsired=1,2"), "unknown key `nodes.dsired`"),
+        (("--sweep", "lr=1,2", "--follow"), "--sweep makes several jobs: leave --follow"),
+        (("--parallel", "2"), "--parallel and --early-stop go with --sweep"),
+        (("--sweep", "a=1..99", "--sweep", "b=1,2"), "the sweep has 198 combinations; 1 to 100 are accepted"),
+    ],
+)
+def test_a_sweep_that_cannot_be_right_is_one_sentence(desk: Desk, options: tuple[str, ...], sentence: str) -> None:
+    job = desk.write("job.yaml", "name: search\nnodes: 1\nrun: train.py\n")
+    result = desk.ctl("submit", job, *options)
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr

@@ -21,8 +21,10 @@ from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
+from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl
+from supervisor.market.admission import QueueRules
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, wait_in
 from tools.stack import ROOT
@@ -98,6 +100,7 @@ def _desk(folder: Path, quotes: Quotes | None, *, rented: bool) -> Iterator[Desk
         hosted=[] if rented else ["local"],
     )
     app = create_app(service, lambda: world.daemon.loop.status, world.clock, "0")
+    add_sweeps(app, Sweeps(service, daemon.journal, world.clock, QueueRules()))
     with tempfile.TemporaryDirectory(prefix="desk-") as short:
         server = ApiServer(app, bind_socket(Path(short) / "s"))
         server.start()

@@ -51,10 +51,10 @@ TOOLS = ("benchmarks", "tools")
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
     ("errors", "cron", "files", "plots", "validation"),
-    ("starting_time",),
+    ("starting_time", "job_keys"),
     ("deadlines",),
     ("spec", "identity"),
-    ("checkpoints", "curve", "accounts", "budget", "access"),
+    ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
     ("model",),
     ("new_job",),
     ("market", "pool_days"),

@@ -1,0 +1,50 @@
+"""Tables of sweeps for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+
+from supervisor.cli.show import console_of, counted, dollars, state_text, table_of
+
+
+def show_sweeps(sweeps: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl sweep list`."""
+    if not sweeps:
+        console_of().print("no sweeps; `spotsupctl submit JOB.yaml --sweep lr=0.1,0.01` begins one")
+        return
+    table = table_of("SWEEP", "STATE", "JOBS", "ENDED", "AT A TIME", "BEST", "COST")
+    for each in sweeps:
+        ended = sum(member["state"] in ("succeeded", "failed", "cancelled") for member in each["members"])
+        numbers = (str(len(each["members"])), str(ended), str(each["parallel"]))
+        table.add_row(each["name"], state_text(each["state"]), *numbers, each["best"] or "-", dollars(each["usd"]))
+    console_of().print(table)
+
+
+def show_sweep(sweep: dict[str, Any]) -> None:
+    """`spotsupctl sweep show`: those with the lowest loss first, then those that have none yet."""
+    console = console_of()
+    members = sweep["members"]
+    states = {
+        state: sum(each["state"] == state for each in members) for state in dict.fromkeys(m["state"] for m in members)
+    }
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    console.print(
+        f"[bold]{sweep['name']}[/bold]  {state_text(sweep['state'])}  {counted(len(members), 'job')}, "
+        f"{sweep['parallel']} at a time: {counts}   cost {dollars(sweep['usd'])}"
+    )
+    if sweep["problem"]:
+        console.print(f"[red]its next job cannot begin:[/red] {escape(sweep['problem'])}")
+    keys = list(members[0]["parameters"])
+    table = table_of("JOB", *keys, "STATE", "STEP", "LOSS", "COST", "")
+    for each in sorted(members, key=lambda row: math.inf if row["loss"] is None else row["loss"]):
+        loss = "" if each["loss"] is None else f"{each['loss']:.4f}"
+        note = "best" if each["name"] == sweep["best"] else each["stopped"] or ""
+        point = [escape(str(each["parameters"][key])) for key in keys]
+        table.add_row(
+            each["name"], *point, state_text(each["state"]), str(each["step"] or ""), loss, dollars(each["usd"]), note
+        )
+    console.print(table)

@@ -1,0 +1,216 @@
+"""A sweep: one job file with several values for some of its keys or arguments, of which some run at a time. Pure.
+
+Its members are plain jobs, NAME-1, NAME-2, …. What it decides is in its record; how its members are is in theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from supervisor.errors import UsageError
+from supervisor.job_keys import set_key
+
+MAX_MEMBERS = 100
+MAX_NAME = 35  # with "-100" a job's name
+_AXIS = re.compile(r"[A-Za-z_][\w.-]*")
+
+Value: TypeAlias = str | int | float | bool
+Axis: TypeAlias = tuple[str, tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Asynchronous successive halving (ASHA): of those that came so far, the best go on.
+
+    At step `first_step`, and at `factor` times that, and so on, a member goes on if its loss is among the best
+    1 of `factor` of all that have come there. https://arxiv.org/abs/1810.05934
+    """
+
+    first_step: int
+    factor: int = 3
+
+    def rungs_below(self, step: int) -> int:
+        """How many rungs a member at this step has come to."""
+        return 0 if step < self.first_step else int(math.log(step / self.first_step, self.factor) + 1e-9) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a member ended."""
+
+    state: str
+    step: int
+    loss: float | None
+    usd: float
+    trained_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One job of a sweep."""
+
+    number: int
+    point: tuple[tuple[str, Value], ...]  # its parameters
+    created: bool = False  # its job is stored
+    rungs: tuple[float, ...] = ()  # the losses with which it came to each rung
+    stopped: str = ""  # why it was ended early; empty while it is not
+    result: Result | None = None  # once its job has ended
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """One sweep."""
+
+    name: str
+    uid: str  # makes the uids of its jobs, so that each is made once
+    owner: str
+    base: Mapping[str, Any]  # the job file without the parameters
+    code_sha256: str
+    submitted_at: float
+    parallel: int
+    members: tuple[Member, ...]
+    early_stop: EarlyStop | None = None
+    cancel_requested: bool = False
+    problem: str = ""  # why its next member cannot be made just now
+
+    @property
+    def over(self) -> bool:
+        """Whether no member is left that runs, or is to."""
+        return all(each.result or (self.cancel_requested and not each.created) for each in self.members)
+
+    @property
+    def best(self) -> Member | None:
+        """The member with the lowest loss of those that have ended without a failure."""
+        good = [each for each in self.members if each.result and each.result.loss is not None and not _failed(each)]
+        return min(good, key=_loss, default=None)
+
+    def job_name(self, member: Member) -> str:
+        """The name of a member's job."""
+        return f"{self.name}-{member.number}"
+
+    def submission(self, member: Member) -> str:
+        """The id of the request that makes a member's job: repeated, it means the same job."""
+        return f"sweep {self.uid} {member.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A member's job as the journal has it now."""
+
+    ended: bool
+    active: bool  # it has machines, or is to have some: a paused job has none
+    cancelling: bool
+    result: Result  # so far
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is to be done for a sweep. `record` is stored first."""
+
+    record: SweepRecord
+    start: tuple[Member, ...] = ()
+    cancel: tuple[Member, ...] = ()
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------
+
+
+def expand(axes: Sequence[Axis]) -> tuple[tuple[tuple[str, Value], ...], ...]:
+    """All combinations, the last key changing fastest. Raises UsageError."""
+    keys = [key for key, _ in axes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UsageError(f"--sweep {twice} is given twice: write all its values once, as {twice}=1,2")
+    for key, values in axes:
+        if not _AXIS.fullmatch(key) or not values:
+            raise UsageError(f"--sweep {key!r}: write NAME=VALUE,VALUE or NAME=1..3")
+    count = math.prod(len(values) for _, values in axes)
+    if not axes or count > MAX_MEMBERS:
+        raise UsageError(f"the sweep has {count} combinations; 1 to {MAX_MEMBERS} are accepted")
+    return tuple(tuple(zip(keys, point, strict=True)) for point in itertools.product(*(values for _, values in axes)))
+
+
+def member_spec(base: Mapping[str, Any], name: str, point: Sequence[tuple[str, Value]]) -> dict[str, Any]:
+    """A member's job file: `a.b` is a key of it, any other parameter an argument of its script. Raises UsageError."""
+    spec: dict[str, Any] = {**base, "name": name}
+    for key, value in point:
+        if "." in key:
+            set_key(spec, key, value)
+        else:
+            spec["run"] = f"{str(spec.get('run', '')).strip()} --{key} {shlex.quote(str(value))}"
+    return spec
+
+
+# -- what happens next ---------------------------------------------------------------------------------------
+
+
+def decide(sweep: SweepRecord, jobs: Mapping[int, Seen]) -> Decided:
+    """What is to be done. `jobs`: by number, those of its members' jobs that are there.
+
+    Doing it twice is harmless: a job is made under the sweep's own id, and its cancellation is requested once.
+    """
+    judged = {each.number: len(each.rungs) for each in sweep.members}
+    sweep = replace(sweep, members=tuple(_updated(sweep, each, jobs.get(each.number)) for each in sweep.members))
+    if sweep.early_stop is not None and not sweep.cancel_requested:
+        sweep = _stopped_early(sweep, sweep.early_stop, jobs, judged)
+    cancel = tuple(
+        each
+        for each in sweep.members
+        if (each.stopped or sweep.cancel_requested)
+        and (seen := jobs.get(each.number)) is not None
+        and not (seen.ended or seen.cancelling)
+    )
+    if sweep.cancel_requested:
+        return Decided(replace(sweep, problem=""), cancel=cancel)
+    active = sum(seen.active and not seen.ended for seen in jobs.values())
+    waiting = [each for each in sweep.members if not each.created]
+    return Decided(sweep, tuple(waiting[: max(0, sweep.parallel - active)]), cancel)
+
+
+def _updated(sweep: SweepRecord, member: Member, seen: Seen | None) -> Member:
+    if seen is None:
+        # Its job was made, and its name used again before this was seen to end: nothing more is known.
+        gone = member.created and member.result is None
+        return replace(member, result=Result("unknown", 0, None, 0.0, 0.0)) if gone else member
+    member = replace(member, created=True)
+    if seen.ended and (member.result is None or member.result.usd != seen.result.usd):
+        member = replace(member, result=seen.result)
+    loss, early = seen.result.loss, sweep.early_stop
+    if early is not None and loss is not None and math.isfinite(loss):
+        missing = early.rungs_below(seen.result.step) - len(member.rungs)
+        member = replace(member, rungs=member.rungs + (loss,) * max(0, missing))
+    return member
+
+
+def _stopped_early(
+    sweep: SweepRecord, early: EarlyStop, jobs: Mapping[int, Seen], judged: Mapping[int, int]
+) -> SweepRecord:
+    """With those that are to end since they are not among the best at a rung to which they have just come. `judged`:
+    by number, the rungs to which each had come before."""
+
+    def verdict(member: Member) -> str:
+        """Why it is to end; "" if it goes on."""
+        rung, seen = len(member.rungs), jobs.get(member.number)
+        if rung == judged[member.number] or member.stopped or seen is None or seen.ended or seen.cancelling:
+            return member.stopped
+        there = sorted(each.rungs[rung - 1] for each in sweep.members if len(each.rungs) >= rung)
+        place, kept = there.index(member.rungs[-1]) + 1, math.ceil(len(there) / early.factor)
+        if place <= kept:
+            return ""
+        step, verb = early.first_step * early.factor ** (rung - 1), "goes" if kept == 1 else "go"
+        return f"loss {member.rungs[-1]:.4g} is number {place} of {len(there)} at step {step}; {kept} {verb} on"
+
+    return replace(sweep, members=tuple(replace(each, stopped=verdict(each)) for each in sweep.members))
+
+
+def _failed(member: Member) -> bool:
+    return member.result is not None and member.result.state in ("failed", "unknown")
+
+
+def _loss(member: Member) -> float:
+    return member.result.loss if member.result and member.result.loss is not None else math.inf
