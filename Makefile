@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -145,6 +145,7 @@ bench:
 	@echo "make bench-control    what one daemon costs that looks after 100, 1,000 and 10,000 nodes"
 	@echo "make bench-logs       how large etcd grows from the output of 64 nodes, fast-forward"
 	@echo "make bench-market     jobs on recorded spot markets beside who knows the recordings (TRACES=their folder)"
+	@echo "make bench-cli        how long spotsupctl takes: list with 20 jobs of 64 nodes, submits, cancels"
 	@echo "Each prints a table and writes build/bench/<name>.json"
 	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
 
@@ -168,6 +169,9 @@ bench-control: setup
 
 bench-logs: setup
 	@$(python) -m benchmarks.logs $(BENCH_ARGS)
+
+bench-cli: setup
+	@$(python) -m benchmarks.cli $(BENCH_ARGS)
 
 bench-market: setup
 	@$(python) -m benchmarks.market $(if $(TRACES),--traces '$(TRACES)') $(BENCH_ARGS)

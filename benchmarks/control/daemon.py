@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from provisioners.base import (
 )
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
-from supervisor.journal.journal import Journal
+from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, move_job, move_node
 from supervisor.planner.actions import AskDone, BootstrapDone
@@ -44,7 +44,7 @@ from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.leader import Leadership
-from supervisor.runtime.loop import Loop, rest_s
+from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.spec import parse_spec
 
 CLUSTER = "bench"
@@ -276,6 +276,29 @@ class Bench:
         self._began = began
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    @property
+    def journal(self) -> Journal:
+        """What it reads and writes."""
+        return self._journal
+
+    @property
+    def leader(self) -> Leadership:
+        """It leads, once it has started."""
+        return self._leader
+
+    def status(self) -> Status:
+        """What its last tick did."""
+        return self._loop.status
+
+    def wait_for(self, predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
+        """Whether its mirror shows something in time."""
+        end = time.monotonic() + timeout_s
+        while not predicate(self._journal.read()):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        return True
 
     def started(self) -> dict[str, float]:
         """Seconds from the start to the first decision about all jobs."""

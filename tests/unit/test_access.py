@@ -31,6 +31,7 @@ from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
 from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
+from supervisor.api.sweeps import add_sweeps
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
@@ -193,6 +194,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route(desk: Desk) -> None:
     )
     add_metrics(app, bytes)
     add_dashboard(app, Cluster().source())
+    add_sweeps(app, object())  # type: ignore[arg-type]  # as above
     routes = [route for route in app.routes if isinstance(route, Route)]
     assert len(routes) == len(app.routes)
     found = {f"{method} {route.path}" for route in routes for method in (route.methods or ()) if method != "HEAD"}
@@ -210,7 +212,7 @@ def test_nothing_is_answered_without_a_token(desk: Desk) -> None:
     desk.users.failed = Throttle(1000, 1.0)
     for rule in (each for each, action in rules.RULES.items() if action is not Action.PUBLIC):
         method, _, path = rule.partition(" ")
-        reply = desk.ask("", method, path.format(name="anns", node="anns-1"))
+        reply = desk.ask("", method, path.format(name="anns", node="anns-1", sweep="lr"))
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer"), rule
     assert desk.entries == []
 

@@ -23,6 +23,8 @@ JOURNAL_WRITERS = {
     "api.audit": {"add_audit"},
     "cli.user": {"add_token", "delete_tokens"},
     "runtime.renewals": {"create_job"},
+    "api.sweeps": {"put_sweep"},
+    "runtime.sweeps": {"put_sweep", "create_job", "update_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "cli.etcd_ca": {"publish_ca"},
 }

@@ -1,0 +1,169 @@
+"""`make bench-cli`: how long `spotsupctl` takes, beside a Python that does nothing.
+
+The daemon has 20 jobs with 64 nodes each, on paper. What is submitted begins years later, so that none asks for nodes.
+Writes build/bench/cli.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rich.table import Table
+from spotsup_trainer.etcd import Put
+
+from benchmarks import results
+from benchmarks.command import add_repeat, measured, parser_of, show, stopwatch
+from benchmarks.control import daemon as control
+from benchmarks.control.__main__ import etcd_in
+from benchmarks.recovery.watch import BenchError, Stop
+from benchmarks.results import Row, Sample
+from supervisor.cli.client import Client
+from supervisor.cli.submission import prepare
+from tools.stack import ROOT
+
+JOBS, NODES, MANY = 20, 64, 100
+# As the installed command does.
+ENTRY = "import spotsup_entry; spotsup_entry.spotsupctl()"
+LARGE_BYTES = 10_000_000
+LIST, HELP, STATUS = "list, 20 jobs × 64 nodes", "--help", "status, 64 nodes"
+SUBMIT, MANY_SUBMITS, MANY_CANCELS = "submit of 10 MB", f"{MANY} submits", f"{MANY} cancels, one command"
+# Seconds, beside a Python that does nothing.
+GOALS_S = {HELP: 0.15, LIST: 0.15, STATUS: 0.15, SUBMIT: 1.0}
+MANY_GOAL_S = 10.0
+NOTES = """\
+Goals: what a command takes more than `python -c pass`, by the lowest of all runs: other programs only add to it.
+Submits are those of one client of the API, one after the other; all else is a process, from its start to its end."""
+
+
+@contextmanager
+def serving(options: argparse.Namespace, stop: Stop) -> Iterator[Path]:
+    """The socket of a daemon that has all its jobs. Raises BenchError."""
+    with etcd_in(options.folder) as etcd, tempfile.TemporaryDirectory(prefix="bench-") as short:
+        found = control.population(JOBS, NODES, time.time())
+        for chunk in control.chunks([Put(key, value) for key, value in found.items()]):
+            stop.check()
+            etcd.txn([], chunk)
+        socket, log = Path(short) / "s", options.folder / "daemon.log"
+        command = [sys.executable, "-m", "benchmarks.cli.daemon", etcd.endpoints[0], str(socket)]
+        with log.open("w") as file:
+            pipe = subprocess.PIPE
+            running = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=file, text=True)
+        try:
+            assert running.stdout is not None
+            while (line := running.stdout.readline()) != "ready\n":
+                if not line:
+                    raise BenchError(f"the daemon has ended; see {log}")
+            yield socket
+        finally:
+            running.kill()
+            running.communicate()
+
+
+def took_s(*command: str) -> float:
+    """How long a process of Python takes. Raises BenchError."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    return time.monotonic() - began
+
+
+def measure(options: argparse.Namespace, stop: Stop, report: Callable[[str], None]) -> list[Sample]:
+    """All samples. Raises BenchError, InterruptedByUserError."""
+    samples: list[Sample] = []
+
+    def add(case: str, value: float, subject: str = "spotsup", metric: str = "wall") -> None:
+        samples.append(Sample(case, subject, metric, "s", value))
+
+    with serving(options, stop) as socket:
+
+        def spotsupctl(*arguments: str) -> float:
+            stop.check()
+            return took_s("-c", ENTRY, "--socket", str(socket), *arguments)
+
+        report("the daemon has its jobs")
+        for _ in range(max(5, options.repeat)):
+            add("python -c pass", took_s("-c", "pass"), "floor")
+            add(HELP, spotsupctl("--help"))
+            add(LIST, spotsupctl("list"))
+            add(STATUS, spotsupctl("status", control.job_name(3)))
+        report("single commands are done")
+        large = options.folder / "large"
+        large.mkdir()
+        (large / "train.py").write_text("")
+        later = ("--nodes", "1", "--start-after", "2099-01-01T00:00Z")
+        for number in range(options.repeat):
+            (large / "weights.bin").write_bytes(os.urandom(LARGE_BYTES))  # which no compression makes smaller
+            add(
+                SUBMIT,
+                spotsupctl("submit", "--name", f"large-{number}", "--code", str(large), *later, "--", "train.py"),
+            )
+        report("large submits are done")
+        (large / "weights.bin").unlink()
+        for number in range(options.repeat):
+            names = [f"many-{number}-{each}" for each in range(MANY)]
+            add(MANY_SUBMITS, _submit_all(socket, large, names, stop))
+            add(MANY_CANCELS, spotsupctl("cancel", *names))
+        report("many submits and cancels are done")
+    return samples
+
+
+def _submit_all(socket: Path, code: Path, names: Sequence[str], stop: Stop) -> float:
+    began = time.monotonic()
+    with closing(Client(socket)) as daemon:
+        for name in names:
+            stop.check()
+            options = {"name": name, "nodes": 1, "start_after": "2099-01-01T00:00Z", "code": str(code)}
+            prepared = prepare(("train.py",), options)
+            asked = {"spec": prepared.spec, "resume_from": ""}
+            daemon.post("/v1/check", asked)
+            digest = daemon.put("/v1/blobs", prepared.pack())["sha256"]
+            daemon.post("/v1/jobs", {**asked, "code_sha256": digest, "submission": uuid.uuid4().hex})
+    return time.monotonic() - began
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for people."""
+    made = results.table_of("spotsupctl", ("", "subject"), ("median", "min", "max", "n"))
+    for row in rows:
+        made.add_row(row.case, row.subject, *results.figures(row, 3), str(row.n))
+    return made
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """Whether each goal is met."""
+    lowest = {row.case: row.min or 0.0 for row in rows}
+    floor = lowest.get("python -c pass", 0.0)
+    found = [(case, lowest[case] - floor, goal) for case, goal in GOALS_S.items() if case in lowest]
+    if MANY_SUBMITS in lowest:
+        found.append((f"{MANY_SUBMITS} and cancels", lowest[MANY_SUBMITS] + lowest[MANY_CANCELS], MANY_GOAL_S))
+    return [
+        f"{case}: {took:.3f} s, goal {goal:g} s {'met' if took <= goal else 'MISSED'}" for case, took, goal in found
+    ]
+
+
+def main() -> int:
+    """The command line."""
+    parser = parser_of("cli", __doc__)
+    add_repeat(parser)
+    options = parser.parse_args()
+    about = results.machine()
+    samples = measured("bench-cli", lambda stop: measure(options, stop, stopwatch()))
+    rows = results.summarise(samples)
+    subjects = {"spotsup": "spotsupctl, as it is installed", "floor": "a Python that does nothing"}
+    results.write(options.json, rows, about, subjects)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
+    return 0 if all("MISSED" not in each for each in verdicts(rows)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
