@@ -141,8 +141,8 @@ def member_spec(base: Mapping[str, Any], name: str, point: Sequence[tuple[str, V
     for key, value in point:
         if "." in key:
             set_key(spec, key, value)
-        else:
-            spec["run"] = f"{str(spec.get('run', '')).strip()} --{key} {shlex.quote(str(value))}"
+        elif isinstance(spec.get("run"), str):  # else the daemon names what is wrong with it
+            spec["run"] = f"{spec['run'].strip()} --{key} {shlex.quote(str(value))}"
     return spec
 
 

@@ -38,7 +38,7 @@ class EarlyStopBody(BaseModel):
 class AxisBody(BaseModel):
     """A parameter and its values."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     name: str = Field(max_length=200)
     values: list[Value] = Field(max_length=1000)

@@ -17,14 +17,18 @@ from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
 from supervisor.api.rules import DASHBOARD, RULES
+from supervisor.api.rules import RULES
+from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
+from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
 from tests.sim.harness import service, training_world
 
 WORLD = training_world(1, 1, 2)
+SERVICE = service(WORLD)
 APP = create_app(
-    service(WORLD),
+    SERVICE,
     lambda: Status(0.0, "", {}, {}),
     WORLD.clock,
     "0",
@@ -32,6 +36,7 @@ APP = create_app(
     users=Users(per_token=Throttle(1e9, 1e9)),
 )
 add_metrics(APP, bytes)
+add_sweeps(APP, Sweeps(SERVICE, WORLD.daemon.journal, WORLD.clock, QueueRules()))
 DOCUMENT: dict[str, Any] = APP.openapi()
 OPERATIONS = [(method, path) for path, found in DOCUMENT["paths"].items() for method in found]
 # A stream has no end.
