@@ -48,6 +48,8 @@ JOB_OPTIONS = (
     ),
     JobOption("--start-after", "start_after", "No node is asked for before, such as 2026-12-24T22:00Z.", str, "TIME"),
     JobOption("--schedule", "schedule", "Again and again, at times in UTC, such as '0 22 * * 1-5'.", str, "CRON"),
+    JobOption("--finish-by", "finish_by", "When its work is to be done, such as 2026-12-24T22:00Z.", str, "TIME"),
+    JobOption("--work", "work", "What has to be done by --finish-by, such as 48h of training, or steps."),
     JobOption("--priority", "priority", "Jobs of a higher priority come first.", click.IntRange(-100, 100)),
     JobOption("--cloud", "placement.cloud", "The cloud to rent from, as in a job file."),
     JobOption("--region", "placement.regions", "Only this region.", repeated=True),
@@ -119,8 +121,8 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def planned_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same without `--hours`, which means hours of the market to `plan`."""
-    return _what(spec_options(command, ("--hours",)))
+    """The same without `--hours` and `--work`, which `plan --simulate` has for itself."""
+    return _what(spec_options(command, ("--hours", "--work")))
 
 
 def _what(command: Callable[..., None]) -> Callable[..., None]:
