@@ -17,7 +17,6 @@ from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
 from supervisor.api.rules import DASHBOARD, RULES
-from supervisor.api.rules import RULES
 from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
