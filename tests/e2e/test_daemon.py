@@ -81,13 +81,13 @@ def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file
         one_sentence(stack.ctl("submit", str(job_file)), code, part)
 
 
-@pytest.mark.main
 def metrics(stack: Stack) -> str:
     """What Prometheus would get from the running daemon."""
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(stack.socket)), trust_env=False) as client:
         return client.get("http://spotsupd/metrics").raise_for_status().text
 
 
+@pytest.mark.main
 def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
     done = stack.ctl("submit", str(job_file))
     assert (done.returncode, done.stdout) == (0, "sleeper\n")
