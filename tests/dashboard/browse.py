@@ -63,7 +63,7 @@ def main() -> int:
             browser.close()
     finally:
         server.stdin.close()
-        server.wait(timeout=10)
+        server.wait(timeout=60)
     shrink(options.out)
     for each in wrong:
         print(each)

@@ -7,13 +7,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.support.documents import blocks
 from tests.support.programs import run_module
-from tools.stack import Stack, StackError
+from tools.stack import ROOT, Stack, StackError
 
 JOB = """\
 name: sleeper
@@ -87,6 +89,22 @@ def metrics(stack: Stack) -> str:
         return client.get("http://spotsupd/metrics").raise_for_status().text
 
 
+def dashboard(stack: Stack) -> str:
+    """The first page, by the link of the documented command."""
+    (documented,) = blocks(ROOT / "docs" / "dashboard.md", "sh")
+    program, *arguments = documented.commands()[0].split()
+    assert program == "spotsupctl"
+    command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(stack.socket), *arguments, "--no-browser"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            link = running.stdout.readline().strip()
+            with httpx.Client(trust_env=False, follow_redirects=True, timeout=20.0) as browser:
+                return browser.get(link).raise_for_status().text
+        finally:
+            running.send_signal(signal.SIGINT)
+
+
 @pytest.mark.main
 def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
     done = stack.ctl("submit", str(job_file))
@@ -106,6 +124,7 @@ def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack:
     assert 'spotsup_job_nodes_desired{spotsup_job="sleeper"} 2.0' in found
     assert 'spotsup_thread_faults_total{part="loop"} 0.0' in found
     stack.wait_for(lambda: 'answer="granted"' in metrics(stack), 10.0, "the pool's answers")
+    assert "sleeper" in dashboard(stack)
     assert stack.ctl("cancel", "sleeper").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
     stack.wait_for(lambda: stack.ask("status", "sleeper")["nodes"]["active"] == 0, 30.0, "the nodes to be gone")
