@@ -1,6 +1,6 @@
 """`make bench-cli`: how long `spotsupctl` takes, beside a Python that does nothing.
 
-The daemon has 20 jobs with 64 nodes each, on paper. What is submitted begins years later, so that none asks for nodes.
+The daemon has 20 jobs with 64 nodes each, on paper. What is submitted begins a month later: none asks for nodes.
 Writes build/bench/cli.json.
 """
 
@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace, stop: Stop, report: Callable[[str], Non
         large = options.folder / "large"
         large.mkdir()
         (large / "train.py").write_text("")
-        later = ("--nodes", "1", "--start-after", "2099-01-01T00:00Z")
+        later = ("--nodes", "1", "--start-after", _next_month())
         for number in range(options.repeat):
             (large / "weights.bin").write_bytes(os.urandom(LARGE_BYTES))  # which no compression makes smaller
             add(
@@ -117,12 +117,17 @@ def measure(options: argparse.Namespace, stop: Stop, report: Callable[[str], Non
     return samples
 
 
+def _next_month() -> str:
+    """A time to begin at, so that no node is asked for."""
+    return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(time.time() + 30 * 86400))
+
+
 def _submit_all(socket: Path, code: Path, names: Sequence[str], stop: Stop) -> float:
     began = time.monotonic()
     with closing(Client(socket)) as daemon:
         for name in names:
             stop.check()
-            options = {"name": name, "nodes": 1, "start_after": "2099-01-01T00:00Z", "code": str(code)}
+            options = {"name": name, "nodes": 1, "start_after": _next_month(), "code": str(code)}
             prepared = prepare(("train.py",), options)
             asked = {"spec": prepared.spec, "resume_from": ""}
             daemon.post("/v1/check", asked)
