@@ -15,7 +15,18 @@ from bootstrap.errors import (
 )
 from bootstrap.facts import AgentFact, Facts
 from bootstrap.model import Setup
-from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, look, stop_agent
+from bootstrap.run import (
+    Report,
+    StepEvent,
+    StepState,
+    StopOutcome,
+    bootstrap,
+    clean,
+    collect,
+    dry_run,
+    look,
+    stop_agent,
+)
 from bootstrap.steps import explain, plan
 
 __all__ = [
@@ -38,6 +49,7 @@ __all__ = [
     "UnfitError",
     "UnreachableError",
     "bootstrap",
+    "clean",
     "collect",
     "dry_run",
     "explain",

@@ -63,6 +63,8 @@ class Target:
     """One line as in a .pub file; exactly this key is accepted."""
     client_key_openssh: str = field(repr=False)
     """Our private key, as ssh-keygen writes it without a passphrase."""
+    machine: str = ""
+    """The node that the machine was made for, where that is an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ class _Limit:
 class Shell:
     """An open connection. `step` is what its errors name. For one thread."""
 
-    def __init__(self, connection: Any, node: str, clock: Clock, deadline: float) -> None:
+    def __init__(self, connection: Any, node: str, clock: Clock, deadline: float, machine: str = "") -> None:
         self._connection = connection
         self._node = node
+        self._machine = machine or node
         self._clock = clock
         self._deadline = deadline
         self.step = ""
@@ -100,7 +103,7 @@ class Shell:
         """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
         script, timeout_s = command.script, command.timeout_s
         if command.as_root:
-            script, timeout_s = as_root(script, self._node, timeout_s), timeout_s + ROOT_GRACE_S
+            script, timeout_s = as_root(script, self._machine, timeout_s), timeout_s + ROOT_GRACE_S
         limit = self._limit(timeout_s)
         with self._faults(str(command), limit), self._cut_off(limit):
             channel = self._connection.create_session()
@@ -226,7 +229,7 @@ def connected(target: Target, node: str, clock: Clock, deadline: float) -> Itera
     """
     connection = _connect(target, node, clock, deadline)
     try:
-        yield Shell(connection, node, clock, deadline)
+        yield Shell(connection, node, clock, deadline, target.machine)
     finally:
         connection.close()
 

@@ -18,7 +18,7 @@ Step: TypeAlias = Callable[[Facts, Setup], Decision]
 
 def ours(facts: Facts, setup: Setup) -> bool:
     """Whether this machine was made for this node alone, so that its system may be changed for it."""
-    return facts.system.born == setup.node
+    return facts.system.born == setup.machine_name
 
 
 def not_ours(facts: Facts, setup: Setup) -> Skip:

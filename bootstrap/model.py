@@ -84,6 +84,8 @@ class Setup:
     """What the agent and its launcher log in to etcd with: a file of its own, `Paths.etcd_access`. Empty: nothing."""
     torch: bool = True
     """Whether the interpreter that trains has to have torch."""
+    machine: str = ""
+    """The node that the machine was made for, where that is an earlier one."""
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)
@@ -101,6 +103,11 @@ class Setup:
                 raise ValueError(f"env: {name!r} is not a variable name; use letters, digits and _, no digit first")
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} contains a NUL character")
+
+    @property
+    def machine_name(self) -> str:
+        """The node that the machine was made for."""
+        return self.machine or self.node
 
     @property
     def cache_folder(self) -> str:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import groupby
 
 from bootstrap.agent import scripts
+from bootstrap.cleaning.step import end, wipe
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, GPU_FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
@@ -159,6 +160,29 @@ def stop_agent(
             f"no outcome in the answer {stdout[-200:]!r}", node=node, step="stop", command=str(command)
         )
     return StopOutcome(outcomes[-1].removeprefix(scripts.STOP_PREFIX))
+
+
+def clean(
+    target: Target,
+    node: str,
+    *,
+    root: str = DEFAULT_ROOT,
+    cache: str = "",
+    mounts: Sequence[Mount] = (),
+    whole: bool,
+    clock: Clock,
+    deadline_s: float,
+) -> None:
+    """Remove all that the node's job left on its machine; `whole`: the machine is our own, and root removes what is
+    outside `root`. It may be called again after any failure. Raises BootstrapError where something is left.
+    """
+    check_place(node, root)
+    paths = Paths(root, node)
+    with connected(target, node, clock, clock() + deadline_s) as shell:
+        shell.step = "clean"
+        shell.run(end(paths))
+        if whole:
+            shell.run(wipe(paths, cache or f"{root}/environments", mounts))
 
 
 def collect(

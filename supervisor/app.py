@@ -43,6 +43,7 @@ from supervisor.metrics.export import Exporter
 from supervisor.metrics.observer import Observer
 from supervisor.metrics.picture import Picture
 from supervisor.model import JobRecord, NodeRecord
+from supervisor.nodes.clean import SshCleaner
 from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
@@ -141,6 +142,7 @@ def _serve(
         clock=clock,
         dead_man_s={name: found.dead_man_after_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
+        cleaner=SshCleaner(config, identity, clock),
         prices=config.prices,
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)

@@ -20,6 +20,7 @@ from supervisor.cron import next_run
 from supervisor.errors import UsageError
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.prices import PRICE_KEY
+from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
 from supervisor.validation import first_error
 
@@ -140,6 +141,31 @@ class SlackConfig(_Strict):
     webhook_file: str = ""
     """File that holds the incoming webhook's URL, which is a secret. Empty: the variable SPOTSUP_SLACK_WEBHOOK; without
     either, alerts go to the log only."""
+
+
+class WarmConfig(_Strict):
+    """Machines of jobs that have ended may wait for the next job, which then starts without asking a cloud for them.
+
+    A machine is cleaned of all that its job left before it waits. The next job gets it if its owner is the same and it
+    asks for the same kind of machine, disk and container image in that place. While it waits it costs what it costs,
+    as part of the job that had it (`idle` in `spotsupctl cost`), and counts towards the queue's limits and the budgets:
+    it is let go as soon as another job, or the budget, needs its room. `spotsupctl drain NODE` lets one go at once.
+    """
+
+    keep_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    """How long it waits at most, in seconds. 0: no machine waits."""
+    max_nodes: Annotated[int, Field(ge=0)] | None = None
+    """At most so many wait at once. By default any number."""
+    usd_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """Those that wait cost at most so many US dollars per hour together; one without a known price does not wait then.
+    By default any amount."""
+    other_users: bool = False
+    """Whether a job may get a machine of another user's job. Jobs may become root on their machines: only among users
+    who trust each other."""
+
+    def rules(self) -> WarmRules:
+        """As the planner takes it."""
+        return WarmRules(**self.model_dump())
 
 
 class BudgetConfig(_Strict):
@@ -308,6 +334,8 @@ class Config(_CloudTables):
     """Time limits."""
     queue: QueueConfig = QueueConfig()
     """What jobs may use together."""
+    warm: WarmConfig = WarmConfig()
+    """Machines of ended jobs that wait for the next job."""
     budget: BudgetConfig = BudgetConfig()
     """Budgets per month."""
     housekeeping: HousekeepingConfig = HousekeepingConfig()
@@ -338,7 +366,14 @@ class Config(_CloudTables):
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
         budgets = Budgets(**self.budget.model_dump())
-        return Rules(**timing, alerts=alerts, notice_s=notice_s, queue=self.queue.rules(), budgets=budgets)
+        return Rules(
+            **timing,
+            alerts=alerts,
+            notice_s=notice_s,
+            queue=self.queue.rules(),
+            budgets=budgets,
+            warm=self.warm.rules(),
+        )
 
     def slack_webhook(self) -> str:
         """The webhook's URL, or "" where alerts go to the log only."""

@@ -20,7 +20,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -28,7 +28,7 @@ MAX_TEXT_CHARACTERS = 2000  # of an event, a node's error, a job's reason
 
 
 class NodeState(StrEnum):
-    """Where a node is. REQUESTED to GONE in order; SUSPECT, LOST and FAILED where they apply."""
+    """Where a node is. REQUESTED to GONE in order; SUSPECT, LOST, FAILED, CLEANING and WARM where they apply."""
 
     REQUESTED = "requested"
     PENDING = "pending"
@@ -40,6 +40,8 @@ class NodeState(StrEnum):
     SUSPECT = "suspect"
     LOST = "lost"
     FAILED = "failed"
+    CLEANING = "cleaning"
+    WARM = "warm"
     TERMINATING = "terminating"
     GONE = "gone"
 
@@ -74,13 +76,28 @@ _NODE_PATH: dict[tuple[NodeState, NodeState], str] = {
     (N.SUSPECT, N.MEMBER): "its agent responds again, and it still trains",
     (N.MEMBER, N.SUSPECT): "its agent is silent while its cloud reports it running",
     (N.READY, N.SUSPECT): "its agent is silent while its cloud reports it running",
+    (N.MEMBER, N.CLEANING): "its job has ended, and what that left is removed",
+    (N.READY, N.CLEANING): "its job has ended, and what that left is removed",
+    (N.CLEANING, N.WARM): "nothing of its job is left",
+    (N.WARM, N.BOOTING): "its job, submitted again, uses it again",
+    (N.WARM, N.GONE): "another job took its machine over",
     (N.FAILED, N.GONE): "nothing was launched",
     (N.REQUESTED, N.GONE): "nothing was launched",
     (N.TERMINATING, N.GONE): "its cloud confirmed the termination",
     (N.LOST, N.TERMINATING): "terminated in case it still exists",
     (N.FAILED, N.TERMINATING): "terminated in case it still exists",
 }
-_ALIVE = (N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER, N.DRAINING, N.SUSPECT)
+_ALIVE = (
+    N.PENDING,
+    N.BOOTING,
+    N.BOOTSTRAPPING,
+    N.READY,
+    N.MEMBER,
+    N.DRAINING,
+    N.SUSPECT,
+    N.CLEANING,
+    N.WARM,
+)
 _ANY_TIME: dict[NodeState, str] = {
     N.LOST: "its cloud reports that it ended, or it was silent for too long",
     N.TERMINATING: "its job does not need it any more",
@@ -128,6 +145,8 @@ OPEN_NODE_STATES = frozenset(NodeState) - {N.GONE}
 ENDED_JOB_STATES = frozenset(_JOB_ENDS)
 # States in which a node counts towards what the job wants: its members, and the spares beyond them.
 COUNTED_NODE_STATES = frozenset({N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER, N.SUSPECT})
+# Machines of ended jobs, which wait for the next job.
+WAITING_NODE_STATES = frozenset({N.CLEANING, N.WARM})
 IN_FLIGHT_NODE_STATES = frozenset({N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRAPPING})
 
 
@@ -156,7 +175,7 @@ class NoticeRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One VM that was requested for a job, from the intent to its end."""
+    """One VM as a job has it: from the intent, or from where the job took a machine over, to its end."""
 
     id: str  # `<job>-<job uid>-<number>`, unique for ever
     job: str  # name of its job
@@ -171,7 +190,8 @@ class NodeRecord:
     retry_at: float = 0.0  # when its next launch, bootstrap or terminate call may start
     ready_by: float = 0.0  # when its launcher must have reached the rendezvous; set once it is bootstrapped
     instance_id: str = ""  # the cloud's id; empty until the cloud has accepted the launch
-    launched_at: float = 0.0  # from when it bills
+    launched_as: str = ""  # the node of an earlier job that its machine was launched for; empty: this one
+    launched_at: float = 0.0  # from when it bills; of a machine that was taken over, from when it bills for this job
     usd_before: float = 0.0  # what it had cost when its price changed last
     priced_at: float = 0.0  # when that was; 0 while it has its first price
     ended_at: float = 0.0  # until when it bills
@@ -200,6 +220,11 @@ class NodeRecord:
         """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, or
         its job has moved."""
         return self.notice is not None or self.drain_requested or bool(self.unhealthy_at or self.left_behind)
+
+    @property
+    def machine_name(self) -> str:
+        """The node that its machine was launched for: its tag, its host key and the machine itself have that name."""
+        return self.launched_as or self.id
 
     def usd(self, now: float) -> float:
         """What it has cost so far, at the prices of the time; 0 where none is known."""
@@ -345,6 +370,9 @@ class EventKind(StrEnum):
     LAUNCH_REFUSED = "launch-refused"
     MOVED = "moved"
     MOVE_GIVEN_UP = "move-given-up"
+    KEPT_WARM = "kept-warm"
+    TAKEN_OVER = "taken-over"
+    CLEANING_FAILED = "cleaning-failed"
     TOO_FEW_NODES = "too-few-nodes"
     NOTICE = "notice"
     NODE_LOST = "node-lost"

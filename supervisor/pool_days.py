@@ -131,7 +131,7 @@ def seen_of(nodes: Mapping[str, NodeRecord], before: Mapping[str, NodeRecord] | 
     found: dict[PoolName, Seen] = {}
     for node in nodes.values():
         earlier = before.get(node.id) if before is not None else node
-        granted = bool(node.launched_at) and not (earlier is not None and earlier.launched_at)
+        granted = bool(node.launched_at) and not node.launched_as and not (earlier is not None and earlier.launched_at)
         refused = was_refused(node) and not (earlier is not None and was_refused(earlier))
         held = is_held(node)
         if held or granted or refused:

@@ -39,7 +39,7 @@ def containers_script(setup: Setup) -> str:
     return fill(
         "container/facts.sh",
         born=BORN_FILE,
-        node=setup.node,
+        node=setup.machine_name,
         limit_s=LIMIT_S,
         image=str(setup.image),
         sif=shell_path(sif_of(setup)),

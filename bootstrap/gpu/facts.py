@@ -99,7 +99,7 @@ def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
         patience_s=SMI_TRIES_S[1],
         query=",".join(_QUERY),
         born=BORN_FILE,
-        node=setup.node,
+        node=setup.machine_name,
         installed=INSTALLED_FILE,
         checked=CHECKED_FILE,
     )

@@ -30,7 +30,7 @@ def log_agent_script(setup: Setup) -> str:
     if setup.log_agent is None:
         return "echo '{}'\n"
     unit = UNITS[setup.log_agent.kind]
-    return fill("log_agent/facts.sh", born=BORN_FILE, node=setup.node, unit=unit, file=LOG_AGENT_FILE)
+    return fill("log_agent/facts.sh", born=BORN_FILE, node=setup.machine_name, unit=unit, file=LOG_AGENT_FILE)
 
 
 def log_agent_facts(value: Any) -> dict[str, Any]:

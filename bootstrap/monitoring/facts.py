@@ -25,7 +25,7 @@ class Monitoring:
 
 def monitoring_script(setup: Setup) -> str:
     """Prints one JSON string: systemctl's output in base64. Empty where nothing would be started."""
-    return fill("monitoring/facts.sh", born=BORN_FILE, node=setup.node, units=EXPORTERS)
+    return fill("monitoring/facts.sh", born=BORN_FILE, node=setup.machine_name, units=EXPORTERS)
 
 
 def monitoring_facts(value: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def system_script(setup: Setup) -> str:
     return fill(
         "system/facts.sh",
         born=BORN_FILE,
-        node=setup.node,
+        node=setup.machine_name,
         units=UPDATE_UNITS,
         dead_man_file=HEARD_FILE,
         timer=SWITCH_TIMER,

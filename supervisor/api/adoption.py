@@ -12,6 +12,7 @@ from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.adoption import Adopted, adopt, group_by_job
 from supervisor.planner.journal_guard import unknown_machines
+from supervisor.planner.orphans import states_by_machine
 from supervisor.planner.world import CloudView
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
@@ -47,7 +48,7 @@ class Adoption:
         """
         clouds = {name: self._listed(name) for name in self._provisioners}
         jobs = self._journal.read().jobs.values()
-        unknown = unknown_machines(clouds, {node.id: node.state for job in jobs for node in job.nodes.values()})
+        unknown = unknown_machines(clouds, states_by_machine(jobs))
         found = group_by_job(unknown)
         unmatched = sorted({*release} - {group.job for group in found})
         if unmatched:

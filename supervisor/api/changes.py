@@ -15,7 +15,7 @@ from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.errors import CommandRefusedError, ForbiddenError, PreconditionError, UsageError
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
-from supervisor.model import JobRecord, JobState, NodeState
+from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
 from supervisor.planner.limits import reached
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
@@ -156,5 +156,10 @@ def alternatives(name: str, known: Sequence[str], what: str) -> str:
 
 
 def active_nodes(view: JobView) -> int:
-    """How many of its nodes are not gone."""
-    return sum(node.state is not NodeState.GONE for node in view.nodes.values())
+    """How many of its nodes are not gone. The machines that wait for the next job are no obstacle to it."""
+    return sum(node.state not in {NodeState.GONE, NodeState.WARM} for node in view.nodes.values())
+
+
+def waits_warm(view: JobView, node: str) -> bool:
+    """Whether it is the machine of an ended job, which waits for the next one."""
+    return node in view.nodes and view.nodes[node].state in WAITING_NODE_STATES

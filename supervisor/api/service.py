@@ -23,6 +23,7 @@ from supervisor.api.changes import (
     numbers_of,
     scaled_job,
     unreadable_by,
+    waits_warm,
 )
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
@@ -35,7 +36,15 @@ from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.market.admission import QueueRules
-from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import (
+    DaemonPause,
+    Event,
+    EventKind,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+)
 from supervisor.new_job import new_job
 from supervisor.planner.limits import PAUSED_BY_USER, reached
 from supervisor.planner.queue import PRIORITY, displaced
@@ -311,7 +320,8 @@ class Service:
         return self._change(name, change)
 
     def drain(self, node: str) -> JobView:
-        """Ask for a node to be replaced and then to leave its round in order. Repeating that is fine.
+        """Ask for a node to be replaced and then to leave its round in order; a machine that waits for the next job is
+        let go. Repeating that is fine.
 
         Raises NotFoundError, and CommandRefusedError for a node that has ended.
         """
@@ -324,10 +334,12 @@ class Service:
             if found.drain_requested or found.state in _LEAVING:
                 return None
             text = f"a user asked to drain {node}: it leaves once replaced"
+            if waits_warm(view, node):
+                text = f"a user let {node} go, which waited for the next job"
             drained = replace(found, drain_requested=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 
-        return self._change(self._job_of(node).name, change)
+        return self._change(self._job_of(node).name, change, node=node)
 
     def jobs(self, *, past: bool = False) -> list[JobView]:
         """All jobs, newest first; with `past`, also those whose names were used again, unless etcd is away: only it has
@@ -422,14 +434,18 @@ class Service:
             raise NotFoundError(f"no node is named {node!r}; `spotsupctl nodes --all` lists all nodes")
         return view
 
-    def _change(self, name: str, change: Callable[[JobView], Change | None], *, renewed: bool = False) -> JobView:
+    def _change(
+        self, name: str, change: Callable[[JobView], Change | None], *, renewed: bool = False, node: str = ""
+    ) -> JobView:
         """Store what `change` makes of the job; None means that nothing has to change. `renewed`: also of one that has
-        ended, and that its schedule would submit again."""
+        ended, and that its schedule would submit again. `node`: also of one that has ended, if this machine of it
+        waits."""
         self._catch_up(name)
         for _ in range(MAX_TRIES):
             view = self.job(name)
             self._terms.check(view.record)
-            if view.record.ended and not (renewed and view.record.is_renewed):
+            may_change = (renewed and view.record.is_renewed) or waits_warm(view, node)
+            if view.record.ended and not may_change:
                 raise CommandRefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
             changed = change(view)
             if changed is None:

@@ -259,6 +259,6 @@ def access_row(config: Config, identity: Identity, node: NodeRecord) -> dict[str
         "host": node.ssh_host,
         "port": port,
         "user": user_of(config, node),
-        "known_hosts": f"{host} {identity.host_key(node.id).public}\n",
+        "known_hosts": f"{host} {identity.host_key(node.machine_name).public}\n",
         "key": identity.client_key().private_openssh,
     }

@@ -29,6 +29,7 @@ from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.budgets import spent_before
+from supervisor.planner.warm import carry_over, warm_nodes
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
 from supervisor.sweep import SweepRecord
@@ -83,6 +84,8 @@ class Journal:
         for record, revision in commit.guards.items():
             key = self._job_key(record) if record == commit.job else self._node_key(commit.job, record)
             guards.append(Compare(key, "mod", revision))
+        for node, revision in commit.ended_of_others:
+            guards.append(Compare(self._node_key(node.job, node.id), "mod", revision))
         if commit.cluster is not None:
             guards.append(Compare(f"{self.keys.world}{CLUSTER}", "create", 0))
         if commit.budgets is not None:
@@ -100,6 +103,7 @@ class Journal:
         if commit.budgets is not None:
             operations.append(Put(f"{self.keys.world}{BUDGETS}", dump(commit.budgets)))
         operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
+        operations += [Put(self._node_key(node.job, node.id), dump(node)) for node, _ in commit.ended_of_others]
         operations += [Delete(self._node_key(commit.job, node)) for node in commit.delete_nodes]
         operations += [Put(key, value) for key, value in commit.put_keys.items()]
         operations += [Delete(key, prefix=key.endswith("/")) for key in commit.delete_keys]
@@ -128,17 +132,21 @@ class Journal:
     ) -> bool:
         """Store a new job; any daemon may, leader or not. False if the job's record or its code changed meanwhile.
 
-        `replaced`: the ended job of that name; it is kept as a past run. `code`: what `find_blob` returned.
-        `guard`: more of what must hold.
+        `replaced`: the ended job of that name; it is kept as a past run, and the new job has its machines that wait.
+        `code`: what `find_blob` returned. `guard`: more of what must hold.
         """
-        name = record.name
+        name, waiting = record.name, warm_nodes(replaced) if replaced is not None else []
+        guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if replaced is not None:
             # What it has spent this month counts, also once it is forgotten. The guard holds the sum.
             record = dataclasses.replace(record, earlier_spending=spent_before(replaced, record.submitted_at))
-        operations = self._puts(record, event)
-        if replaced is not None:
-            operations += self._keep(past_run(replaced))
-        guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
+            guards += [Compare(self._node_key(name, each.id), "mod", replaced.revisions[each.id]) for each in waiting]
+            carried = carry_over(replaced, record, record.submitted_at)
+            operations = self._puts(carried.job, event)
+            operations += self._keep(past_run(carried.old))
+            operations += [Put(self._node_key(name, node.id), dump(node)) for node in carried.nodes]
+        else:
+            operations = self._puts(record, event)
         if code is not None:
             # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
             guards.append(Compare(code.key, "mod", code.mod_revision))
@@ -149,7 +157,9 @@ class Journal:
         """Keep a run, its events and its logs; the logs of earlier runs are deleted, and of the oldest run all."""
         name, keys = run.job.name, self.keys
         operations: list[Put | Delete] = [Put(self._past_key(name, run.job.run), dump(run))]
-        operations += [Delete(prefix, prefix=True) for prefix in (keys.run(name), f"{keys.world}nodes/{name}/")]
+        # Of this run alone: the new one may have nodes already.
+        nodes = self._node_key(name, f"{run.job.task_id}-")
+        operations += [Delete(prefix, prefix=True) for prefix in (keys.run(name), nodes)]
         earlier = self.past_runs(name)
         operations += [Delete(f"{keys.logs(name)}{each.job.task_id}-", prefix=True) for each in earlier]
         for old in earlier[: max(0, len(earlier) + 1 - KEPT_RUNS)]:

@@ -125,8 +125,9 @@ def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
         host=node.ssh_host,
         port=node.ssh_port,
         user=user_of(config, node),
-        host_key_public=identity.host_key(node.id).public,
+        host_key_public=identity.host_key(node.machine_name).public,
         client_key_openssh=identity.client_key().private_openssh,
+        machine=node.machine_name,
     )
 
 
@@ -174,6 +175,7 @@ def setup_of(
         log_agent=log_agent_of(config, node),
         image=job.spec.image,
         torch=not data,
+        machine=node.launched_as,
     )
 
 

@@ -63,6 +63,19 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, slots=True)
+class Clean:
+    """Remove what the node's job left on its machine over SSH, before the machine waits for another job."""
+
+    node: NodeRecord
+    job: JobRecord
+
+    @property
+    def key(self) -> str:
+        """As Launch."""
+        return f"node:{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
     """Ask a cloud to end a machine."""
 
@@ -157,7 +170,17 @@ class SendAlert:
 
 
 Action: TypeAlias = (
-    Launch | Find | Bootstrap | Terminate | ListInstances | ListLeftovers | Remove | FetchOffers | AskNode | SendAlert
+    Launch
+    | Find
+    | Bootstrap
+    | Clean
+    | Terminate
+    | ListInstances
+    | ListLeftovers
+    | Remove
+    | FetchOffers
+    | AskNode
+    | SendAlert
 )
 
 
@@ -189,6 +212,15 @@ class BootstrapDone:
     unhealthy: bool = False  # the machine itself is at fault: it failed before anything of the job's was tried on it
     of_job: bool = False  # what the job brings is at fault: no other machine would do
     foreign: bool = False  # another machine answers at its address; nothing was sent to it
+
+
+@dataclass(frozen=True, slots=True)
+class CleanDone:
+    """How the cleaning of a machine ended."""
+
+    node: str
+    error: str = ""  # empty when nothing of its job is left
+    unreachable: bool = False  # the connection failed, and nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +298,7 @@ class AlertDone:
 
 
 Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers | AskNode
-NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | TerminateDone
+NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | CleanDone | TerminateDone
 ReadOutcome: TypeAlias = ListDone | LeftoversDone | OffersDone | AskDone
 Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
 
@@ -280,6 +312,8 @@ class Commit:
     job_record: JobRecord | None = None
     nodes: Sequence[NodeRecord] = ()
     delete_nodes: Sequence[str] = ()
+    # Nodes of other jobs, whose machines this one takes over: their last records, and the revisions they were read at.
+    ended_of_others: Sequence[tuple[NodeRecord, int]] = ()
     put_keys: Mapping[str, bytes] = field(default_factory=dict)  # messages for nodes
     delete_keys: Sequence[str] = ()  # one that ends in a slash stands for all below it
     events: Sequence[Event] = ()

@@ -6,7 +6,7 @@ It lives within one call of plan(). Inputs stay frozen, and a record that was no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict, Unpack
 
@@ -47,10 +47,19 @@ TAILS = frozenset({EventKind.CONSOLE_TAIL, EventKind.LOG_TAIL})
 MAX_TAIL_CHARACTERS = 6000
 
 
+@dataclass
+class HandOvers:
+    """What jobs have decided about warm machines in this plan: those after them see it."""
+
+    taken: set[str] = field(default_factory=set)  # ids of nodes that wait no longer
+    kept: list[NodeRecord] = field(default_factory=list)  # nodes that wait from now on
+
+
 class NodeChanges(TypedDict, total=False):
     """The fields of a NodeRecord that a plan may change; its state changes by `Draft.move`."""
 
     state_since: float
+    replaces: str
     launch_unknown: bool
     launch_attempts: int
     retry_at: float
@@ -135,6 +144,7 @@ class Draft:
         outcomes: Mapping[str, Sequence[NodeOutcome]],
         keys: Keys,
         now: float,
+        hand_overs: HandOvers | None = None,
     ) -> None:
         self.view = view
         self.now = now
@@ -143,6 +153,7 @@ class Draft:
         self.job: JobRecord = view.record
         self.nodes: dict[str, NodeRecord] = dict(view.nodes)
         self.keys = keys
+        self.hand_overs = hand_overs or HandOvers()
         self.reads: list[Read] = []
         self._world = world
         self._events: list[Event] = []
@@ -151,6 +162,7 @@ class Draft:
         self._delete_keys: list[str] = []
         self._delete_nodes: list[str] = []
         self._changed_nodes: set[str] = set()
+        self._ended_of_others: list[tuple[NodeRecord, int]] = []
         self._event_operations = 0
         self._event_bytes = 0
         self._node_bytes: dict[str, int] = {}
@@ -168,7 +180,8 @@ class Draft:
 
     def _operations(self) -> int:
         keys = len(self._put_keys) + len(self._delete_keys)
-        return 1 + len(self._changed_nodes) + len(self._delete_nodes) + keys + self._event_operations
+        nodes = len(self._changed_nodes) + len(self._delete_nodes) + len(self._ended_of_others)
+        return 1 + nodes + keys + self._event_operations
 
     def _alerts(self, event: Event) -> bool:
         return self.rules.alerts and event.kind in ALERT_KINDS
@@ -211,6 +224,21 @@ class Draft:
     def admission(self) -> Admission | None:
         """What the operator's limits leave for this job; None where there are none."""
         return self._world.admissions.get(self.job.name)
+
+    @property
+    def admissions(self) -> Mapping[str, Admission]:
+        """The same of all jobs."""
+        return self._world.admissions
+
+    @property
+    def jobs(self) -> Mapping[str, JobView]:
+        """All jobs, as they were read."""
+        return self._world.jobs
+
+    @property
+    def lacks_records(self) -> bool:
+        """Whether nodes work that the journal does not know: what it has as waiting may be theirs."""
+        return bool(self._world.unjournaled)
 
     @property
     def cloud(self) -> CloudView:
@@ -272,6 +300,11 @@ class Draft:
         self.nodes[node.id] = node
         self._changed_nodes.add(node.id)
         self._node_bytes[node.id] = len(to_json(node))
+
+    def end_record_of_other(self, ended: NodeRecord, revision: int) -> None:
+        """Write the last record of another job's node, whose machine this job takes over. `revision`: of its record."""
+        self._ended_of_others.append((ended, revision))
+        self._node_bytes[ended.id] = len(to_json(ended))
 
     def delete_node(self, node: NodeRecord) -> None:
         """Delete the record of a node that is gone, and its output; what it cost stays with the job."""
@@ -335,6 +368,7 @@ class Draft:
             job_record=self.job if self.job != self.view.record else None,
             nodes=[self.nodes[node] for node in sorted(self._changed_nodes)],
             delete_nodes=self._delete_nodes,
+            ended_of_others=self._ended_of_others,
             put_keys=self._put_keys,
             delete_keys=self._delete_keys,
             events=self._events,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from provisioners.base import Market, Offer
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.deadlines import may_pay
 from supervisor.planner.draft import Draft
@@ -18,12 +18,14 @@ from supervisor.planner.queue import is_admitted, is_held_back, may_have
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
     drive_leaving,
+    drive_waiting,
     release,
     release_all,
     release_strays,
     release_surplus,
 )
 from supervisor.planner.targets import best_target
+from supervisor.planner.warm import take_over
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.
@@ -37,10 +39,13 @@ def drive_fleet(draft: Draft) -> None:
             return
         if node.state in LEAVING_NODE_STATES:
             drive_leaving(draft, node)
+        elif node.state in WAITING_NODE_STATES:
+            continue
         elif not draft.busy(f"node:{node.id}"):
             _drive_arriving(draft, node)
     if draft.job.ended or draft.job.pause_requested_at:
         release_all(draft)
+        drive_waiting(draft)
         return
     if left_behind(draft) and ahead(draft):
         return  # a move whose nodes are too many for one commit
@@ -50,6 +55,7 @@ def drive_fleet(draft: Draft) -> None:
         release_surplus(draft, surplus)
     elif surplus < 0 and not _has_just_moved(draft):
         _request_nodes(draft, -surplus)
+    drive_waiting(draft)
     _give_up_too_few(draft)
 
 
@@ -94,6 +100,7 @@ def _has_just_moved(draft: Draft) -> bool:
 def _request_nodes(draft: Draft, missing: int) -> None:
     offers = tuple(offer for offer in _without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
+    missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)
     members = draft.job.desired_nodes - len(counted(draft))
     allowed = max(0, may_have(draft) - len(counted(draft)))
     for number in range(min(missing, allowed, _max_requests(draft))):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from provisioners.base import Instance, InstanceState
 from supervisor.model import ClusterRecord, NodeState
 from supervisor.planner.actions import Commit, ListInstances
-from supervisor.planner.orphans import is_orphan
+from supervisor.planner.orphans import is_orphan, states_by_machine
 from supervisor.planner.sentences import named
 from supervisor.planner.world import CloudView, JobView, World
 
@@ -32,7 +32,7 @@ class JournalInit:
 def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalInit:
     """Begin the journal once every cloud was listed, and none of its machines is unknown."""
     views = {cloud: world.volatile.clouds.get(cloud, CloudView()) for cloud in world.clouds}
-    states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
+    states = states_by_machine(world.jobs.values())
     unknown = unknown_machines(views, states)
     due = [ListInstances(name) for name, view in views.items() if _is_stale(world, view, now)]
     requested = tuple(action for action in due if action.key not in world.busy)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from provisioners.base import Instance, InstanceState, Leftover
 from supervisor.model import Event, EventKind, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
-from supervisor.planner.world import CloudView, LeftoversView, Sighting, VolatileState, World
+from supervisor.planner.world import CloudView, JobView, LeftoversView, Sighting, VolatileState, World
+
+
+def states_by_machine(jobs: Iterable[JobView]) -> dict[str, NodeState]:
+    """What the journal has of each machine, by its tag: of those that have had several jobs, the open node's."""
+    states: dict[str, NodeState] = {}
+    for job in jobs:
+        for node in job.nodes.values():
+            if states.get(node.machine_name, NodeState.GONE) is NodeState.GONE:
+                states[node.machine_name] = node.state
+    return states
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
@@ -39,7 +49,7 @@ def sweep(world: World, now: float) -> list[Commit]:
     }
     if not due:
         return []
-    states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
+    states = states_by_machine(world.jobs.values())
     commits = []
     for name, cloud in world.volatile.clouds.items():
         for instance in (cloud.instances[key] for key in sorted(due & cloud.instances.keys())):
@@ -87,7 +97,7 @@ def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[
     """
     if not any(view.leftovers for view in volatile.leftovers.values()):
         return [], volatile
-    states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
+    states = states_by_machine(world.jobs.values())
     commits = []
     for cloud, view in volatile.leftovers.items():
         orphaned = [each for each in view.leftovers.values() if _is_orphaned(each, view.sightings[each.id], states)]

@@ -18,7 +18,7 @@ from provisioners.base import (
 )
 from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeRecord, NodeState
-from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
+from supervisor.planner.actions import BootstrapDone, CleanDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import has_trained, is_complete
 
@@ -37,6 +37,8 @@ def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
             return _found(draft, node, outcome)
         case BootstrapDone() if node.state is N.BOOTSTRAPPING:
             return _bootstrapped(draft, node, outcome)
+        case CleanDone() if node.state is N.CLEANING:
+            return _cleaned(draft, node, outcome)
         case TerminateDone() if node.state is N.TERMINATING:
             return _terminated(draft, node, outcome)
         case _:
@@ -257,6 +259,20 @@ def clear_failures(draft: Draft) -> None:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
         draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
     draft.set_job(bootstrap_failures=0, own_failures=0, bootstrap_retry_at=0.0)
+
+
+# -- clean -------------------------------------------------------------------------------------------------
+
+
+def _cleaned(draft: Draft, node: NodeRecord, outcome: CleanDone) -> NodeRecord:
+    """A machine on which something of its job may be left waits for nobody: it is terminated."""
+    if not outcome.error:
+        return draft.move(node, N.WARM, "nothing of its job is left", bootstrapped=False)
+    if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.clean_timeout_s:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+    text = f"{node.id} is not kept for the next job: it could not be cleaned: {outcome.error}"
+    draft.add_event(EventKind.CLEANING_FAILED, text, node.id)
+    return draft.move(node, N.TERMINATING, "it could not be cleaned", error=outcome.error)
 
 
 # -- terminate ---------------------------------------------------------------------------------------------

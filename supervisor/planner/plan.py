@@ -26,7 +26,7 @@ from supervisor.planner.alerts import (
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
 from supervisor.planner.deadlines import drive_deadline
-from supervisor.planner.draft import Draft
+from supervisor.planner.draft import Draft, HandOvers
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
 from supervisor.planner.limits import drive_limits
@@ -60,6 +60,7 @@ def plan(
     sentences: dict[str, str] = {}
     steady: list[str] = []
     unclear: list[JobView] = []
+    hand_overs = HandOvers()
     # The first in the queue asks first.
     planned = sorted(world.jobs.keys() - world.skipped, key=lambda name: (-world.jobs[name].record.spec.priority, name))
     of_planned = [world.jobs[name] for name in planned]
@@ -71,7 +72,7 @@ def plan(
     volatile = replace(world.volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile), None)
+        decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile, hand_overs), None)
         if decided is None:
             sentences[name] = undecided.faults[name].sentence
             continue
@@ -140,12 +141,13 @@ def _decide(
     keys: Keys,
     now: float,
     volatile: VolatileState,
+    hand_overs: HandOvers,
 ) -> _Decided:
     view = world.jobs[name]
     unclear = is_unclear(view, now - world.rules.suspect_s)
     if unknown := journal_guard.blocked_reason(world, view):
         return _Decided(unknown, volatile, unclear=unclear)
-    draft = Draft(world, view, outcomes, keys, now)
+    draft = Draft(world, view, outcomes, keys, now, hand_overs)
     draft.volatile = volatile
     _plan_job(draft)
     commit = draft.commit()

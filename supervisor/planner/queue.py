@@ -9,7 +9,15 @@ from functools import partial
 from provisioners.base import Market, Offer
 from supervisor.market.admission import Admission, Amount, Claim, admit
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
-from supervisor.model import COUNTED_NODE_STATES, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import (
+    COUNTED_NODE_STATES,
+    WAITING_NODE_STATES,
+    EventKind,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+)
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deadlines import deadline_of
 from supervisor.planner.draft import Draft
@@ -49,7 +57,9 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
     job, spec = view.record, view.record.spec
     billed = [node for node in view.nodes.values() if node.state is not N.GONE]
     moving = [node for node in billed if node.ahead or node.left_behind]
-    kept = [node for node in billed if node.state in COUNTED_NODE_STATES and not (node.doomed or node.ahead)]
+    # A machine that waits for the next job counts until it is let go: handing it over changes no use.
+    in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
+    kept = [node for node in billed if node.state in in_use and not (node.doomed or node.ahead)]
     usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
     paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
     wants = not (job.ended or job.cancel_requested or view.result) and (

@@ -82,7 +82,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
         for node in job.nodes.values():
             is_open = node.state is not NodeState.GONE
             if is_open:
-                open_nodes.add(node.id)
+                open_nodes.add(node.machine_name)
             if node.offer.cloud != done.cloud or not node.instance_id:
                 continue
             if is_open and node.instance_id not in instances:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
-from supervisor.planner.actions import Find, Terminate
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState
+from supervisor.planner.actions import Clean, Find, Terminate
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held, place, sends_last_log
+from supervisor.planner.warm import is_over, keep_warm, stays_warm
 
 N = NodeState
 _TRAINING_NODE_STATES = frozenset({N.MEMBER, N.SUSPECT})
@@ -98,8 +99,27 @@ def release_all(draft: Draft) -> None:
         return
     reason = "the job has ended" if draft.job.ended else "its job is paused"
     for node in draft.in_states(*PRESENT_NODE_STATES):
-        if not draft.full and not sends_last_log(draft, node):
+        if draft.full or sends_last_log(draft, node):
+            continue
+        if stays_warm(draft, node):
+            keep_warm(draft, node)
+        else:
             release(draft, node, reason)
+
+
+def drive_waiting(draft: Draft) -> None:
+    """Clean the machines of a job that has ended, and let those go that wait no longer. Those that another job took
+    over in this plan are that job's."""
+    for node in draft.in_states(*WAITING_NODE_STATES):
+        if draft.full or draft.lacks_records:
+            return
+        if node.id in draft.hand_overs.taken:
+            continue
+        if why := is_over(draft, node):
+            draft.hand_overs.taken.add(node.id)
+            release(draft, node, why)
+        elif node.state is N.CLEANING and draft.now >= node.retry_at and not draft.busy(f"node:{node.id}"):
+            draft.request_action(Clean(node, draft.job))
 
 
 def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:

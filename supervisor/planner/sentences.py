@@ -9,7 +9,7 @@ from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
-from supervisor.model import IN_FLIGHT_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
@@ -78,8 +78,18 @@ def training_count(draft: Draft) -> str:
 
 
 def _releasing(draft: Draft) -> str:
-    count = len(not_gone(draft))
-    return f"; releasing {node_count(count)}" if count else ""
+    waiting = draft.in_states(*WAITING_NODE_STATES)
+    count = len(not_gone(draft)) - len(waiting)
+    released = f"; releasing {node_count(count)}" if count else ""
+    return released + (f"; {_waiting(draft, waiting)}" if waiting else "")
+
+
+def _waiting(draft: Draft, nodes: Sequence[NodeRecord]) -> str:
+    """Machines that are kept for the next job."""
+    until = min(node.state_since for node in nodes) + draft.rules.warm.keep_s
+    one = len(nodes) == 1
+    machines = f"{len(nodes)} machine{'' if one else 's'} {'waits' if one else 'wait'}"
+    return f"{machines} until {time_of_day(until)} for the next job"
 
 
 def _training(draft: Draft) -> str:

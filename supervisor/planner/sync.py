@@ -6,7 +6,7 @@ from spotsup_trainer.timing import MAX_PREPARE_S
 
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
 from supervisor.market.hazard import HOUR_S
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
 from supervisor.planner.outcomes import (
     accept,
@@ -42,6 +42,8 @@ def sync_node(draft: Draft, node: NodeRecord) -> None:
     if node.state in _GIVEN_UP:
         return
     node = _from_notice(draft, node)
+    if node.state in WAITING_NODE_STATES:
+        return  # its agent is gone, or about to be
     node = _from_health(draft, node)
     _from_agent(draft, node)
 
@@ -119,6 +121,8 @@ def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
 
 
 def _called(draft: Draft, node: NodeRecord) -> str:
+    if node.state in WAITING_NODE_STATES:
+        return f"{node.id}, which waited for the next job,"
     return f"the spare {node.id}" if node.id in draft.view.spares else node.id
 
 

@@ -17,6 +17,7 @@ from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
+from supervisor.market.warm import WarmRules
 from supervisor.model import JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
 
@@ -71,6 +72,9 @@ class Rules:
     move_retry_s: float = 300.0  # after a move that was given up; twice that after each further one
     max_move_retry_s: float = 3600.0  # at most that
     back_to_spot_s: float = 900.0  # an on-demand node stays for so long before spot is asked for again
+    # Machines of ended jobs.
+    warm: WarmRules = field(default_factory=WarmRules)
+    clean_timeout_s: float = 300.0  # one that is not cleaned by then is terminated
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
@@ -271,5 +275,13 @@ class World:
     budget_uses: Mapping[str, BudgetUse] | None = None
 
     def is_protected(self, node: str) -> bool:
-        """Whether a machine with this tag may work for a job although no readable record says so (P4)."""
-        return node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs
+        """Whether a machine with this tag may work for a job although no readable record says so (P4). Its tag may be
+        that of an earlier job, where machines are handed over."""
+        if node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs:
+            return True
+        return bool(self.unreadable_jobs or self.unjournaled) and self._hands_over
+
+    @property
+    def _hands_over(self) -> bool:
+        taken_over = any(node.launched_as for job in self.jobs.values() for node in job.nodes.values())
+        return bool(self.rules.warm.keep_s) or taken_over

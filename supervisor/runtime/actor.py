@@ -32,6 +32,8 @@ from supervisor.planner.actions import (
     AskNode,
     Bootstrap,
     BootstrapDone,
+    Clean,
+    CleanDone,
     FetchOffers,
     Find,
     FindDone,
@@ -63,6 +65,7 @@ CONSOLE_TAIL_CHARACTERS = 5_000
 MAX_THREADS = 96
 # If all threads are busy, more actions wait, and none ends for so long: each action has a limit below that.
 STUCK_S = 3600.0
+NO_CLEANER = "this daemon cleans no machines"
 NOT_STARTED = "not started: this daemon may have lost its leadership"
 
 Owned = TypeVar("Owned", Instance, Leftover)
@@ -73,6 +76,14 @@ class Preparer(Protocol):
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bounded by the bootstrap's time limit; never raises for a fault of the machine."""
+        ...
+
+
+class Cleaner(Protocol):
+    """Removes over SSH what a job left on a machine."""
+
+    def clean(self, node: NodeRecord, job: JobRecord) -> CleanDone:
+        """Bounded by a time limit of its own; never raises for a fault of the machine."""
         ...
 
 
@@ -120,6 +131,7 @@ class Effects:
         clock: Clock,
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
         pre_terminate: PreTerminate | None = None,
+        cleaner: Cleaner | None = None,
         prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`dead_man_s`: by cloud, the timeout of a machine's dead-man switch in seconds, 0 for none. `prices`: the
@@ -135,8 +147,9 @@ class Effects:
         self._clock = clock
         self._dead_man_s = dead_man_s
         self._pre_terminate = pre_terminate
+        self._cleaner = cleaner
 
-    def perform(self, action: Action) -> Outcome:
+    def perform(self, action: Action) -> Outcome:  # noqa: PLR0911 - one per kind
         """Carry out one action."""
         match action:
             case Launch():
@@ -145,6 +158,8 @@ class Effects:
                 return self._find(node)
             case Bootstrap(node, job):
                 return self._preparer.prepare(node, job)
+            case Clean(node, job):
+                return self._cleaner.clean(node, job) if self._cleaner else CleanDone(node.id, NO_CLEANER)
             case Terminate():
                 return self._terminate(action)
             case ListInstances(cloud):
@@ -254,7 +269,7 @@ class Effects:
         return AlertDone(event_id, error_text)
 
 
-def outcome_of_fault(action: Action, fault: str) -> Outcome:
+def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - one per kind
     """The outcome of an action that ended in an unexpected error: always the one that claims least."""
     match action:
         case Launch(node):
@@ -263,6 +278,8 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
             return FindDone(node.id, None, fault)
         case Bootstrap(node):
             return BootstrapDone(node.id, fault)
+        case Clean(node):
+            return CleanDone(node.id, fault)
         case Terminate():
             return TerminateDone(action.node, action.instance_id, fault)
         case ListInstances(cloud):
@@ -283,6 +300,8 @@ def outcome_of_not_started(action: Action) -> Outcome:
     """The outcome of an action that may not start any more; no failure is counted (P5)."""
     if isinstance(action, Bootstrap):
         return BootstrapDone(action.node.id, NOT_STARTED, unreachable=True)
+    if isinstance(action, Clean):
+        return CleanDone(action.node.id, NOT_STARTED, unreachable=True)
     return outcome_of_fault(action, NOT_STARTED)
 
 
@@ -332,7 +351,7 @@ class ThreadActor:
             return self._pulse.vitals(STUCK_S, *self._threads, idle=self._unfinished <= MAX_THREADS)
 
     def _allowed(self, action: Action) -> bool:
-        return not isinstance(action, Launch | Bootstrap | Terminate | Remove) or self._may_act()
+        return not isinstance(action, Launch | Bootstrap | Clean | Terminate | Remove) or self._may_act()
 
     def _work(self) -> None:
         while True:

@@ -17,7 +17,8 @@ from supervisor.starting_time import moment, starts_at
 def renewed(view: JobView, now: float) -> tuple[JobRecord, Event] | None:
     """The job's next run, and the event that says so; None while there is to be none."""
     old = view.record
-    if not (old.ended and old.is_renewed) or any(node.state is not NodeState.GONE for node in view.nodes.values()):
+    over = all(node.state in {NodeState.GONE, NodeState.WARM} for node in view.nodes.values())
+    if not (old.ended and old.is_renewed and over):
         return None
     job = new_job(old.spec, old.code_sha256, f"{old.task_id} again at {now}", now)
     begins = starts_at("", old.spec.schedule, now)

@@ -89,6 +89,13 @@ class Machine:
     noticed_at: float | None = None
     ended_at: float | None = None
     history: list[tuple[float, Instance]] = field(default_factory=list)
+    # The node that took it over from the one that it was launched for.
+    taken_by: str = ""
+
+    @property
+    def node(self) -> str:
+        """The node that it is now."""
+        return self.taken_by or self.instance.node
 
     @property
     def alive(self) -> bool:

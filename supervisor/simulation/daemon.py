@@ -298,6 +298,7 @@ class Daemon:
             find_alert=self.journal.alert,
             clock=self.clock,
             pre_terminate=world.pre_terminate,
+            cleaner=world.nodes,
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)

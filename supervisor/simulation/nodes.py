@@ -10,7 +10,7 @@ from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Resul
 
 from bootstrap.errors import BootstrapError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.planner.actions import AskDone, BootstrapDone
+from supervisor.planner.actions import AskDone, BootstrapDone, CleanDone
 from supervisor.simulation.accounts import grants_of
 from supervisor.simulation.clock import NEVER, VirtualClock
 from supervisor.simulation.cloud import IDENTITY, Machine, SimCloud
@@ -98,11 +98,13 @@ class SimNodes:
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
         if machine is None:
             return BootstrapDone(node.id, "the connection broke", unreachable=True)
-        if machine.instance.node != node.id:
+        if machine.instance.node != node.machine_name:
             return BootstrapDone(node.id, "another machine answers: its host key differs", foreign=True)
         if self._rng.inject("failed bootstrap", self.fault_rates.bootstrap):
             self.failed_preparations.setdefault(job.name, set()).add(node.id)
             return BootstrapDone(node.id, "step environment failed")
+        if node.launched_as:
+            machine.taken_by = node.id
         starts_at = self._clock.now() + self._rng.uniform(0.5, 2.0)
         self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
         self._clients.setdefault(job.name, NodeClient(self._etcd, job.name))
@@ -113,10 +115,24 @@ class SimNodes:
             self.trainings[job.name] = training
         return BootstrapDone(node.id)
 
+    def clean(self, node: NodeRecord, _: JobRecord) -> CleanDone:
+        """What the job left is gone: its agent, and all that descends from it."""
+        machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
+        if machine is None or machine.ssh == "refuses" or machine.instance.node != node.machine_name:
+            return CleanDone(node.id, "the connection broke", unreachable=True)
+        if self._rng.inject("failed cleaning", self.fault_rates.bootstrap):
+            return CleanDone(node.id, "a process does not end")
+        agent = self.agents.pop(node.id, None)
+        if agent is not None:
+            self.trainings[agent.job].stop(node.id)
+            for key in (self.keys.agent(agent.job, node.id), self.keys.member(agent.job, node.id)):
+                self._expiring.setdefault(key, self._clock.now() + LEASE_S)
+        return CleanDone(node.id)
+
     def cannot_reach(self, node: NodeRecord) -> BootstrapError | None:
         """What its step `reach` says, where its machine answers, and has no way to etcd."""
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
-        if machine is None or machine.instance.node != node.id or machine.carried:
+        if machine is None or machine.instance.node != node.machine_name or machine.carried:
             return None
         return BootstrapError("etcd refuses connections", node=node.id, step="reach")
 
@@ -124,7 +140,7 @@ class SimNodes:
         """What its machine answers over SSH about its agent, and when something was last written there."""
         agent, now = self.agents.get(node.id), self._clock.now()
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
-        if machine is None or machine.ssh == "refuses" or machine.instance.node != node.id:
+        if machine is None or machine.ssh == "refuses" or machine.instance.node != node.machine_name:
             return AskDone(node.id, now, "connection refused")
         if machine.ssh == "hangs":
             return AskDone(node.id, now, "no answer within 20 s")

@@ -97,7 +97,7 @@ class SimTunnel:
         found = next((m for m in machines if m.alive and m.instance.ssh_host == self._node.ssh_host), None)
         if found is None or found.silent or found.ssh == "hangs":
             self._fail(now + CONNECT_TIMEOUT_S, "no answer")
-        elif found.ssh == "refuses" or found.instance.node != self._node.id:
+        elif found.ssh == "refuses" or found.instance.node != self._node.machine_name:
             self._fail(now, "refused, or another machine")
         elif found.port_holder not in {None, self} and now < found.port_stuck_until:
             self._fail(now + 1.0, "sshd does not forward the port")

@@ -28,6 +28,8 @@ KINDS = {
     NodeState.MEMBER: "member",
     NodeState.DRAINING: "drain",
     NodeState.TERMINATING: "drain",
+    NodeState.CLEANING: "drain",
+    NodeState.WARM: "ready",
     NodeState.SUSPECT: "bad",
     NodeState.LOST: "bad",
     NodeState.FAILED: "bad",

@@ -78,7 +78,8 @@ class Causes:
                 continue
             if node.left_behind and not old.left_behind and not self._may_leave_behind(job):
                 return f"P4: {node.id} is left behind for too few others: {node.left_behind}"
-            if old.state is not N.GONE and node.state is N.GONE and self._is_still_billed(old):
+            handed_over = old.state is N.WARM and why.endswith(" took its machine over")
+            if old.state is not N.GONE and node.state is N.GONE and self._is_still_billed(old) and not handed_over:
                 return f"P1: {node.id} is forgotten while its machine is billed: {why}"
             # One that is left behind, which was judged then, leaves in order; one ahead of a move never trained.
             in_order = any(each.after == N.DRAINING for each in node.history)
@@ -106,7 +107,7 @@ class Causes:
 
     def _remember(self) -> None:
         for machine in self._world.cloud.machines.values():
-            self._machines[machine.instance.node] = machine
+            self._machines[machine.node] = machine
         self._agents.update(self._world.nodes.agents)
 
     # -- P4 ------------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Causes:
                 self._silences[machine.instance.id] = since, now
 
     def _note_mute(self, machine: Machine, now: float) -> None:
-        key, node = machine.instance.id, machine.instance.node
+        key, node = machine.instance.id, machine.node
         if not (machine.silent or machine.apart):
             self._mute_since.pop(key, None)
         elif machine.alive:

@@ -104,7 +104,9 @@ class CrashRun:
 def _quiet(world: World) -> bool:
     """No alert is pending, nothing is left behind, and no machine is unjournaled."""
     unjournaled = {m.instance.node for m in world.cloud.machines.values() if m.billed}
-    known = {n.id for job in jobs_of(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES}
+    known = {
+        n.machine_name for job in jobs_of(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES
+    }
     return not world.journal.read().alerts and not world.cloud.leftover_by_id and unjournaled <= known
 
 

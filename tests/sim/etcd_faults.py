@@ -45,7 +45,7 @@ class EtcdFaults:
 
     def on_machine(self, injection: Injection, machine: Machine) -> None:
         """Leases of agents and launchers."""
-        nodes, node = self._world.nodes, machine.instance.node
+        nodes, node = self._world.nodes, machine.node
         match injection.kind:
             case "agent's lease revoked":
                 for number in range(1 + injection.number % 3):

@@ -118,4 +118,4 @@ def machine_of(world: World, rank: int) -> Machine:
 
 def machine_with(world: World, node: str) -> Machine:
     """The machine of a node."""
-    return next(m for m in world.cloud.machines.values() if m.instance.node == node and m.alive)
+    return next(m for m in world.cloud.machines.values() if m.node == node and m.alive)

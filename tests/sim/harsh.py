@@ -41,7 +41,7 @@ class Harsh:
 
     def on_machine(self, injection: Injection, machine: Machine) -> None:
         """Faults of one machine, or of the job that it works for."""
-        agent = self._world.nodes.agents.get(machine.instance.node)
+        agent = self._world.nodes.agents.get(machine.node)
         training = self._world.nodes.trainings.get(agent.job) if agent else None
         if injection.kind == "metadata away":
             machine.metadata_away = True

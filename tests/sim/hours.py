@@ -58,5 +58,5 @@ class HoursCheck:
 
     def _has_enough(self, job: JobRecord) -> bool:
         machines = self._world.cloud.machines.values()
-        mine = sum(each.alive and each.instance.node.startswith(f"{job.task_id}-") for each in machines)
+        mine = sum(each.alive and each.node.startswith(f"{job.task_id}-") for each in machines)
         return mine >= job.min_nodes

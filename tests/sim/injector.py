@@ -104,7 +104,7 @@ class Injector:
             machine = victims[injection.number % len(victims)]
             self._on_machine(injection, machine)
             self._on_network(injection, machine)
-            self._on_gpus(injection, machine.instance.node)
+            self._on_gpus(injection, machine.node)
             self._harsh.on_machine(injection, machine)
             self._etcd.on_machine(injection, machine)
             self._tunnels.on_machine(injection, machine)
@@ -138,9 +138,7 @@ class Injector:
             case "stop":
                 (cloud.stop if injection.size > 0.5 else self._stop_later)(machine)
             case "agent stopped" | "launcher failed":
-                self._world.nodes.exit(
-                    machine.instance.node, "left" if injection.kind == "agent stopped" else "failure"
-                )
+                self._world.nodes.exit(machine.node, "left" if injection.kind == "agent stopped" else "failure")
             case _:
                 self._on_program(injection, machine)
 
@@ -369,12 +367,12 @@ class Injector:
             self._world.cloud.preempt(machine, 30.0 if injection.size > 0.5 else 0.0)
 
     def _training_on(self, machine: Machine) -> Training | None:
-        agent = self._world.nodes.agents.get(machine.instance.node)
+        agent = self._world.nodes.agents.get(machine.node)
         return self._world.nodes.trainings.get(agent.job) if agent else None
 
     def _program_failed(self, machine: Machine, after_s: float) -> None:
         """Early failures are alike, and most have a second one, as soon as the program runs again."""
-        training, node = self._training_on(machine), machine.instance.node
+        training, node = self._training_on(machine), machine.node
         if training is None or not training.fail(node, self._world.clock.now(), after_s):
             return
         job = self._world.nodes.agents[node].job
@@ -390,7 +388,7 @@ class Injector:
             self.later(1200.0 * injection.size, training.recover)
 
     def _outlive(self, injection: Injection, machine: Machine) -> None:
-        training, node, lasts_s = self._training_on(machine), machine.instance.node, 120.0 * injection.size
+        training, node, lasts_s = self._training_on(machine), machine.node, 120.0 * injection.size
         if training is None or not training.outlive(node, self._world.clock.now()):
             return
         if lasts_s < OUTLIVE_S:

@@ -15,7 +15,7 @@ from supervisor.model import (
     NodeRecord,
     NodeState,
 )
-from supervisor.planner.actions import Action, Bootstrap, Commit, Find, Launch, Remove, Terminate
+from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
@@ -27,6 +27,7 @@ from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
 from tests.sim.queue_check import QueueCheck
 from tests.sim.spares import SpareCheck
+from tests.sim.warm_check import WarmCheck
 
 N = NodeState
 LEAK_GRACE_S = 90.0
@@ -65,6 +66,7 @@ class Promises:
         self._accounts = AccountsCheck()
         self._held = HeldCheck(world)
         self._access = AccessCheck(world)
+        self._warm = WarmCheck(world, self._leak_grace_s)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
         self._open: set[str] = set()
@@ -122,7 +124,9 @@ class Promises:
     def _check_records(self) -> None:
         self.checked += 1
         before, self._jobs = self._jobs, jobs_of(self._world)
-        self._open = {node.id for job in self._jobs.values() for node in job.nodes.values() if _is_open(node)}
+        self._open = {node.machine_name for job in self._jobs.values() for node in job.nodes.values() if _is_open(node)}
+        if wrong := self._warm.check(self._jobs):
+            raise Violation(wrong)
         for name, job in self._jobs.items():
             old = before.get(name)
             if old is not None and old.revision == job.revision and old.revisions == job.revisions:
@@ -191,13 +195,15 @@ class Promises:
 
     def _check_intent(self, daemon: Daemon, action: Action) -> None:
         """Every action that creates, changes or ends something is in the journal before it starts."""
-        if not isinstance(action, Launch | Find | Bootstrap | Terminate | Remove):
+        if not isinstance(action, Launch | Find | Bootstrap | Clean | Terminate | Remove):
             return
         node = action.node if isinstance(action, Terminate) else ""
-        record = action.node if isinstance(action, Launch | Find | Bootstrap) else None
+        record = action.node if isinstance(action, Launch | Find | Bootstrap | Clean) else None
         nodes = {n.id: n for job in jobs_of(self._world).values() for n in job.nodes.values()}
-        if record is not None and isinstance(action, Launch | Bootstrap) and record.id not in nodes:
+        if record is not None and isinstance(action, Launch | Bootstrap | Clean) and record.id not in nodes:
             raise Violation(f"intent: {daemon.name} starts {action.key}, which is not in the journal")
+        if isinstance(action, Clean) and nodes[action.node.id].state is not N.CLEANING:
+            raise Violation(f"intent: {daemon.name} cleans {action.node.id}, which is {nodes[action.node.id].state}")
         if node and nodes[node].state not in {N.TERMINATING, N.GONE}:
             raise Violation(f"intent: {daemon.name} ends {node}, which is {nodes[node].state} in the journal")
 
@@ -205,13 +211,13 @@ class Promises:
         """P4: no daemon ends a machine whose node is open and not meant to end."""
         found = False
         for job in jobs_of(self._world).values():
-            node = job.nodes.get(machine.instance.node)
+            node = job.nodes.get(machine.node)
             found = found or node is not None
             if node is not None and node.id in self._causes.exempt:
                 continue
             if node is not None and node.state not in {N.TERMINATING, N.GONE}:
                 raise Violation(f"P4: {node.id} was ended, but it is {node.state}")
-        agent = self._world.nodes.agents.get(machine.instance.node)
+        agent = self._world.nodes.agents.get(machine.node)
         speaks = agent is not None and not (agent.exited or machine.silent or machine.apart) and machine.alive
         since = max(agent.starts_at if agent else 0.0, self._world.etcd.up_since)
         if speaks and not found and self._world.clock.now() - since > SEEN_S:
@@ -291,9 +297,7 @@ def settled(world: World) -> bool:
             return False
         if len(job.spares) != job.record.spare_nodes or len(open_nodes) != wanted[job.record.name]:
             return False
-    billed = Counter(
-        machine.instance.node.rsplit("-", 2)[0] for machine in world.cloud.machines.values() if machine.billed
-    )
+    billed = Counter(machine.node.rsplit("-", 2)[0] for machine in world.cloud.machines.values() if machine.billed)
     return dict(billed) == dict(wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.market.admission import Amount
-from supervisor.model import COUNTED_NODE_STATES, NodeState
+from supervisor.model import COUNTED_NODE_STATES, WAITING_NODE_STATES, NodeState
 from supervisor.planner.queue import gpus_of
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
@@ -45,8 +45,9 @@ class QueueCheck:
 
 def _use(job: JobView) -> Amount:
     """What a job takes up."""
-    there = [node for node in job.nodes.values() if node.state in COUNTED_NODE_STATES | {NodeState.DRAINING}]
+    in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
+    there = [node for node in job.nodes.values() if node.state in in_use | {NodeState.DRAINING}]
     left_behind = [node for node in there if node.left_behind]  # a move has both sets within the limits
-    kept = [node for node in there if node.state in COUNTED_NODE_STATES and not node.doomed] + left_behind
+    kept = [node for node in there if node.state in in_use and not node.doomed] + left_behind
     usd = sum(node.offer.usd_per_hour or 0.0 for node in job.nodes.values() if node.state is not NodeState.GONE)
     return Amount(len(kept), sum(gpus_of(node.offer, job.record.spec) for node in kept), usd)

@@ -19,6 +19,34 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "warm: a hand-over is guarded by the revision of the old record",
+        "supervisor.journal.journal",
+        '            guards.append(Compare(self._node_key(node.job, node.id), "mod", revision))\n',
+        "            pass\n",
+        "sim/test_warm.py::test_a_machine_that_is_let_go_while_it_is_given_away_is_not_given_away",
+    ),
+    Mutant(
+        "warm: none waits for longer than it may",
+        "supervisor.planner.warm",
+        "    if draft.now - node.state_since >= keep_s:",
+        "    if False:",
+        "sim/test_warm.py::test_waiting_ends_after_its_time_and_is_booked_as_idle",
+    ),
+    Mutant(
+        "warm: nobody gets a machine of another user",
+        "supervisor.market.warm",
+        "    same_user = owner == wish.owner or rules.other_users",
+        "    same_user = True",
+        "sim/test_warm.py::test_a_job_that_they_do_not_fit_gets_others",
+    ),
+    Mutant(
+        "warm: one that could not be cleaned is given to nobody",
+        "supervisor.planner.outcomes",
+        "    if not outcome.error:\n        return draft.move(node, N.WARM",
+        "    if True:\n        return draft.move(node, N.WARM",
+        "sim/test_warm.py::test_one_that_cannot_be_cleaned_is_terminated",
+    ),
+    Mutant(
         "intent-first write",
         "supervisor.runtime.loop",
         "        try:\n            revision = self._journal.commit(",

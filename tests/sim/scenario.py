@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from supervisor.market.admission import Cap, QueueRules
+from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
 from supervisor.simulation.faults import FaultRates
 
@@ -102,6 +103,8 @@ ETCD_WEIGHTS = {
     "daemon's lease revoked": 4,
     "dead leader's lease renewed": 3,
 }
+# Jobs end, and others begin, where machines wait between them.
+WARM_WEIGHTS = {"cancel": 3, "finish": 3, "submit": 6, "daemon killed": 2}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -215,6 +218,7 @@ def draw_long(seed: int) -> Scenario:
 def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_limits(scenario)
     scenario = _with_queue(scenario)
+    scenario = _with_warm(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -275,6 +279,17 @@ def _with_queue(scenario: Scenario) -> Scenario:
     user = Cap(nodes=rng.randint(lowest, wanted)) if rng.random() < 0.4 else Cap()
     queue = QueueRules(cluster, user, preempt=rng.random() < 0.5)
     return replace(scenario, jobs=jobs, rules=replace(scenario.rules, queue=queue))
+
+
+def _with_warm(scenario: Scenario) -> Scenario:
+    """In a third of the scenarios machines of ended jobs wait for the next one. Drawn apart, as above."""
+    rng = random.Random(f"warm {scenario.seed}")
+    if rng.random() < 2 / 3:
+        return scenario
+    usd = rng.choice([None, None, 0.25])
+    warm = WarmRules(rng.choice([30.0, 120.0, 600.0]), rng.choice([None, None, 2]), usd, rng.random() < 0.3)
+    scenario = replace(scenario, rules=replace(scenario.rules, warm=warm))
+    return _with_some(scenario, "warm", WARM_WEIGHTS, [6, 12], share=1.0)
 
 
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:

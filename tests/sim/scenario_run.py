@@ -98,7 +98,7 @@ class ScenarioRun:
 
     def _drain_silent(self) -> None:
         """An operator drains silent nodes whose machines hang: where they are many, no daemon gives them up."""
-        machines = {machine.instance.node: machine for machine in self.world.cloud.machines.values()}
+        machines = {machine.node: machine for machine in self.world.cloud.machines.values()}
         for name, job in jobs_of(self.world).items():
             for node in job.nodes.values():
                 if node.state is NodeState.SUSPECT and node.id in machines and machines[node.id].silent:
@@ -149,7 +149,5 @@ def picture(world: World) -> str:
         current = job.round.nodes() if job.round else ()
         lines.append(f"{job.record.name} {job.record.state}, round {current}, hint {job.hint}")
         lines += [f"  {node.id} {node.state} {node.error}" for node in job.nodes.values() if node.state != "gone"]
-    lines += [
-        f"  {m.instance.id} of {m.instance.node} {m.instance.state}" for m in world.cloud.machines.values() if m.billed
-    ]
+    lines += [f"  {m.instance.id} of {m.node} {m.instance.state}" for m in world.cloud.machines.values() if m.billed]
     return "\n".join([*lines, f"left: {sorted(world.cloud.leftover_by_id)}", f"alerts: {world.journal.read().alerts}"])

@@ -38,7 +38,7 @@ class SpareCheck:
     def check(self, job: JobView) -> str:
         """What is wrong, or ""."""
         now, seen = self._world.clock.now(), self._seen.setdefault(job.record.task_id, _Snapshot())
-        machines = {machine.instance.node: machine for machine in self._world.cloud.machines.values()}
+        machines = {machine.node: machine for machine in self._world.cloud.machines.values()}
         down = self._world.no_daemon_acts or self._world.etcd.down
         if job.record.desired_nodes != seen.desired or (down and now - seen.desired_since < COMMAND_S):
             seen.desired, seen.desired_since = job.record.desired_nodes, now

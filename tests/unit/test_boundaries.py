@@ -22,11 +22,13 @@ from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
 from supervisor.market.journaled import CapacityRecord
+from supervisor.market.warm import WarmRules
 from supervisor.model import ClusterRecord, EventKind, NoticeRecord
 from supervisor.planner.actions import (
     MAX_COMMIT_BYTES,
     Action,
     BootstrapDone,
+    CleanDone,
     Commit,
     FetchOffers,
     FindDone,
@@ -139,6 +141,11 @@ def scenes() -> list[Scene]:
         Scene(view(job(4, J.DEGRADED), [member(n, state_since=NOW - 999) for n in (1, 2)]), machines=running),
         Scene(view(job(2, moving_since=NOW - 9, spec=either), [dear, node(2, N.READY, ahead=True)]), machines=running),
         Scene(view(job(2, moving_since=NOW - 9), [member(1), node(2, N.READY, ahead=True)]), machines=running),
+        Scene(view(job(2, J.SUCCEEDED, ended_at=NOW - 20), [member(1), member(2), node(3, N.WARM), node(4, N.CLEANING)],
+                   result=Result("success", "", 1)), (CleanDone(name(4)),), machines=running),
+        Scene(view(job(2), [member(1), node(2, N.WARM, state_since=NOW - 9)]), machines=running),
+        Scene(view(job(2, J.CANCELLED, ended_at=NOW - 20), [node(1, N.WARM), node(2, N.CLEANING)]),
+              (CleanDone(name(2), "a process does not end"),), machines=running),
     ]  # fmt: skip
 
 
@@ -159,7 +166,7 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
         jobs=views,
         volatile=volatile,
         alerts=("e-1",),
-        rules=Rules(gone_kept=2, budgets=Budgets(usd_per_month=1e9)),
+        rules=Rules(gone_kept=2, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
     ), outcomes
 
 

@@ -27,12 +27,14 @@ requested:     pending gone failed
 pending:       booting lost terminating failed
 booting:       bootstrapping lost terminating failed
 bootstrapping: ready lost terminating failed
-ready:         member draining suspect lost terminating
-member:        ready draining suspect lost terminating
+ready:         member draining suspect cleaning lost terminating
+member:        ready draining suspect cleaning lost terminating
 draining:      terminating lost
 suspect:       ready member lost terminating
 lost:          terminating
 failed:        gone terminating
+cleaning:      warm lost terminating
+warm:          booting gone lost terminating
 terminating:   gone
 gone:
 """

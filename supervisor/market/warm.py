@@ -1,0 +1,54 @@
+"""Warm machines: those of ended jobs, which wait for the next job that they fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from provisioners.base import Offer
+from supervisor.market.capacity import pool_of
+from supervisor.spec import JobSpec
+
+_CENTS = 1e-9  # sums of prices are rounded in their last digits
+
+
+@dataclass(frozen=True, slots=True)
+class WarmRules:
+    """How long machines wait, and how many."""
+
+    keep_s: float = 0.0  # 0: none waits
+    max_nodes: int | None = None  # None: any number
+    usd_per_hour: float | None = None  # of all that wait together; None: any amount
+    other_users: bool = False  # a job may get a machine of another user's job
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job takes: whose it is, its file, and the offers that it may ask for."""
+
+    owner: str
+    spec: JobSpec
+    offers: tuple[Offer, ...]
+
+
+def has_room(rules: WarmRules, offer: Offer, waiting: Iterable[Offer]) -> bool:
+    """Whether one more machine may wait beside those that do."""
+    others = tuple(waiting)
+    if rules.max_nodes is not None and len(others) >= rules.max_nodes:
+        return False
+    if rules.usd_per_hour is None:
+        return True
+    if offer.usd_per_hour is None:
+        return False
+    usd = sum(each.usd_per_hour or 0.0 for each in others) + offer.usd_per_hour
+    return usd <= rules.usd_per_hour + _CENTS
+
+
+def fits(rules: WarmRules, owner: str, spec: JobSpec, offer: Offer, wish: Wish) -> bool:
+    """Whether a machine that was launched as `offer`, and was `owner`'s with this job file, is one that a job asks for:
+    the same kind in a place that it may use, the same disk, the same container image or none."""
+    same_user = owner == wish.owner or rules.other_users
+    same_disk = spec.resources.disk_gb == wish.spec.resources.disk_gb
+    same_image = spec.image == wish.spec.image
+    offered = any(pool_of(each) == pool_of(offer) for each in wish.offers)
+    return same_user and same_disk and same_image and offered
