@@ -20,6 +20,7 @@ from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
+from supervisor.channels import channels_of, open_senders
 from supervisor.clouds import open_clouds
 from supervisor.config import Config
 from supervisor.endpoints import refusal, tunnel_endpoints, uses_tunnel
@@ -48,7 +49,7 @@ from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
 from supervisor.nodes.tunnels import Tunnels
-from supervisor.runtime.actor import Alerts, Effects, ThreadActor
+from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.curves import CurveKeeper
 from supervisor.runtime.housekeeping import (
@@ -61,6 +62,7 @@ from supervisor.runtime.housekeeping import (
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.runtime.pools import PoolKeeper
+from supervisor.runtime.senders import BoundedSender
 from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.sweeps import SweepKeeper
@@ -128,7 +130,7 @@ def _serve(
     identity = load_identity(config.state / "cluster.key")
     patient = stack.enter_context(contextlib.closing(login.connect(TASK_LIMIT_S)))
     users = _users(etcd, login, journal, identity)
-    alerts = _alerts(config)
+    channels = channels_of(config)
 
     tunnels = Tunnels(config, identity, journal, login.endpoints, clock, leader.lease_valid)
     effects = Effects(
@@ -137,8 +139,7 @@ def _serve(
         identity=identity,
         preparer=SshPreparer(config, identity, journal, *_ways_to_etcd(config, login, users), clock, tunnels.problem),
         evidence=SshEvidence(config, identity, clock),
-        alerts=alerts,
-        find_alert=journal.alert,
+        senders={name: BoundedSender(name, sender) for name, sender in open_senders(config, clock.now).items()},
         clock=clock,
         dead_man_s={name: found.dead_man_after_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
@@ -146,7 +147,7 @@ def _serve(
         prices=config.prices,
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
-    rules = config.rules(alerts=alerts is not None)
+    rules = config.rules(channels)
     loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
     housekeeping = Housekeeping(
         [
@@ -154,7 +155,7 @@ def _serve(
             *etcd_security_tasks(
                 users,
                 partial(renew_certificates, config) if config.etcd.secure else None,
-                EtcdTrust(login, journal, clock.now, leader.guard, alerts is not None) if login.tls else None,
+                EtcdTrust(login, journal, clock.now, leader.guard, bool(channels)) if login.tls else None,
             ),
         ],
         lambda: leads_and_may_write(leader, journal),
@@ -310,7 +311,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.views import access_row
     from supervisor.web.prices import PriceBook
 
-    budgeted = config.rules(alerts=False).budgets.any
+    budgeted = config.rules().budgets.any
     quotes = Quotes(provisioners, prices=config.prices, budgeted=budgeted)
     service = Service(
         journal,
@@ -395,12 +396,3 @@ class _Watchers:
             return True
 
         return wait_for
-
-
-def _alerts(config: Config) -> Alerts | None:
-    webhook = config.slack_webhook()
-    if not webhook:
-        return None
-    from supervisor.alerts.slack import Slack
-
-    return Slack(webhook)

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.settings import AlertSettings
 from supervisor.budget import Budgets
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
@@ -25,6 +27,7 @@ from supervisor.planner.world import Rules
 from supervisor.validation import first_error
 
 SLACK_WEBHOOK_VARIABLE = "SPOTSUP_SLACK_WEBHOOK"
+SLACK_CHANNEL = "slack"  # what the channel of [slack] is called
 # sockaddr_un holds 108 bytes with the closing zero: man 7 unix
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -136,7 +139,7 @@ class NodeConfig(_Strict):
 
 
 class SlackConfig(_Strict):
-    """Alerts to Slack."""
+    """Alerts to one channel of Slack, all of them. `[alerts]` has more channels, and choices."""
 
     webhook_file: str = ""
     """File that holds the incoming webhook's URL, which is a secret. Empty: the variable SPOTSUP_SLACK_WEBHOOK; without
@@ -329,7 +332,9 @@ class Config(_CloudTables):
     node: NodeConfig = NodeConfig()
     """How every node is prepared."""
     slack: SlackConfig = SlackConfig()
-    """Alerts to Slack."""
+    """Alerts to one channel of Slack."""
+    alerts: AlertSettings = AlertSettings()
+    """Alerts to further channels."""
     timing: TimingConfig = TimingConfig()
     """Time limits."""
     queue: QueueConfig = QueueConfig()
@@ -361,14 +366,16 @@ class Config(_CloudTables):
         alone = all(getattr(self, each) is None for each, cloud in CLOUDS.items() if cloud.default is None)
         return section if section is not None and section.in_use(alone=alone) else None
 
-    def rules(self, *, alerts: bool) -> Rules:
-        """The planner's numbers."""
+    def rules(self, channels: tuple[Channel, ...] = ()) -> Rules:
+        """The planner's numbers. `channels`: where alerts go."""
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
         budgets = Budgets(**self.budget.model_dump())
         return Rules(
             **timing,
-            alerts=alerts,
+            alerts=bool(channels),
+            channels=channels,
+            waits_alert_s=self.alerts.waits_s,
             notice_s=notice_s,
             queue=self.queue.rules(),
             budgets=budgets,
@@ -378,12 +385,12 @@ class Config(_CloudTables):
     def slack_webhook(self) -> str:
         """The webhook's URL, or "" where alerts go to the log only."""
         if self.slack.webhook_file:
-            return _secret_file(self.slack.webhook_file, "slack.webhook_file")
+            return secret_file(self.slack.webhook_file, "slack.webhook_file")
         return os.environ.get(SLACK_WEBHOOK_VARIABLE, "")
 
     def etcd_password(self) -> str:
         """etcd's password, or ""."""
-        return _secret_file(self.etcd.password_file, "etcd.password_file") if self.etcd.password_file else ""
+        return secret_file(self.etcd.password_file, "etcd.password_file") if self.etcd.password_file else ""
 
 
 def default_state_dir() -> Path:
@@ -427,6 +434,7 @@ def check_paths(config: Config) -> Config:
         "etcd.key": config.etcd.key,
         "etcd.password_file": config.etcd.password_file,
         "slack.webhook_file": config.slack.webhook_file,
+        **config.alerts.files(),
     }
     for key, value in named.items():
         if value and not Path(value).is_absolute():
@@ -445,10 +453,11 @@ def check_paths(config: Config) -> Config:
 def _tuples(value: object) -> object:
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _secret_file(path: str, key: str) -> str:
+def secret_file(path: str, key: str) -> str:
+    """What a file with a secret holds. Raises UsageError."""
     try:
         return Path(path).read_text().strip()
     except OSError as error:

@@ -295,6 +295,7 @@ class JobRecord:
     hung_since: float = 0.0  # since when its steps hang, as reported; 0 once a step was completed again
     checkpoint_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
     step_s: float = 0.0  # its longest recent step, as last noted
+    wait_reported_at: float = 0.0  # when people were told that it has waited for long; 0 once it trains, or has ended
     window_warned_s: float = 0.0  # the checkpoint time of the last alert that it exceeds a notice
     ended_at: float = 0.0
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
@@ -349,7 +350,7 @@ class DaemonPause:
 
 
 class EventKind(StrEnum):
-    """What can happen to a job, a node, or the cluster. Those in ALERT_KINDS go to Slack."""
+    """What can happen to a job, a node, or the cluster. Those in ALERT_KINDS go to people: `supervisor.alerts`."""
 
     SUBMITTED = "submitted"
     SCALED = "scaled"
@@ -408,6 +409,12 @@ class EventKind(StrEnum):
     LOG_TAIL = "log-tail"
     UNDECIDED = "undecided"
     UNREADABLE = "unreadable"
+    WAITS_LONG = "waits-long"
+    WAIT_ENDED = "wait-ended"
+    QUOTA_REFUSED = "quota-refused"
+    NO_LEADER = "no-leader"
+    DAILY_SUMMARY = "daily-summary"
+    ALERTS_DROPPED = "alerts-dropped"
 
 
 ALERT_KINDS = frozenset(
@@ -444,6 +451,14 @@ ALERT_KINDS = frozenset(
         EventKind.FOREIGN_HOST,
         EventKind.UNDECIDED,
         EventKind.UNREADABLE,
+        EventKind.NODE_SUSPECT,
+        EventKind.ORPHAN,
+        EventKind.WAITS_LONG,
+        EventKind.WAIT_ENDED,
+        EventKind.QUOTA_REFUSED,
+        EventKind.NO_LEADER,
+        EventKind.DAILY_SUMMARY,
+        EventKind.ALERTS_DROPPED,
     }
 )
 

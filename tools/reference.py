@@ -202,10 +202,14 @@ def configuration() -> str:
         lines += ["", f"## [{key}]", "", _text(model["description"]), ""]
         lines += _table(schema, {**model, "properties": own})
         inner = {name: found for name, each in own.items() if (found := _model_of(schema, each))}
-        if inner:
-            found = next(iter(inner.values()))
-            heads = " ".join(f"[{key}.{name}]" for name in inner)
-            lines += ["", f"## {heads}", "", _text(found["description"]), "", *_table(schema, found)]
+        alike: dict[str, list[str]] = {}
+        for name, found in inner.items():
+            listed = own[name].get("type") == "array"
+            alike.setdefault(found["title"], []).append(f"[[{key}.{name}]]" if listed else f"[{key}.{name}]")
+        of_title = {found["title"]: found for found in inner.values()}
+        for title, heads in alike.items():
+            found = of_title[title]
+            lines += ["", f"## {' '.join(heads)}", "", _text(found["description"]), "", *_table(schema, found)]
     return "\n".join([*lines, ""])
 
 

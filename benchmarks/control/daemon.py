@@ -264,8 +264,7 @@ class Bench:
             identity=IDENTITY,
             preparer=(nodes_on_paper := PaperNodes(Etcd([endpoint]), random.Random(1))),
             evidence=nodes_on_paper,
-            alerts=None,
-            find_alert=self._journal.alert,
+            senders={},
             clock=clock,
         )
         actor = ThreadActor(effects.perform, self._wake.set)

@@ -19,6 +19,7 @@ from provisioners.base import Finding, InstanceState, Owner, Provisioner, Provis
 from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
 from supervisor.api.unix_socket import closed_folder
+from supervisor.channels import open_senders
 from supervisor.cli.check_etcd import check_etcd
 from supervisor.cli.check_job import check_checkpoints, check_offers
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
@@ -37,7 +38,7 @@ GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does 
 class CheckResult:
     """One result."""
 
-    subject: str  # a cloud's name, etcd, state, api, ssh, secrets, slack or job
+    subject: str  # a cloud's name, etcd, state, api, ssh, secrets, slack, alerts or job
     finding: Finding
 
 
@@ -60,6 +61,8 @@ def check_installation(
         "secrets": lambda: _secrets(config, files),
         "slack": lambda: [_slack(config)],
     }
+    if config.alerts.all:
+        checks["alerts"] = lambda: _channels(config)
     if config.api.group:
         checks["api"] = lambda: [_socket(config)]
     for name in clouds_of(config):
@@ -147,6 +150,7 @@ def _socket(config: Config) -> Finding:
 def _secrets(config: Config, files: Sequence[Path]) -> list[Finding]:
     """That only the daemon's user, or its group, may read them."""
     named = [Path(each) for each in (config.etcd.password_file, config.etcd.key, config.slack.webhook_file) if each]
+    named += [Path(each) for each in config.alerts.files().values()]
     found = []
     for path in dict.fromkeys([*named, *files]):
         with contextlib.suppress(OSError):  # who needs it reports that
@@ -168,11 +172,26 @@ def _slack(config: Config) -> Finding:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         message = "the webhook is not a URL: copy it from Slack, as https://hooks.slack.com/services/…"
         return Finding("webhook", ok=False, message=message)
-    from supervisor.alerts.slack import Slack
+    from supervisor.alerts.slack import SlackWebhook
 
-    if problem := Slack(webhook).try_without_posting():
+    if problem := SlackWebhook(webhook).try_without_sending():
         return Finding("webhook", ok=False, message=f"alerts to {parts.hostname} would be lost: {problem}")
     return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; this check posted nothing")
+
+
+def _channels(config: Config) -> list[Finding]:
+    """The channels of [alerts]. Nothing is sent to people."""
+    try:
+        names = {each.name for each in config.alerts.all}
+        senders = {name: sender for name, sender in open_senders(config, time.time).items() if name in names}
+    except SpotsupError as error:
+        return [Finding("channels", ok=False, message=str(error))]
+    found = []
+    for name, sender in senders.items():
+        problem = sender.try_without_sending()
+        message = f"alerts to it would wait: {problem}" if problem else "answers; `spotsupd alert test` sends a message"
+        found.append(Finding(name, ok=not problem, message=message))
+    return found
 
 
 def _node_role(config: Config, name: str) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, catalogue, etcd, etcd_ca, init, joining, journal, simulate, user
+from supervisor.cli import account, alert, catalogue, etcd, etcd_ca, init, joining, journal, simulate, user
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ for command in (
     init.init,
     joining.join_file,
     account.destroy,
+    alert.alert,
     catalogue.catalogue,
     journal.export,
     journal.import_,

@@ -361,12 +361,6 @@ class Journal:
         """What callers of the API have done, the oldest first. Entries of another schema are left out."""
         return _readable(AuditEntry, self._store.range(self._audit_key("")))
 
-    def alert(self, event_id: str) -> Event | None:
-        """An alert that waits to be sent, None if there is none of that id."""
-        key = f"{self.keys.world}alerts/{event_id}"
-        found = self._store.get(key)
-        return load(Event, found.value, key) if found else None
-
     def logs(self, job: str, nodes: str = "", after: int = 0) -> Output:
         """What nodes whose keys begin with `nodes` have printed after a position, as far as one answer has room for it.
 

@@ -30,11 +30,13 @@ from spotsup_trainer.wire import (
 )
 
 from supervisor.access import TokenRecord
+from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord
 from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
+from supervisor.journal.outbox import SECTIONS, Outbox
 from supervisor.market.journaled import CapacityRecord
-from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord, NodeState
+from supervisor.model import ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
@@ -74,8 +76,8 @@ class Reading:
     """The journal as of `revision`."""
 
     jobs: MappingProxyType[str, JobView]
-    # Ids of events that wait to be sent.
-    alerts: tuple[str, ...]
+    # Events that wait to be sent, in the order in which they were written.
+    alerts: tuple[Event, ...]
     revision: int
     # False while etcd does not answer and this copy ages.
     live: bool
@@ -97,6 +99,9 @@ class Reading:
     budgets_revision: int = 0
     # Of the API's users, by id. One that cannot be read is left out, and so refused.
     tokens: Mapping[str, TokenRecord] = field(default_factory=lambda: MappingProxyType({}))
+    # By channel: ids of those events that it has; and its threads, by task id.
+    alerted: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    threads: Mapping[str, Mapping[str, Thread]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,8 +127,7 @@ class Reader:
         self._seen = MirrorView(MappingProxyType({}), 0, live=False)
         self._parts: dict[str, _Parts] = {}
         self._jobs: MappingProxyType[str, JobView] = MappingProxyType({})
-        self._alerts: tuple[str, ...] = ()
-        self._alert_ids: set[str] = set()
+        self._outbox = Outbox()
         self._unreadable: MappingProxyType[str, str] = MappingProxyType({})
         self._refused: MappingProxyType[str, str] = MappingProxyType({})
         self._unjournaled: frozenset[str] = frozenset()
@@ -142,7 +146,7 @@ class Reader:
                 self._seen = view
             return Reading(
                 self._jobs,
-                self._alerts,
+                self._outbox.events,
                 view.revision,
                 view.live,
                 self._unreadable,
@@ -154,6 +158,8 @@ class Reader:
                 self._capacity,
                 *self._budgets,
                 self._tokens,
+                alerted=self._outbox.alerted,
+                threads=self._outbox.threads,
             )
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
@@ -166,12 +172,12 @@ class Reader:
 
     def _update(self, keys: Mapping[str, KeyValue], changed: Iterable[str]) -> None:
         touched: dict[str, bool] = {}
-        alerts = cluster_wide = tokens = False
+        cluster_wide = tokens = False
+        outbox: list[tuple[str, str, KeyValue | None]] = []
         for key in changed:
             section, _, rest = key.removeprefix(self._world).partition("/")
-            if section == "alerts":
-                alerts = True
-                (self._alert_ids.add if key in keys else self._alert_ids.discard)(rest)
+            if section in SECTIONS:
+                outbox.append((section, rest, keys.get(key)))
                 continue
             if section == TOKENS and rest:
                 tokens = True
@@ -196,8 +202,7 @@ class Reader:
         if tokens:
             prefix = f"{self._world}{TOKENS}/"
             self._tokens = tokens_of(kv for key, kv in keys.items() if key.startswith(prefix))
-        if alerts:
-            self._alerts = tuple(sorted(self._alert_ids))
+        self._outbox.update(outbox)
         if touched:
             self._rebuild(touched)
 

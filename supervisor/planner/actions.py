@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.budget import BudgetRecord
 from supervisor.market.admission import Admission
 from supervisor.market.journaled import CapacityRecord
@@ -158,15 +160,16 @@ class AskNode:
 
 
 @dataclass(frozen=True, slots=True)
-class SendAlert:
-    """Deliver an event whose id waits in the outbox."""
+class SendAlerts:
+    """Deliver events that wait in the outbox to one channel."""
 
-    event_id: str
+    channel: Channel
+    message: Outgoing
 
     @property
     def key(self) -> str:
-        """One attempt per alert at a time."""
-        return f"alert:{self.event_id}"
+        """One delivery per channel at a time."""
+        return f"alerts:{self.channel.name}"
 
 
 Action: TypeAlias = (
@@ -180,7 +183,7 @@ Action: TypeAlias = (
     | Remove
     | FetchOffers
     | AskNode
-    | SendAlert
+    | SendAlerts
 )
 
 
@@ -290,17 +293,18 @@ class AskDone:
 
 
 @dataclass(frozen=True, slots=True)
-class AlertDone:
+class AlertsDone:
     """How a delivery ended."""
 
-    event_id: str
-    error: str = ""  # empty when it was delivered
+    channel: Channel
+    events: tuple[Event, ...]
+    receipt: Receipt
 
 
 Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers | AskNode
 NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | CleanDone | TerminateDone
 ReadOutcome: TypeAlias = ListDone | LeftoversDone | OffersDone | AskDone
-Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
+Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertsDone
 
 
 @dataclass(frozen=True, slots=True)

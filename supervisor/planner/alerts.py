@@ -1,25 +1,22 @@
-"""Alerts: of checkpoints that fail and workers that hang, and how each event in the outbox is delivered and removed."""
+"""Alerts: of checkpoints that fail, workers that hang, and clouds that deny everything."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
 
-from spotsup_trainer.wire import Keys
-
 from provisioners.base import Market
-from supervisor.model import Event, EventKind
-from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertDone, Commit, SendAlert
+from supervisor.alerts.routes import is_wanted
+from supervisor.model import HISTORY_LIMIT, Event, EventKind, JobRecord, JobState
+from supervisor.planner.actions import Commit
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import members
-from supervisor.planner.world import AlertDelivery, Denial, VolatileState, World
+from supervisor.planner.world import Denial, VolatileState, World
 
 MAX_PROBLEM_CHARACTERS = 400
+_WAITING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
 # Beside a checkpoint and a step: for the notice to arrive, and for the ranks to agree.
 MIN_MARGIN_S = 3.0
-MAX_DELIVERIES_AT_ONCE = 4
-MAX_DELIVERIES = 200
-RETRIES_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0)
 
 
 # -- checkpoints that fail ---------------------------------------------------------------------------------
@@ -86,6 +83,36 @@ def _differs(before: float, now: float) -> bool:
     return abs(now - before) > max(0.5, 0.1 * before)
 
 
+# -- jobs that wait ----------------------------------------------------------------------------------------
+
+
+def drive_wait_alerts(draft: Draft) -> None:
+    """Report once that a job has waited for machines for long, and that it no longer does."""
+    job = draft.job
+    if job.state in _WAITING:
+        since = max(waits_since(job), job.starts_at)
+        if not job.wait_reported_at and draft.now - since >= draft.rules.waits_alert_s:
+            draft.set_job(wait_reported_at=draft.now)
+            text = f"{job.name} has waited for machines for {_hours(draft.now - since)}: {job.reason or 'it is queued'}"
+            draft.add_event(EventKind.WAITS_LONG, text, since=since)
+    elif job.wait_reported_at:
+        draft.set_job(wait_reported_at=0.0)
+        if job.state in {JobState.RUNNING, JobState.DEGRADED}:
+            draft.add_event(EventKind.WAIT_ENDED, f"{job.name} waits no more: it is {job.state}")
+
+
+def waits_since(job: JobRecord) -> float:
+    """Since when a job that waits has not trained: being queued, starting and waiting take turns."""
+    for transition in reversed(job.history):
+        if transition.after in _WAITING and transition.before not in _WAITING:
+            return transition.at
+    return job.history[0].at if len(job.history) >= HISTORY_LIMIT else job.submitted_at
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h"
+
+
 # -- clouds that deny everything -----------------------------------------------------------------------------
 
 
@@ -103,7 +130,7 @@ def report_denials(world: World, volatile: VolatileState, now: float) -> tuple[l
         kept[cloud] = replace(denial, reported=denial.reported or due)
         if due:
             events.append(_of_the_cluster(EventKind.ACCESS_DENIED, cloud, _in_words(cloud, denial), now))
-    alerts = events if world.rules.alerts else []
+    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
     commits = [Commit(job="", guards={}, events=events, alerts=alerts)] if events else []
     if kept == volatile.denials:
         return commits, volatile
@@ -153,36 +180,3 @@ def _hung_since(draft: Draft) -> float:
     members = [draft.view.members.get(node) for node in nodes]
     times = [member.stalled_since for member in members if member is not None and member.state == "running"]
     return min(times, default=0.0) if len(times) == len(nodes) else 0.0
-
-
-# -- deliveries --------------------------------------------------------------------------------------------
-
-
-def due_alerts(world: World, now: float) -> list[Action]:
-    """Alerts that are due, oldest first. At least once: one whose delivery was not noted is sent again."""
-    due: list[Action] = []
-    for event_id in world.alerts:
-        delivery = world.volatile.alert_deliveries.get(event_id)
-        action = SendAlert(event_id)
-        is_due = delivery is None or (not delivery.finished and now >= delivery.next_at)
-        if action.key not in world.busy and is_due:
-            due.append(action)
-    return due[:MAX_DELIVERIES_AT_ONCE]
-
-
-def clear_outbox(world: World, keys: Keys) -> list[Commit]:
-    """The commit that removes alerts that are delivered or given up."""
-    deliveries = world.volatile.alert_deliveries
-    finished = [event_id for event_id in world.alerts if (d := deliveries.get(event_id)) and d.finished]
-    outbox_keys = [f"{keys.world}alerts/{event_id}" for event_id in finished[:MAX_OPERATIONS]]
-    return [Commit(job="", guards={}, delete_keys=outbox_keys)] if outbox_keys else []
-
-
-def absorb_alert(volatile: VolatileState, done: AlertDone, now: float) -> VolatileState:
-    """With one more attempt of a delivery; at most MAX_DELIVERIES are remembered."""
-    before = volatile.alert_deliveries.get(done.event_id)
-    attempts = before.attempts if before is not None else 0
-    finished = not done.error or attempts >= len(RETRIES_S)
-    wait_s = RETRIES_S[min(attempts, len(RETRIES_S) - 1)]
-    newest = [*volatile.alert_deliveries.items(), (done.event_id, AlertDelivery(attempts + 1, now + wait_s, finished))]
-    return replace(volatile, alert_deliveries=MappingProxyType(dict(newest[-MAX_DELIVERIES:])))

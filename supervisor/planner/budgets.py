@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from supervisor.accounts import Spent, month_of, month_start
+from supervisor.alerts.routes import is_wanted
 from supervisor.budget import CLUSTER, BudgetRecord, BudgetUse
 from supervisor.model import Event, EventKind, JobRecord, NodeRecord
 from supervisor.planner.actions import Commit
@@ -116,7 +117,7 @@ def drive_budgets(world: World, uses: Mapping[str, BudgetUse], now: float) -> li
     record = BudgetRecord(month, tuple(warned))
     if record == known:
         return []
-    alerts = events if world.rules.alerts else []
+    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
     return [
         Commit("", {}, events=events, alerts=alerts, budgets=record, budgets_revision=world.budget_revision),
     ]

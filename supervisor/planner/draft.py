@@ -16,6 +16,7 @@ from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, Offer
 from supervisor.accounts import Booking, NodeAccount, RoundTimes, merged
+from supervisor.alerts.routes import is_wanted
 from supervisor.budget import BudgetUse
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
@@ -128,6 +129,7 @@ class JobChanges(TypedDict, total=False):
     hung_since: float
     checkpoint_s: float
     step_s: float
+    wait_reported_at: float
     window_warned_s: float
 
 
@@ -184,7 +186,7 @@ class Draft:
         return 1 + nodes + keys + self._event_operations
 
     def _alerts(self, event: Event) -> bool:
-        return self.rules.alerts and event.kind in ALERT_KINDS
+        return event.kind in ALERT_KINDS and is_wanted(self.rules.channels_used, event)
 
     @property
     def rules(self) -> Rules:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from provisioners.base import Instance, InstanceState, Leftover
+from supervisor.alerts.routes import is_wanted
 from supervisor.model import Event, EventKind, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
 from supervisor.planner.world import CloudView, JobView, LeftoversView, Sighting, VolatileState, World
@@ -61,8 +62,13 @@ def sweep(world: World, now: float) -> list[Commit]:
             owner = instance.node or "unknown"
             text = f"{instance.id} carries our tags (node {owner}) but is not in the journal: terminating it"
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
-            commits.append(Commit(job="", guards={}, events=[event], actions=[action]))
+            commits.append(_commit(world, event, action))
     return commits
+
+
+def _commit(world: World, event: Event, action: Terminate | Remove) -> Commit:
+    alerts = [event] if is_wanted(world.rules.channels_used, event) else []
+    return Commit(job="", guards={}, events=[event], alerts=alerts, actions=[action])
 
 
 # -- disks, interfaces, addresses, requests ----------------------------------------------------------------
@@ -106,7 +112,7 @@ def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[
             owner = each.node or "unknown"
             text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"
             event = Event(f"orphan-{each.id}", now, "", EventKind.ORPHAN, text, each.node)
-            commits.append(Commit(job="", guards={}, events=[event], actions=[Remove(cloud, each)]))
+            commits.append(_commit(world, event, Remove(cloud, each)))
         if due:
             gone = {each.id for each in due}
             kept = {key: each for key, each in view.leftovers.items() if key not in gone}

@@ -70,6 +70,8 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
             return accept(draft, node, instance)
         case NoCapacity() | Quota():
             _remember(draft, node, outcome)
+            if isinstance(outcome, Quota):
+                _report_quota(draft, node, outcome)
             return _refused(draft, node, outcome.message)
         case Throttled():
             return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
@@ -97,6 +99,15 @@ def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Deni
 def _is_spare(draft: Draft, node: NodeRecord) -> bool:
     """Whether it is one more than the job needs to be complete."""
     return is_complete(draft) and not node.ahead
+
+
+def _report_quota(draft: Draft, node: NodeRecord, outcome: Quota) -> None:
+    """Once per quota, region and hour: nothing but a person raises it."""
+    offer = node.offer
+    draft.volatile, is_new = draft.volatile.with_quota(offer, draft.now, draft.rules.quota_quiet_s)
+    if is_new:
+        text = f"a quota of {offer.cloud} in {offer.region} is used up: {outcome.message}. Ask the cloud for more"
+        draft.add_event(EventKind.QUOTA_REFUSED, text, node.id, quota=offer.quota)
 
 
 def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:

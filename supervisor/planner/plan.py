@@ -12,20 +12,19 @@ from spotsup_trainer.wire import Keys
 from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
 from supervisor.planner.accounts import drive_accounts
-from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
+from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.alerts import (
-    absorb_alert,
-    clear_outbox,
     denials_in_words,
     drive_checkpoint_alerts,
+    drive_wait_alerts,
     drive_worker_alerts,
-    due_alerts,
     note_checkpoint_times,
     report_denials,
 )
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
 from supervisor.planner.deadlines import drive_deadline
+from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
 from supervisor.planner.draft import Draft, HandOvers
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
@@ -96,11 +95,19 @@ def plan(
     commits += reports
     commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
     commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
-    commits += undecided.within("(outbox)", lambda: clear_outbox(world, keys), [])
-    actions += undecided.within("(alerts)", lambda: due_alerts(world, now), [])
+    actions += undecided.within("(alerts)", lambda: due_deliveries(replace(world, volatile=volatile), now), [])
+    cleared, volatile = undecided.within(
+        "(outbox)", lambda: clear_outbox(replace(world, volatile=volatile), keys, now), ([], volatile)
+    )
+    commits += cleared
     warnings = undecided.within(
         "(warnings)",
-        lambda: (*journal_guard.warnings(world), *denials_in_words(volatile), *spent_budgets(uses or {})),
+        lambda: (
+            *journal_guard.warnings(world),
+            *denials_in_words(volatile),
+            *spent_budgets(uses or {}),
+            *failing_channels(world, now),
+        ),
         (),
     )
     parts = tuple(fault.sentence for name, fault in undecided.faults.items() if name not in world.jobs)
@@ -176,6 +183,7 @@ def _plan_job(draft: Draft) -> None:
     drive_silence(draft)
     drive_checkpoint_alerts(draft)
     drive_worker_alerts(draft)
+    drive_wait_alerts(draft)
     note_checkpoint_times(draft)
     drive_accounts(draft)
     delete_old(draft)
@@ -185,9 +193,9 @@ def _plan_job(draft: Draft) -> None:
 
 
 def absorb(
-    volatile: VolatileState, done: ReadOutcome | AlertDone, jobs: Iterable[JobView], now: float
+    volatile: VolatileState, done: ReadOutcome | AlertsDone, jobs: Iterable[JobView], now: float
 ) -> VolatileState:
-    """What is remembered after a listing, a list of offers, or the delivery of an alert."""
-    if isinstance(done, AlertDone):
-        return absorb_alert(volatile, done, now)
+    """What is remembered after a listing, a list of offers, or a delivery of alerts."""
+    if isinstance(done, AlertsDone):
+        return absorb_delivery(volatile, done, now)
     return absorb_read(volatile, done, jobs)

@@ -10,7 +10,10 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
-from provisioners.base import Instance, Leftover
+from provisioners.base import Instance, Leftover, Offer
+from supervisor.alerts.batches import ChannelState
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
 from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
@@ -18,7 +21,7 @@ from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
-from supervisor.model import JobRecord, NodeRecord, NodeState
+from supervisor.model import Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200
@@ -93,6 +96,9 @@ class Rules:
     # Reports.
     denied_alert_s: float = 60.0  # a cloud has denied all calls for so long: people are alerted
     alerts: bool = False  # whether events of ALERT_KINDS are sent
+    channels: tuple[Channel, ...] = (Channel(),)  # where to
+    waits_alert_s: float = 7200.0  # a job has waited for machines for so long: people are told
+    quota_quiet_s: float = 3600.0  # between two alerts of the same quota
     checkpoint_alert_quiet_s: float = 600.0  # between two alerts of failing checkpoints
     silence_quiet_s: float = 600.0  # between two alerts of silent nodes that are kept
     silence_reminder_s: float = 3600.0  # people are reminded of such nodes this often
@@ -102,6 +108,11 @@ class Rules:
     events_kept: int = 1000  # per job
     # Money.
     budgets: Budgets = field(default_factory=Budgets)
+
+    @property
+    def channels_used(self) -> tuple[Channel, ...]:
+        """Where alerts go; nowhere if they are off."""
+        return self.channels if self.alerts else ()
 
 
 @dataclass(frozen=True)
@@ -148,15 +159,6 @@ class LeftoversView:
 
 
 @dataclass(frozen=True, slots=True)
-class AlertDelivery:
-    """How far the delivery of an alert is."""
-
-    attempts: int
-    next_at: float  # when to try again
-    finished: bool  # delivered or given up: its outbox entry can go
-
-
-@dataclass(frozen=True, slots=True)
 class Denial:
     """A cloud accepts nothing with our credentials."""
 
@@ -177,7 +179,9 @@ class VolatileState:
     unknown_codes: tuple[tuple[str, str], ...] = ()  # (cloud, error code) that no table has, oldest first
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by instance id
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
-    alert_deliveries: Mapping[str, AlertDelivery] = field(default_factory=lambda: MappingProxyType({}))  # by event id
+    alert_channels: Mapping[str, ChannelState] = field(default_factory=lambda: MappingProxyType({}))  # by name
+    # When people were last told of a quota, by (cloud, region, quota).
+    quotas_reported: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     denials: Mapping[str, Denial] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     # Of silent nodes, by id: what they answered over SSH, and when they were last held (silence.py).
     answers: Mapping[str, AskDone] = field(default_factory=lambda: MappingProxyType({}))
@@ -189,6 +193,14 @@ class VolatileState:
         if (cloud, code) in self.unknown_codes:
             return self, False
         return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MAX_CODES:]), True
+
+    def with_quota(self, offer: Offer, now: float, quiet_s: float) -> tuple[VolatileState, bool]:
+        """With a quota that refuses a request now; and whether people have not been told of it for `quiet_s`."""
+        which = (offer.cloud, offer.region, offer.quota)
+        if now - self.quotas_reported.get(which, -math.inf) < quiet_s:
+            return self, False
+        kept = {each: at for each, at in self.quotas_reported.items() if now - at < quiet_s}
+        return replace(self, quotas_reported=MappingProxyType({**kept, which: now})), True
 
     def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
         """After a cloud has denied a call. `proof_s`: for how long a listing that works does not prove the opposite."""
@@ -257,7 +269,10 @@ class World:
     volatile: VolatileState
     rules: Rules
     clouds: tuple[str, ...]  # the clouds that are configured
-    alerts: tuple[str, ...] = ()  # ids of the events in the outbox, oldest first
+    alerts: tuple[Event, ...] = ()  # the events in the outbox, in the order in which they were written
+    # By channel: ids of the events in the outbox that it has; and its threads, by task id.
+    alerted: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    threads: Mapping[str, Mapping[str, Thread]] = field(default_factory=lambda: MappingProxyType({}))
     busy: frozenset[str] = frozenset()  # keys of the actions that are under way (Action.key)
     # Jobs with records that cannot be read -> why.
     unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

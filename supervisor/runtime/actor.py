@@ -22,12 +22,13 @@ from provisioners.base import (
     ProvisionerError,
     Unknown,
 )
-from supervisor.errors import SpotsupError
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.senders import Outgoing, Receipt, Sender
 from supervisor.identity import Identity
-from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import (
     Action,
-    AlertDone,
+    AlertsDone,
     AskDone,
     AskNode,
     Bootstrap,
@@ -47,7 +48,7 @@ from supervisor.planner.actions import (
     Outcome,
     Remove,
     RemoveDone,
-    SendAlert,
+    SendAlerts,
     Terminate,
     TerminateDone,
 )
@@ -107,14 +108,6 @@ class PreTerminate(Protocol):
         ...
 
 
-class Alerts(Protocol):
-    """Sends events to people."""
-
-    def send(self, event: Event) -> str:
-        """Send one event. Returns what went wrong, or ""."""
-        ...
-
-
 class Effects:
     """Carries out each kind of action with one call; every fault becomes an outcome."""
 
@@ -126,24 +119,22 @@ class Effects:
         identity: Identity,
         preparer: Preparer,
         evidence: Evidence,
-        alerts: Alerts | None,
-        find_alert: Callable[[str], Event | None],
+        senders: Mapping[str, Sender],
         clock: Clock,
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
         pre_terminate: PreTerminate | None = None,
         cleaner: Cleaner | None = None,
         prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`dead_man_s`: by cloud, the timeout of a machine's dead-man switch in seconds, 0 for none. `prices`: the
-        configuration's."""
+        """`senders`: of alerts, by channel. `dead_man_s`: by cloud, the timeout of a machine's dead-man switch in
+        seconds, 0 for none. `prices`: the configuration's."""
         self._prices = prices
         self._owner = owner
         self._provisioners = provisioners
         self._identity = identity
         self._preparer = preparer
         self._evidence = evidence
-        self._alerts = alerts
-        self._find_alert = find_alert
+        self._senders = senders
         self._clock = clock
         self._dead_man_s = dead_man_s
         self._pre_terminate = pre_terminate
@@ -172,8 +163,8 @@ class Effects:
                 return self._offers(action)
             case AskNode(node):
                 return self._evidence.ask(node)
-            case SendAlert(event_id):
-                return self._alert(event_id)
+            case SendAlerts(channel, message):
+                return self._send(channel, message)
 
     def _launch(self, action: Launch) -> LaunchDone:
         node = action.node
@@ -256,17 +247,13 @@ class Effects:
             return OffersDone(action.job, asked_at, error=str(error))
         return OffersDone(action.job, asked_at, found)
 
-    def _alert(self, event_id: str) -> AlertDone:
-        try:
-            event = self._find_alert(event_id)
-        except SpotsupError as error:
-            return AlertDone(event_id, str(error))
-        if event is None or self._alerts is None:
-            return AlertDone(event_id)  # sent by the previous leader, or alerts were switched off since
-        error_text = self._alerts.send(event)
-        if error_text:
-            log.warning("cannot deliver an alert; will retry", id=event_id, error=error_text)
-        return AlertDone(event_id, error_text)
+    def _send(self, channel: Channel, message: Outgoing) -> AlertsDone:
+        receipt = self._senders[channel.name].send(message)
+        if receipt.error:
+            what = "a channel refuses an alert" if receipt.refused else "cannot deliver alerts; will retry"
+            ids = ", ".join(event.id for event in message.events[:3])
+            log.warning(what, channel=channel.name, count=len(message.events), first=ids, error=receipt.error)
+        return AlertsDone(channel, message.events, receipt)
 
 
 def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - one per kind
@@ -292,8 +279,8 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - 
             return OffersDone(action.job, 0.0, error=fault)
         case AskNode(node):
             return AskDone(node.id, 0.0, fault)
-        case SendAlert(event_id):
-            return AlertDone(event_id, fault)
+        case SendAlerts(channel, message):
+            return AlertsDone(channel, message.events, Receipt(error=fault))
 
 
 def outcome_of_not_started(action: Action) -> Outcome:

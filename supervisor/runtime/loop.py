@@ -22,6 +22,7 @@ from spotsup_trainer.vitals import Vitals
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
+from supervisor.alerts.senders import Receipt
 from supervisor.errors import JournalFullError, JournalUnavailableError
 from supervisor.journal.journal import Reading
 from supervisor.market.admission import Admission
@@ -30,7 +31,7 @@ from supervisor.market.journaled import CapacityRecord, memory_of
 from supervisor.model import ClusterRecord, EventKind
 from supervisor.planner.actions import (
     Action,
-    AlertDone,
+    AlertsDone,
     AskDone,
     Commit,
     Fault,
@@ -285,7 +286,7 @@ class Loop:
                 # The clock may have been set back since; a call that failed unforeseen has no time.
                 now = self._clock.now()
                 outcome = replace(outcome, asked_at=min(outcome.asked_at or now, now))  # noqa: PLW2901
-            if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AskDone | AlertDone):
+            if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AskDone | AlertsDone):
                 self._absorb(action, outcome, jobs)
             elif isinstance(outcome, RemoveDone):
                 self._count("leftovers_kept" if outcome.error else "leftovers_removed")
@@ -293,7 +294,7 @@ class Loop:
                 self._count_code(outcome)
                 self._outcomes.setdefault(outcome.node, []).append(outcome)
 
-    def _absorb(self, action: Action, outcome: ReadOutcome | AlertDone, jobs: Iterable[JobView]) -> None:
+    def _absorb(self, action: Action, outcome: ReadOutcome | AlertsDone, jobs: Iterable[JobView]) -> None:
         """Remember what was read. What does not fit is dropped, and counts as a read that failed."""
         now = self._clock.now()
         try:
@@ -301,7 +302,12 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - one answer of one cloud
             self._count("outcomes_dropped")
             self._faults.append(fault(f"the outcome of {action.key} is dropped", action.key, error))
-            self._volatile = absorb(self._volatile, replace(outcome, error="its answer does not fit"), jobs, now)
+            why = "its answer does not fit"
+            if isinstance(outcome, AlertsDone):
+                outcome = replace(outcome, receipt=Receipt(error=why))
+            else:
+                outcome = replace(outcome, error=why)
+            self._volatile = absorb(self._volatile, outcome, jobs, now)
 
     def _forget(self) -> None:
         """Drop all volatile state: another daemon leads, or the journal is gone."""
@@ -340,6 +346,8 @@ class Loop:
             capacity=reading.capacity,
             budget_record=reading.budgets,
             budget_revision=reading.budgets_revision,
+            alerted=reading.alerted,
+            threads=reading.threads,
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

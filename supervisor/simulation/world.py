@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from spotsup_trainer.wire import Keys
 
+from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
 from supervisor.planner.actions import Action, Bootstrap, Commit
@@ -109,11 +110,15 @@ class World:
         for action in commit.actions:
             self.note(f"{daemon.name} begins {type(action).__name__} {action.key}")
 
-    def send(self, event: Event) -> str:
-        """Deliver an alert, as alerts.slack does: returns an error, or "" once it is delivered."""
+    def send(self, message: Outgoing) -> Receipt:
+        """Deliver alerts, as alerts.slack does."""
         if self.rng.inject("alert lost", self.fault_rates.unreachable):
-            return "Slack did not answer"
-        self.sent.append(event)
+            return Receipt(error="Slack did not answer")
+        self.sent += message.events
+        return Receipt(delivered=tuple(event.id for event in message.events))
+
+    def try_without_sending(self) -> str:
+        """Nothing is wrong."""
         return ""
 
     # -- daemons -------------------------------------------------------------------------------------------

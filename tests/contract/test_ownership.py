@@ -44,8 +44,7 @@ class Daemon:
             identity=identity,
             preparer=NotUsed(),
             evidence=NotUsed(),
-            alerts=None,
-            find_alert=self.journal.alert,
+            senders={},
             clock=self.clock,
         )
         rules = Rules(listing_s=TICK_S, leftovers_s=TICK_S, orphan_grace_s=60.0)

@@ -253,9 +253,9 @@ MUTANTS = (
     ),
     Mutant(
         "an alert stays until it is delivered",
-        "supervisor.planner.alerts",
-        "(d := deliveries.get(event_id)) and d.finished]",
-        "(d := deliveries.get(event_id))]",
+        "supervisor.planner.deliveries",
+        "        if len(marked) + len(new) == len(takers):",
+        "        if True:",
     ),
     Mutant(
         "a hang is reported once",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.alerts.slack import message
+from supervisor.alerts.texts import slack_text
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.model import Event, EventKind
@@ -40,7 +40,7 @@ def test_a_checkpoint_problem_and_its_end_are_reported_once_each_also_after_a_re
     world.run(5.0)
     (trouble,) = alerts(world)
     assert trouble.text == f"checkpoints of job are not being written (the newest is of step {saved}): {DISK}"
-    assert message(trouble).startswith(":rotating_light: *job*: checkpoints of job are not")
+    assert slack_text([trouble]).startswith(":rotating_light: *job*: checkpoints of job are not")
     assert shown(world) == DISK
     world.run(2 * QUIET_S)
     assert alerts(world) == [trouble], "nothing has changed"

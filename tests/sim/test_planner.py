@@ -174,6 +174,7 @@ def test_three_nodes_that_come_up_apart_form_one_round() -> None:
 
 def test_two_notices_at_once_are_two_replacements_and_one_pause() -> None:
     world = training_world()
+    world.bootstrap_s = 10.0  # both are prepared by the time that one is ready, whatever their launches take
     world.cloud.preempt(machine_of(world, 0), 60.0)
     world.cloud.preempt(machine_of(world, 1), 60.0)
     world.run(2.0)

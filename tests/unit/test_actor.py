@@ -65,8 +65,7 @@ def test_a_job_may_have_larger_disks_than_others() -> None:
         identity=identity,
         preparer=nothing,
         evidence=nothing,
-        alerts=None,
-        find_alert=nothing,
+        senders={},
         clock=nothing,
     )
     effects.perform(launch)

@@ -23,7 +23,7 @@ from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.warm import WarmRules
-from supervisor.model import ClusterRecord, EventKind, NoticeRecord
+from supervisor.model import ClusterRecord, Event, EventKind, NoticeRecord
 from supervisor.planner.actions import (
     MAX_COMMIT_BYTES,
     Action,
@@ -165,8 +165,8 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
         known,
         jobs=views,
         volatile=volatile,
-        alerts=("e-1",),
-        rules=Rules(gone_kept=2, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
+        alerts=(Event("e-1", NOW, "", EventKind.BUDGET_NEAR, "text"),),
+        rules=Rules(gone_kept=2, alerts=True, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
     ), outcomes
 
 

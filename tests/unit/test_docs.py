@@ -25,11 +25,13 @@ from tools.stack import ROOT
 
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 DOCS = ROOT / "docs"
-QUICKSTART, INSTALL, GLOSSARY = (DOCS / f"{name}.md" for name in ("quickstart", "install", "glossary"))
+QUICKSTART, INSTALL, GLOSSARY, ALERTS = (
+    DOCS / f"{name}.md" for name in ("quickstart", "install", "glossary", "alerts")
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])
 
 # Documents of whose blocks of code each is tried, or listed below.
-TRIED = (README, CONTRIBUTING, QUICKSTART, INSTALL)
+TRIED = (README, CONTRIBUTING, QUICKSTART, INSTALL, ALERTS)
 # Documents whose shell blocks are run from the first to the last by tests/e2e/test_documents.py.
 RUN_WHOLE = (QUICKSTART,)
 # Of these documents, the headings below which that is so.
@@ -51,6 +53,7 @@ NOT_RUN = {
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
         "pipx install": "needs a package index",
     },
+    ALERTS: {"spotsupd alert test": "sends to channels: tests/integration/test_alerts.py runs it against its own"},
 }
 
 
@@ -87,7 +90,8 @@ def test_every_block_of_code_is_tried_or_listed_with_a_reason(document: Path) ->
                 assert begin, f"{where}: no test runs {line!r}, and no reason is given"
                 used.add(begin)
         elif block.language == "python":
-            assert block.file, f"{where}: give the script a name, so that tests/e2e/test_documents.py runs it"
+            tried = block.file or document == ALERTS  # tests/integration/test_alerts.py runs its code
+            assert tried, f"{where}: give the script a name, so that tests/e2e/test_documents.py runs it"
         elif block.language == "yaml":
             spec = parse_spec(yaml.safe_load(block.text))
             assert (ROOT / spec.code / spec.command[0]).is_file()

@@ -18,6 +18,8 @@ from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
+from supervisor.alerts.batches import MAX_RETRY_S
+from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.api.changes import Scale
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
@@ -27,15 +29,20 @@ from supervisor.api.unix_socket import PEER
 from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
-from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
-from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, MAX_PROBLEM_CHARACTERS, RETRIES_S
-from supervisor.planner.plan import absorb
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.planner.actions import (
+    ListDone,
+    ListInstances,
+    Outcome,
+    Terminate,
+    TerminateDone,
+)
+from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import MAX_CODES, Rules, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
 from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
-from tests.sim.harness import NO_FAULTS, RULES, empty_world, record, service, submit, training_world
+from tests.sim.harness import NO_FAULTS, RULES, empty_world, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of
 from tests.unit.quoting import Stub
 
@@ -153,42 +160,38 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
         capacity = capacity.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
         volatile, is_new = volatile.with_unknown_code("aws", f"Code{number}")
         assert is_new
-        volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack did not answer"), [], 0.0)
     assert len(capacity.refusals) == MAX_REFUSALS
     assert len(volatile.unknown_codes) == MAX_CODES
-    assert len(volatile.alert_deliveries) == MAX_DELIVERIES
     newest = f"{2 * MAX_REFUSALS - 1}"
     assert capacity.refusals[-1].offer.zone == f"z{newest}"
     assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
-    assert f"event-{newest}" in volatile.alert_deliveries
 
 
-def test_alerts_that_cannot_be_delivered_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_wait_until_their_channel_answers_which_is_tried_every_few_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = training_world()
     world.run(30.0)
-    sent: list[str] = []
-    most = 0
+    tried: list[float] = []
+    refuses = True
+    deliver = world.send
 
-    def refuse(event: Event) -> str:
-        sent.append(event.id)
-        return "Slack did not answer"
+    def refuse(message: Outgoing) -> Receipt:
+        tried.append(world.clock.now())
+        return Receipt(error="Slack did not answer") if refuses else deliver(message)
 
     monkeypatch.setattr(world, "send", refuse)
-    for machine in list(world.cloud.machines.values()):
-        if machine.alive:
-            world.cloud.preempt(machine, 600.0)
-    end = world.clock.now() + 3 * sum(RETRIES_S)
-    while world.clock.now() < end:
-        world.run(1.0)
-        under_way = [
-            key for key in world.daemon.loop._running if isinstance(world.daemon.loop._running[key], SendAlert)
-        ]
-        most = max(most, len(under_way))
-        if sent and not world.journal.read().alerts:
-            break
-    assert not world.journal.read().alerts, "the outbox is empty in the end"
-    assert 0 < most <= MAX_DELIVERIES_AT_ONCE
-    assert {sent.count(each) for each in sent} == {len(RETRIES_S) + 1}
+    world.cloud.preempt(machine_of(world, 1), 60.0)
+    world.run(60.0)
+    world.run(1200.0)
+    assert 8 <= len(tried) <= 20
+    assert "alerts wait for slack since" in world.daemon.loop.status.headline
+    expected = {event.id for event in world.journal.read().alerts}
+    assert len(expected) >= 3
+    refuses = False
+    assert world.run_until(lambda w: not w.journal.read().alerts, 2 * MAX_RETRY_S)
+    assert {event.id for event in world.sent} >= expected, "nothing is lost"
+    assert "alerts wait" not in world.daemon.loop.status.headline
 
 
 def test_offers_of_ended_jobs_are_forgotten() -> None:

@@ -3,7 +3,7 @@ event in the outbox is delivered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -13,12 +13,10 @@ from spotsup_trainer.wire import Member, Progress
 
 from provisioners.base import Market
 from supervisor.model import EventKind, JobRecord
-from supervisor.planner.actions import MAX_OPERATIONS, AlertDone, SendAlert
-from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, MAX_PROBLEM_CHARACTERS, RETRIES_S
-from supervisor.planner.plan import absorb
-from supervisor.planner.world import AlertDelivery, Denial, Rules, VolatileState
+from supervisor.planner.actions import MAX_OPERATIONS
+from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
+from supervisor.planner.world import Denial, Rules
 from tests.unit.scene import (
-    KEYS,
     NOW,
     OFFER,
     Decided,
@@ -302,55 +300,3 @@ def test_what_clouds_deny_goes_to_the_outbox_where_alerts_are_wanted(denial: Den
     (commit,) = denied(denial, alerts=alerts).plan.commits
     assert (commit.job, len(commit.events)) == ("", 1)
     assert list(commit.alerts) == (commit.events if alerts else [])
-
-
-# -- deliveries --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tried", "busy", "sent"),
-    [
-        (None, (), True),
-        (AlertDelivery(1, NOW, finished=False), (), True),
-        (AlertDelivery(1, NOW + 0.1, finished=False), (), False),
-        (AlertDelivery(1, NOW - 9, finished=True), (), False),
-        (None, ("alert:e-1",), False),
-    ],
-)
-def test_an_alert_is_sent_until_it_is_delivered_or_given_up(
-    tried: AlertDelivery | None, busy: Sequence[str], sent: bool
-) -> None:
-    volatile = {"alert_deliveries": {"e-1": tried} if tried else {}}
-    after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
-    assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
-    dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
-    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.finished else [])
-
-
-def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
-    waiting = tuple(f"e-{n}" for n in range(300))
-    after = scene(member(1), member(2), alerts=waiting)
-    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_DELIVERIES_AT_ONCE])
-    assert MAX_DELIVERIES_AT_ONCE == 4
-    assert after.plan.commits == ()
-    over = {each: AlertDelivery(1, 0.0, finished=True) for each in waiting}
-    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_deliveries": over}).plan.commits
-    assert len(clears.delete_keys) == 128
-
-
-@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(RETRIES_S)])
-def test_an_alert_that_fails_is_retried_with_backoff(tries: int, wait_s: float) -> None:
-    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, finished=False)} if tries else {})
-    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
-    assert after == AlertDelivery(tries + 1, NOW + wait_s, finished=False)
-    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].finished
-
-
-def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
-    before = VolatileState(
-        alert_deliveries={f"e-{n}": AlertDelivery(len(RETRIES_S), NOW, finished=False) for n in range(MAX_DELIVERIES)}
-    )
-    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_deliveries
-    assert after["e-1"] == AlertDelivery(len(RETRIES_S) + 1, NOW + RETRIES_S[-1], finished=True)
-    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_DELIVERIES == 200
-    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries

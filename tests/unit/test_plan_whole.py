@@ -11,6 +11,8 @@ from spotsup_trainer.wire import Ended, Progress
 
 from provisioners.base import Leftover, LeftoverKind, NoCapacity, Scope
 from supervisor.accounts import Purpose, RoundTimes
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.senders import Outgoing
 from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (
     Action,
@@ -23,7 +25,7 @@ from supervisor.planner.actions import (
     ListInstances,
     ListLeftovers,
     Remove,
-    SendAlert,
+    SendAlerts,
     Terminate,
 )
 from supervisor.planner.plan import plan
@@ -66,7 +68,7 @@ from tests.unit.scene import (
         (ListLeftovers("local"), "leftovers:local"),
         (Remove("local", Leftover("d-1", LeftoverKind.DISK, OWNER, "", "r")), "remove:d-1"),
         (FetchOffers("job", "local", ()), "offers:job"),
-        (SendAlert("e-1"), "alert:e-1"),
+        (SendAlerts(Channel("ops"), Outgoing(())), "alerts:ops"),
     ],
 )
 def test_what_must_not_run_twice_at_once_has_one_key(action: Action, key: str) -> None:

@@ -412,7 +412,7 @@ def test_the_queue_lists_jobs_in_order_with_what_each_needs_and_what_would_let_i
 
 def test_limits_are_read_from_the_configuration() -> None:
     tables = {"cluster": {"gpus": 64}, "user": {"nodes": 4}, "users": {"ann": {"usd_per_hour": 2.5}}, "preempt": True}
-    rules = parse_config({"queue": tables}, "spotsupd.toml").rules(alerts=False).queue
+    rules = parse_config({"queue": tables}, "spotsupd.toml").rules().queue
     assert rules.cluster == Cap(gpus=64)
     assert [each.cap for each in rules.scopes("ann", "job")[1:2]] == [Cap(usd_per_hour=2.5)]
     assert [each.cap for each in rules.scopes("bob", "job")[1:2]] == [Cap(nodes=4)]

@@ -16,6 +16,7 @@ from spotsup_trainer.etcd.mirror import MAX_LOGGED_KEYS, ChangeLog, MirrorView
 from spotsup_trainer.wire import AgentStatus, Ended, Keys, Member, Notice, Progress, encode
 
 from benchmarks.control.daemon import population
+from supervisor.alerts.stories import Thread
 from supervisor.journal.codec import MAX_RECORD_BYTES, dump, load
 from supervisor.journal.reading import Reader, Reading
 from supervisor.model import JobRecord, NodeRecord, NodeState
@@ -28,6 +29,8 @@ FOREIGN = {
     f"{KEYS.run('unheard-of')}hint": b"{}",
     f"{KEYS.world}alerts/one": b"{}",
     f"{KEYS.world}alerts/two": b"{}",
+    f"{KEYS.world}alerted/slack/one": b"{}",
+    f"{KEYS.world}threads/bot/job-000-bench": Thread("C1", "1.2").encode(),
     KEYS.tombstone("job-002", "job-002-bench-1"): b"{}",
 }
 STEPS = [

@@ -1,0 +1,95 @@
+"""What a channel is sent next, and when it is tried again. Pure: the planner asks, from the time that is passed in.
+
+One message is under way per channel, so that channels do not delay each other, and the order within each is kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.senders import Receipt
+from supervisor.alerts.stories import Thread
+from supervisor.alerts.texts import MAX_TEXT_CHARACTERS, slack_text
+from supervisor.model import Event
+
+MAX_EVENTS = 400  # of one message
+RETRY_S = 2.0  # after the first failure; twice that after each further one, with jitter
+MAX_RETRY_S = 300.0
+MAX_RETRY_AFTER_S = 3600.0  # what a far side asks for is obeyed up to this
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What is remembered of a channel outside the journal."""
+
+    tokens: float = 1e9  # messages that may be sent, at `tokens_at`; at most the burst
+    tokens_at: float = 0.0
+    next_at: float = 0.0  # nothing is sent before
+    failures: int = 0  # in a row
+    failing_since: float = 0.0
+    error: str = ""  # the last one, "" after a success
+    alone: int = 0  # so many events are sent one by one: their message was refused for what is in it
+    # Ids of events that are delivered, until the outbox shows it.
+    delivered: frozenset[str] = frozenset()
+    # By task id, threads that are new or changed, until the journal shows it; None: it is gone.
+    threads: Mapping[str, Thread | None] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def tokens(channel: Channel, state: ChannelState, now: float) -> float:
+    """How many messages may be sent now."""
+    passed = max(0.0, now - state.tokens_at)
+    return min(channel.pace.burst, state.tokens + passed / channel.pace.refill_s)
+
+
+def next_batch(channel: Channel, state: ChannelState, pending: Sequence[Event], now: float) -> tuple[Event, ...]:
+    """The events of the next message, () while none is due. `pending`: what the channel has not got yet, in order."""
+    if not pending or now < state.next_at or tokens(channel, state, now) < 1.0:
+        return ()
+    due = channel.due(pending, now)
+    return fitting(due[: 1 if state.alone else MAX_EVENTS])
+
+
+def fitting(events: Sequence[Event], text: Callable[[Sequence[Event]], str] = slack_text) -> tuple[Event, ...]:
+    """As many of them, from the first on, as one message has room for; at least one."""
+    count = len(events)
+    while count > 1 and len(text(events[:count])) > MAX_TEXT_CHARACTERS:
+        count = max(1, count * 4 // 5)
+    return tuple(events[:count])
+
+
+def after(
+    channel: Channel, before: ChannelState, events: Sequence[Event], receipt: Receipt, now: float
+) -> ChannelState:
+    """After an attempt to send these events."""
+    sent = frozenset(receipt.delivered)
+    left = max(0.0, tokens(channel, before, now) - 1.0)
+    state = replace(before, tokens=left, tokens_at=now, delivered=before.delivered | sent)
+    if not receipt.error:
+        alone = max(0, before.alone - len(sent))
+        return replace(state, next_at=now + channel.pace.gap_s, failures=0, failing_since=0.0, error="", alone=alone)
+    since = before.failing_since or now
+    if receipt.refused:  # the channel works, and does not take this text
+        refused = events[0].id if len(events) == 1 else ""
+        return replace(
+            state,
+            next_at=now + channel.pace.gap_s,
+            error=receipt.error,
+            failing_since=since,
+            alone=max(0, before.alone - 1) if refused else len(events),
+            delivered=state.delivered | {refused} if refused else state.delivered,
+        )
+    wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(before.failures, 20)) * (0.5 + jitter(channel, now))
+    if receipt.retry_after_s:
+        asked_s = min(receipt.retry_after_s, MAX_RETRY_AFTER_S)
+        wait_s = asked_s * (1.0 + 0.1 * jitter(channel, now)) + 0.05
+    return replace(state, next_at=now + wait_s, failures=before.failures + 1, failing_since=since, error=receipt.error)
+
+
+def jitter(channel: Channel, now: float) -> float:
+    """From 0 to 1, by chance for whoever does not know the time to the microsecond: so many clusters that were turned
+    away together do not come back together, and the same input has the same result."""
+    return zlib.crc32(f"{channel.name} {now!r}".encode()) / 2**32

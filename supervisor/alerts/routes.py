@@ -1,0 +1,80 @@
+"""Which event goes to which channel, and when: by level, job and quiet hours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from supervisor.alerts.levels import Level, level_of
+from supervisor.model import Event
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """Hours of the day in which only CRITICAL events are sent. `begin` and `end`: minutes since midnight; the hours
+    reach over midnight where `end` is not later."""
+
+    begin: int
+    end: int
+    zone: tzinfo = UTC
+
+    def lasts(self, now: float) -> bool:
+        """Whether they last at `now` (UNIX seconds)."""
+        local = datetime.fromtimestamp(now, self.zone)
+        minute = local.hour * 60 + local.minute
+        if self.begin < self.end:
+            return self.begin <= minute < self.end
+        return minute >= self.begin or minute < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a channel takes messages: `burst` of them, no two within `gap_s`, then one each `refill_s`.
+
+    A thousand events in a minute are so at most 20 messages, and a single one is sent at once. Slack takes one message
+    a second per channel: https://docs.slack.dev/apis/web-api/rate-limits
+    """
+
+    burst: float = 8.0
+    refill_s: float = 6.0
+    gap_s: float = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One place to which alerts go."""
+
+    name: str = "slack"
+    level: Level = Level.INFO  # events below it are not sent
+    # The same for the jobs whose name matches a pattern; the first that matches counts.
+    jobs: Mapping[str, Level] = field(default_factory=lambda: MappingProxyType({}))
+    cluster: Level | None = None  # the same for events of no job; None: `level`
+    quiet: QuietHours | None = None
+    threads: bool = False  # events of a job are sent as replies to one message of that job
+    pace: Pace = field(default_factory=Pace)
+
+    def takes(self, event: Event) -> bool:
+        """Whether this event goes there, sooner or later."""
+        return level_of(event.kind) >= self.least(event.job)
+
+    def least(self, job: str) -> Level:
+        """The least level that a job's events need; "" for those of no job."""
+        if not job:
+            return self.level if self.cluster is None else self.cluster
+        return next((level for pattern, level in self.jobs.items() if fnmatchcase(job, pattern)), self.level)
+
+    def due(self, pending: Sequence[Event], now: float) -> Sequence[Event]:
+        """Those that may be sent now, in order. In quiet hours these are the critical ones, and what their jobs have
+        before them: the order within a job is kept."""
+        if self.quiet is None or not self.quiet.lasts(now):
+            return pending
+        last = {event.job: number for number, event in enumerate(pending) if level_of(event.kind) >= Level.CRITICAL}
+        return [event for number, event in enumerate(pending) if number <= last.get(event.job, -1)]
+
+
+def is_wanted(channels: Iterable[Channel], event: Event) -> bool:
+    """Whether any channel takes it."""
+    return any(channel.takes(event) for channel in channels)
