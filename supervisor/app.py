@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.senders import Sender
 from supervisor.channels import channels_of, open_senders
 from supervisor.clouds import open_clouds
 from supervisor.config import Config
@@ -52,9 +54,11 @@ from supervisor.nodes.tunnels import Tunnels
 from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.curves import CurveKeeper
+from supervisor.runtime.daily import DailySummary
 from supervisor.runtime.housekeeping import (
     TASK_LIMIT_S,
     Housekeeping,
+    daily_tasks,
     etcd_security_tasks,
     housekeeping_tasks,
     leads_and_may_write,
@@ -67,6 +71,7 @@ from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.sweeps import SweepKeeper
 from supervisor.runtime.systemd import notify
+from supervisor.runtime.unled import NoLeaderWatch
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -130,7 +135,7 @@ def _serve(
     identity = load_identity(config.state / "cluster.key")
     patient = stack.enter_context(contextlib.closing(login.connect(TASK_LIMIT_S)))
     users = _users(etcd, login, journal, identity)
-    channels = channels_of(config)
+    channels, senders = channels_of(config), _senders(config, clock)
 
     tunnels = Tunnels(config, identity, journal, login.endpoints, clock, leader.lease_valid)
     effects = Effects(
@@ -139,7 +144,7 @@ def _serve(
         identity=identity,
         preparer=SshPreparer(config, identity, journal, *_ways_to_etcd(config, login, users), clock, tunnels.problem),
         evidence=SshEvidence(config, identity, clock),
-        senders={name: BoundedSender(name, sender) for name, sender in open_senders(config, clock.now).items()},
+        senders=senders,
         clock=clock,
         dead_man_s={name: found.dead_man_after_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
@@ -152,6 +157,7 @@ def _serve(
     housekeeping = Housekeeping(
         [
             *housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
+            *daily_tasks(config.alerts.daily, DailySummary(journal, clock, leader.guard, channels)),
             *etcd_security_tasks(
                 users,
                 partial(renew_certificates, config) if config.etcd.secure else None,
@@ -201,7 +207,12 @@ def _serve(
     _run_loop(
         loop,
         housekeeping,
-        (curves, PoolKeeper(journal, leader, clock), SweepKeeper(journal, leader, clock)),
+        (
+            curves,
+            PoolKeeper(journal, leader, clock),
+            SweepKeeper(journal, leader, clock),
+            _no_leader(loop, leader, journal, channels, senders, clock),
+        ),
         metrics.observer,
         supervision,
         clock,
@@ -211,6 +222,29 @@ def _serve(
     )
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
+
+
+def _senders(config: Config, clock: Clock) -> dict[str, Sender]:
+    """Of alerts, by channel; each delivery has a time limit."""
+    return {name: BoundedSender(name, sender) for name, sender in open_senders(config, clock.now).items()}
+
+
+def _no_leader(
+    loop: Loop,
+    leader: Leadership,
+    journal: Journal,
+    channels: Sequence[Channel],
+    senders: Mapping[str, Sender],
+    clock: Clock,
+) -> NoLeaderWatch:
+    def problem() -> str:
+        if loop.status.etcd_away_since:
+            return "etcd does not answer"
+        known = leader.leading or leader.leader or journal.read().pause is not None
+        return "" if known else leader.etcd_problem() or "no daemon leads"
+
+    used = {each.name: (each, senders[each.name]) for each in channels}
+    return NoLeaderWatch(problem, used, clock, f"{socket.gethostname()}:{os.getpid()}")
 
 
 def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -> JobUsers | None:
@@ -249,7 +283,7 @@ def _ways_to_etcd(
 def _run_loop(  # noqa: PLR0913, PLR0917 - it connects all parts
     loop: Loop,
     housekeeping: Housekeeping,
-    keepers: Sequence[CurveKeeper | PoolKeeper | SweepKeeper],
+    keepers: Sequence[CurveKeeper | PoolKeeper | SweepKeeper | NoLeaderWatch],
     observer: Observer,
     supervision: Supervision,
     clock: Clock,
@@ -368,7 +402,7 @@ def _add_dashboard(  # noqa: PLR0913, PLR0917 - as above
     from supervisor.web.routes import add_dashboard
     from supervisor.web.source import source_of
 
-    source = source_of(service, journal, status, prices, clock, version, config.cluster, config.rules(alerts=False))
+    source = source_of(service, journal, status, prices, clock, version, config.cluster, config.rules())
     add_dashboard(app, source, users)
 
 

@@ -26,6 +26,7 @@ from supervisor.journal.maintenance import Compactor, defragment
 from supervisor.journal.users import JobUsers
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.daily import DailySummary
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.renewals import Renewals
 
@@ -206,6 +207,11 @@ def housekeeping_tasks(
         limit_s = len(etcd.endpoints) * TASK_LIMIT_S
         tasks.append(Task("defragmentation", settings.defragment, lambda: defragment(etcd), limit_s))
     return tasks
+
+
+def daily_tasks(cron: str, summary: DailySummary) -> list[Task]:
+    """The daily summary, unless it is off, or nobody would get it."""
+    return [Task("daily_summary", cron, summary.run)] if cron and summary.channels else []
 
 
 def etcd_security_tasks(
