@@ -1,5 +1,5 @@
-"""Alerts: of checkpoints that fail or take long, of workers that hang, of clouds that deny everything, and how each
-event in the outbox is delivered."""
+"""Alerts: of checkpoints that fail or take long, of workers that hang, of jobs that wait, of quotas, and of clouds that
+deny everything."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 from spotsup_trainer.wire import Member, Progress
 
 from provisioners.base import Market
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import HISTORY_LIMIT, EventKind, JobRecord, JobState, Transition
 from supervisor.planner.actions import MAX_OPERATIONS
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
-from supervisor.planner.world import Denial, Rules
+from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS, drive_wait_alerts, waits_since
+from supervisor.planner.world import Denial, Rules, VolatileState
 from tests.unit.scene import (
     NOW,
     OFFER,
     Decided,
     J,
     N,
+    draft_of,
     job,
     launcher,
     member,
@@ -300,3 +301,66 @@ def test_what_clouds_deny_goes_to_the_outbox_where_alerts_are_wanted(denial: Den
     (commit,) = denied(denial, alerts=alerts).plan.commits
     assert (commit.job, len(commit.events)) == ("", 1)
     assert list(commit.alerts) == (commit.events if alerts else [])
+
+
+# -- jobs that wait ----------------------------------------------------------------------------------------
+
+WAITED_S = RULES.waits_alert_s
+
+
+def waiting(since: float, state: JobState = JobState.WAITING, **changes: Any) -> JobRecord:
+    """A job that trained until `since`."""
+    lost = Transition(since, JobState.DEGRADED, JobState.WAITING, "no offer has capacity")
+    return replace(job(2, state), history=(lost,), state_since=since, reason="no offer has capacity", **changes)
+
+
+def told_of(record: JobRecord) -> tuple[list[EventKind], float]:
+    """What people are told of its waiting, and what is remembered of that."""
+    draft = draft_of(record=record)
+    drive_wait_alerts(draft)
+    return [each.kind for each in draft.commit().events], draft.job.wait_reported_at
+
+
+def test_a_job_that_has_waited_for_hours_is_an_alert_once() -> None:
+    assert told_of(waiting(NOW - WAITED_S)) == ([EventKind.WAITS_LONG], NOW)
+    assert told_of(waiting(NOW - WAITED_S + 1)) == ([], 0.0)
+    assert told_of(waiting(NOW - WAITED_S, wait_reported_at=NOW - 9)) == ([], NOW - 9)
+    assert told_of(waiting(NOW - WAITED_S, starts_at=NOW - 9)) == ([], 0.0), "it was not to start before"
+    draft = draft_of(record=waiting(NOW - WAITED_S))
+    drive_wait_alerts(draft)
+    (event,) = draft.commit().events
+    assert event.text == "job has waited for machines for 2.0 h: no offer has capacity"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (JobState.RUNNING, [EventKind.WAIT_ENDED]),
+        (JobState.DEGRADED, [EventKind.WAIT_ENDED]),
+        (JobState.PAUSED, []),
+        (JobState.CANCELLED, []),
+    ],
+)
+def test_people_are_told_that_it_trains_again_and_not_that_it_gave_up(state: JobState, told: list[EventKind]) -> None:
+    assert told_of(replace(job(2, state), wait_reported_at=NOW - 9)) == (told, 0.0)
+
+
+def test_waiting_lasts_over_starts_and_from_the_submission_on() -> None:
+    queued = replace(job(2, JobState.STARTING), submitted_at=5.0)
+    assert waits_since(queued) == 5.0
+    started = Transition(50.0, JobState.QUEUED, JobState.STARTING, "")
+    full = Transition(60.0, JobState.STARTING, JobState.WAITING, "")
+    assert waits_since(replace(queued, history=(started, full))) == 5.0
+    trained = (Transition(70.0, JobState.WAITING, JobState.RUNNING, ""), Transition(80.0, "running", "waiting", ""))
+    assert waits_since(replace(queued, history=(started, full, *trained))) == 80.0
+    assert waits_since(replace(queued, history=(full,) * HISTORY_LIMIT)) == 60.0
+
+
+def test_a_quota_that_is_used_up_is_an_alert_once_an_hour() -> None:
+    offer, volatile = replace(OFFER, quota="All G and VT Spot"), VolatileState()
+    volatile, is_new = volatile.with_quota(offer, NOW, 3600.0)
+    assert is_new
+    assert not volatile.with_quota(offer, NOW + 3599.0, 3600.0)[1]
+    assert volatile.with_quota(replace(offer, region="region-2"), NOW + 1.0, 3600.0)[1]
+    volatile, is_new = volatile.with_quota(offer, NOW + 3600.0, 3600.0)
+    assert (is_new, len(volatile.quotas_reported)) == (True, 1)

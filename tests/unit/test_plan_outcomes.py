@@ -88,6 +88,13 @@ def test_a_refusal_ends_the_node_and_is_remembered_for_its_time(kind: type[NoCap
     assert after.new == [], "there is no other offer"
 
 
+def test_people_are_told_of_a_quota_that_is_used_up_and_of_no_other_refusal() -> None:
+    after = launched(Quota(Scope.QUOTA, 60.0, "VcpuLimitExceeded"))
+    (event,) = [each for each in after.events if each.kind is EventKind.QUOTA_REFUSED]
+    assert event.text == "a quota of local in region-1 is used up: VcpuLimitExceeded. Ask the cloud for more"
+    assert EventKind.QUOTA_REFUSED not in launched(NoCapacity(Scope.ZONE, 60.0, "full")).event_kinds
+
+
 def test_a_refusal_of_a_spare_is_remembered_as_such() -> None:
     after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
     assert after.volatile.capacity.refusal(OFFER, NOW, spare=True)
