@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
@@ -20,8 +21,9 @@ from supervisor.alerts.senders import Outgoing
 from supervisor.alerts.stories import Story, Thread
 from supervisor.model import Event, EventKind
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertsDone, Commit, SendAlerts
+from supervisor.planner.boundary import Boundary
 from supervisor.planner.stories import story_of
-from supervisor.planner.world import VolatileState, World
+from supervisor.planner.world import JobView, VolatileState, World
 
 # Events that wait for a channel that is away. Beyond, the oldest of the lowest level are dropped, and people are told.
 MAX_WAITING = 5000
@@ -32,18 +34,22 @@ THREAD_KEPT_S = 86400.0  # after the end of its job
 FAILING_S = 60.0  # a channel that fails for so long is named in the daemon's status
 
 
-def due_deliveries(world: World, now: float) -> list[Action]:
-    """The deliveries that are due: at most one per channel at a time."""
-    found: list[Action] = []
-    for channel in world.rules.channels_used:
-        if f"alerts:{channel.name}" in world.busy:
-            continue
-        state = _state(world.volatile, channel)
-        events = next_batch(channel, state, pending(world, channel), now)
-        stories, threads = _stories(world, channel, state, events, now) if channel.threads else ({}, {})
-        if events or stories:
-            found.append(SendAlerts(channel, Outgoing(events, stories, threads, now)))
-    return found
+def due_deliveries(world: World, within: Boundary, now: float) -> list[Action]:
+    """The deliveries that are due: at most one per channel at a time. A channel or a story that fails concerns no
+    other (P11)."""
+    idle = [each for each in world.rules.channels_used if f"alerts:{each.name}" not in world.busy]
+    due = [
+        within.within(f"(alerts to {channel.name})", partial(_due, world, channel, within, now), None)
+        for channel in idle
+    ]
+    return [each for each in due if each is not None]
+
+
+def _due(world: World, channel: Channel, within: Boundary, now: float) -> SendAlerts | None:
+    state = _state(world.volatile, channel)
+    events = next_batch(channel, state, pending(world, channel), now)
+    stories, threads = _stories(world, channel, state, events, within, now) if channel.threads else ({}, {})
+    return SendAlerts(channel, Outgoing(events, stories, threads, now)) if events or stories else None
 
 
 def pending(world: World, channel: Channel) -> list[Event]:
@@ -111,22 +117,28 @@ def _state(volatile: VolatileState, channel: Channel) -> ChannelState:
 
 
 def _stories(
-    world: World, channel: Channel, state: ChannelState, events: Sequence[Event], now: float
+    world: World, channel: Channel, state: ChannelState, events: Sequence[Event], within: Boundary, now: float
 ) -> tuple[dict[str, Story], dict[str, Thread]]:
     """The stories of the jobs that these events are of; without events, of a job whose first message is out of date."""
     threads, jobs = threads_of(world, channel), {event.job for event in events}
-    found = {}
+    found: dict[str, Story] = {}
     if events:
-        found = {view.record.task_id: story_of(view, now) for name, view in world.jobs.items() if name in jobs}
+        for view in (world.jobs[name] for name in sorted(jobs & world.jobs.keys())):
+            if story := _story(view, within, now):
+                found[view.record.task_id] = story
     elif threads and now >= state.next_at and tokens(channel, state, now) >= 2.0:  # one is kept for an event
         for view in world.jobs.values():
             task = view.record.task_id
             if task in threads and now - threads[task].at >= UPDATE_S:
-                story = story_of(view, now)
-                if story.sentence() != threads[task].told:
+                story = _story(view, within, now)
+                if story and story.sentence() != threads[task].told:
                     found = {task: story}
                     break
     return found, {task: thread for task, thread in threads.items() if task in found}
+
+
+def _story(view: JobView, within: Boundary, now: float) -> Story | None:
+    return within.within(f"(the story of {view.name})", partial(story_of, view, now), None)
 
 
 def _marks(world: World, keys: Keys) -> tuple[dict[str, bytes], list[str]]:

@@ -95,7 +95,9 @@ def plan(
     commits += reports
     commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
     commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
-    actions += undecided.within("(alerts)", lambda: due_deliveries(replace(world, volatile=volatile), now), [])
+    actions += undecided.within(
+        "(alerts)", lambda: due_deliveries(replace(world, volatile=volatile), undecided, now), []
+    )
     cleared, volatile = undecided.within(
         "(outbox)", lambda: clear_outbox(replace(world, volatile=volatile), keys, now), ([], volatile)
     )

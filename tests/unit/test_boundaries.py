@@ -17,6 +17,9 @@ from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
 from provisioners.base import InstanceState, Launched, Market, NoCapacity, Scope, Transient, Unknown
 from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
+from supervisor.alerts.batches import ChannelState
+from supervisor.alerts.routes import Channel
+from supervisor.alerts.stories import Thread
 from supervisor.budget import Budgets
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
@@ -149,6 +152,14 @@ def scenes() -> list[Scene]:
     ]  # fmt: skip
 
 
+CHANNELS = (Channel("bot", threads=True), Channel("ops"), Channel("away"))
+# What they have: one has an event that the others lack, one has failed for long.
+CHANNEL_STATES = {
+    "ops": ChannelState(delivered=frozenset({"e-1"})),
+    "away": ChannelState(error="no answer", failing_since=NOW - 999),
+}
+
+
 def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
     """The same job twice, under two names."""
     known, volatile = world_of(scene.view), VolatileState()
@@ -158,6 +169,7 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
     offers = {called: offering(OFFER, replace(OFFER, zone="zone-b"))["offers"]["job"] for called in views}
     clouds = {"local": listing(*machines, missed_listings={"job-u-1": 2, "bad-u-1": 2})}
     volatile = replace(volatile, clouds=clouds, offers=offers, sightings={"stray": Sighting(NOW - 999, 3)})
+    volatile = replace(volatile, alert_channels=CHANNEL_STATES)
     outcomes: dict[str, list[NodeOutcome]] = {}
     for outcome in (as_job(each, called) for called in views for each in scene.outcomes):
         outcomes.setdefault(outcome.node, []).append(outcome)
@@ -165,8 +177,12 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
         known,
         jobs=views,
         volatile=volatile,
-        alerts=(Event("e-1", NOW, "", EventKind.BUDGET_NEAR, "text"),),
-        rules=Rules(gone_kept=2, alerts=True, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
+        alerts=(
+            Event("job-u-1", NOW, "job", EventKind.NOTICE, "text"),
+            Event("e-1", NOW, "", EventKind.ORPHAN, "text"),
+        ),
+        threads={"bot": {"job-u": Thread("C1", "1.5"), "old-u": Thread("C1", "1.2")}},
+        rules=Rules(gone_kept=2, alerts=True, channels=CHANNELS, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
     ), outcomes
 
 

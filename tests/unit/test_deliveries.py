@@ -23,6 +23,7 @@ from supervisor.alerts.stories import Thread
 from supervisor.alerts.texts import MAX_TEXT_CHARACTERS, slack_text
 from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.actions import AlertsDone, Commit, SendAlerts
+from supervisor.planner.boundary import Boundary
 from supervisor.planner.deliveries import (
     DROPPED_AT_ONCE,
     MAX_WAITING,
@@ -197,7 +198,9 @@ def test_a_text_that_is_refused_holds_up_no_other() -> None:
 def test_of_a_part_that_was_delivered_only_the_rest_is_sent_again() -> None:
     state = after(OPS, ChannelState(), [event(1), event(2)], Receipt((event(1).id,), error="closed"), NOW)
     known = world([event(1), event(2)], states={"ops": replace(state, next_at=0.0)})
-    ((sent,),) = [[each.message.events for each in due_deliveries(known, NOW) if isinstance(each, SendAlerts)]]
+    ((sent,),) = [
+        [each.message.events for each in due_deliveries(known, Boundary(), NOW) if isinstance(each, SendAlerts)]
+    ]
     assert sent == (event(2),)
 
 
@@ -206,7 +209,7 @@ def test_of_a_part_that_was_delivered_only_the_rest_is_sent_again() -> None:
 
 def test_each_channel_has_one_delivery_at_a_time_and_none_waits_for_another() -> None:
     known = world([event(1)], OPS, MAIL, busy=frozenset({"alerts:ops"}))
-    assert [each.key for each in due_deliveries(known, NOW)] == ["alerts:mail"]
+    assert [each.key for each in due_deliveries(known, Boundary(), NOW)] == ["alerts:mail"]
 
 
 def test_an_event_leaves_the_outbox_when_all_channels_that_take_it_have_it() -> None:
@@ -222,7 +225,9 @@ def test_a_takeover_sends_again_only_what_no_mark_acknowledges() -> None:
     events = [event(1), event(2)]
     known = world(events, OPS, MAIL, alerted={"ops": frozenset({event(1).id})})
     sent = {
-        each.channel.name: each.message.events for each in due_deliveries(known, NOW) if isinstance(each, SendAlerts)
+        each.channel.name: each.message.events
+        for each in due_deliveries(known, Boundary(), NOW)
+        if isinstance(each, SendAlerts)
     }
     assert sent == {"ops": (event(2),), "mail": (event(1), event(2))}
     done = replace(
@@ -240,7 +245,7 @@ def test_what_was_delivered_is_remembered_until_the_outbox_shows_it() -> None:
     done = AlertsDone(OPS, (event(1),), Receipt((event(1).id,)))
     volatile = absorb_delivery(VolatileState(), done, NOW)
     known = replace(world([event(1)]), volatile=volatile)
-    assert due_deliveries(known, NOW + 60.0) == []
+    assert due_deliveries(known, Boundary(), NOW + 60.0) == []
     _, volatile = clear_outbox(known, KEYS, NOW)
     assert volatile.alert_channels["ops"].delivered == {event(1).id}
     _, volatile = clear_outbox(replace(known, alerts=()), KEYS, NOW)
@@ -268,8 +273,8 @@ def test_a_channel_that_fails_for_a_minute_is_named_in_the_daemons_status() -> N
 
 def test_quiet_hours_hold_events_back_until_their_end() -> None:
     quiet = Channel("ops", quiet=QuietHours(13 * 60, 15 * 60))  # NOW is 13:46 UTC
-    assert due_deliveries(world([event(1)], quiet), NOW) == []
-    assert len(due_deliveries(world([event(1)], quiet), NOW + 7200.0)) == 1
+    assert due_deliveries(world([event(1)], quiet), Boundary(), NOW) == []
+    assert len(due_deliveries(world([event(1)], quiet), Boundary(), NOW + 7200.0)) == 1
 
 
 # -- threads -----------------------------------------------------------------------------------------------
@@ -287,20 +292,34 @@ def with_job(state: JobState = JobState.RUNNING, thread: Thread | None = None, *
 def test_events_of_a_job_go_out_with_its_story_and_its_thread() -> None:
     thread = Thread("C1", "1.2", "old", 0.0)
     known = with_job(thread=thread, alerts=(Event("job-u-000007", NOW, "job", K.NOTICE, "text"),))
-    (action,) = due_deliveries(known, NOW)
+    (action,) = due_deliveries(known, Boundary(), NOW)
     assert isinstance(action, SendAlerts)
     assert action.message.threads == {"job-u": thread}
     assert action.message.stories["job-u"].sentence() == "running, at 2 nodes"
 
 
+def test_a_story_that_fails_holds_up_no_alert() -> None:
+    broken = with_job(alerts=(Event("job-u-000007", NOW, "job", K.NOTICE, "text"),))
+    view_of_job = replace(broken.jobs["job"], nodes={"job-u-1": None})  # type: ignore[dict-item]
+    boundary = Boundary()
+    (action,) = due_deliveries(replace(broken, jobs={"job": view_of_job}), boundary, NOW)
+    assert isinstance(action, SendAlerts)
+    assert (len(action.message.events), action.message.stories) == (1, {})
+    assert list(boundary.faults) == ["(the story of job)"]
+
+
 def test_a_first_message_that_is_out_of_date_is_changed_without_an_event() -> None:
     known = with_job(thread=Thread("C1", "1.2", "degraded, at 1 of 2 nodes", NOW - 60.0))
-    (action,) = due_deliveries(known, NOW)
+    (action,) = due_deliveries(known, Boundary(), NOW)
     assert isinstance(action, SendAlerts)
     assert action.message.events == ()
     assert action.message.stories.keys() == {"job-u"}
-    assert due_deliveries(with_job(thread=Thread("C1", "1.2", "running, at 2 nodes", NOW - 60.0)), NOW) == []
-    assert due_deliveries(with_job(thread=Thread("C1", "1.2", "other", NOW - 1.0)), NOW) == [], "not so soon again"
+    assert (
+        due_deliveries(with_job(thread=Thread("C1", "1.2", "running, at 2 nodes", NOW - 60.0)), Boundary(), NOW) == []
+    )
+    assert due_deliveries(with_job(thread=Thread("C1", "1.2", "other", NOW - 1.0)), Boundary(), NOW) == [], (
+        "not so soon again"
+    )
 
 
 def test_threads_are_journaled_and_forgotten_once_they_are_gone_or_over() -> None:
@@ -318,5 +337,5 @@ def test_threads_are_journaled_and_forgotten_once_they_are_gone_or_over() -> Non
 
 
 def test_a_delivery_is_of_its_decision() -> None:
-    (action,) = due_deliveries(world([event(1)]), NOW)
+    (action,) = due_deliveries(world([event(1)]), Boundary(), NOW)
     assert action == SendAlerts(OPS, Outgoing((event(1),), at=NOW))
