@@ -182,7 +182,13 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
             Event("e-1", NOW, "", EventKind.ORPHAN, "text"),
         ),
         threads={"bot": {"job-u": Thread("C1", "1.5"), "old-u": Thread("C1", "1.2")}},
-        rules=Rules(gone_kept=2, alerts=True, channels=CHANNELS, budgets=Budgets(usd_per_month=1e9), warm=WarmRules(50.0, 9, 99.0)),
+        rules=Rules(
+            gone_kept=2,
+            alerts=True,
+            channels=CHANNELS,
+            budgets=Budgets(usd_per_month=1e9),
+            warm=WarmRules(50.0, 9, 99.0),
+        ),
     ), outcomes
 
 
