@@ -193,7 +193,7 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
     assert not leads_and_may_write(standby, journal)
     config = Config(state_dir=str(tmp_path))
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=False)
-    assert [task.name for task in tasks] == ["schedules", "event_retention", "compaction", "backup", "defragmentation"]
+    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "compaction", "backup", "defragmentation"]
     housekeeping = Housekeeping(tasks, lambda: leads_and_may_write(leader, journal))
     for task in tasks:
         housekeeping.run(task)
@@ -206,4 +206,4 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
 def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal, leader: Leadership) -> None:
     config = Config.model_validate({"housekeeping": {"backup": "", "defragment": ""}})
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=True)
-    assert [task.name for task in tasks] == ["schedules", "event_retention"]
+    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention"]
