@@ -48,7 +48,10 @@ def fits(rules: WarmRules, owner: str, spec: JobSpec, offer: Offer, wish: Wish) 
     """Whether a machine that was launched as `offer`, and was `owner`'s with this job file, is one that a job asks for:
     the same kind in a place that it may use, the same disk, the same container image or none."""
     same_user = owner == wish.owner or rules.other_users
-    same_disk = spec.resources.disk_gb == wish.spec.resources.disk_gb
-    same_image = spec.image == wish.spec.image
     offered = any(pool_of(each) == pool_of(offer) for each in wish.offers)
-    return same_user and same_disk and same_image and offered
+    return same_user and offered and is_alike(spec, wish.spec)
+
+
+def is_alike(spec: JobSpec, other: JobSpec) -> bool:
+    """Whether machines that were made for one job have what another asks for, as far as its offers do not say it."""
+    return spec.resources.disk_gb == other.resources.disk_gb and spec.image == other.image

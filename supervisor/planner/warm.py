@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from provisioners.base import InstanceState, Offer
-from supervisor.accounts import booked
+from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
 from supervisor.market.offers import Constraints, OffersView
-from supervisor.market.warm import Wish, fits, has_room
+from supervisor.market.warm import Wish, fits, has_room, is_alike
 from supervisor.model import (
     COUNTED_NODE_STATES,
     WAITING_NODE_STATES,
@@ -253,6 +253,7 @@ def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state:
         created_at=at,
         state=state,
         state_since=node.state_since if state is N.WARM else at,
+        account=NOTHING_BOOKED if state is N.BOOTING else NodeAccount(Purpose.IDLE, booked_to=at),
         launch_attempts=1,
         instance_id=node.instance_id,
         launched_as=node.machine_name,
@@ -275,14 +276,15 @@ class Carried:
 
 
 def carry_over(old: JobView, job: JobRecord, now: float) -> Carried:
-    """The new job has them from its beginning, whatever it does with them: records of nodes are kept below a job's
-    name."""
+    """The new job has them from its beginning: records of nodes are kept below a job's name. What was another user's,
+    or made for another kind of job, is terminated: nothing says so any more once it is under the new job."""
+    serves = old.record.owner == job.owner and is_alike(old.record.spec, job.spec)
     ended: dict[str, NodeRecord] = {}
     carried: list[NodeRecord] = []
     for number, node in enumerate(sorted(warm_nodes(old), key=lambda each: each.id), job.next_node):
         node_id = f"{job.task_id}-{number}"
         ended[node.id] = closed(node, old.record, now, f"{node_id} took its machine over")
-        carried.append(passed_on(node, job, node_id, now, N.WARM))
+        carried.append(passed_on(node, job, node_id, now, N.WARM if serves else N.TERMINATING))
     if not carried:
         return Carried(old, job, ())
     job = replace(job, next_node=job.next_node + len(carried))

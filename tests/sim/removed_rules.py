@@ -40,6 +40,13 @@ MUTANTS = (
         "sim/test_warm.py::test_a_job_that_they_do_not_fit_gets_others",
     ),
     Mutant(
+        "warm: a name that is used again gives nobody a machine of another user",
+        "supervisor.planner.warm",
+        "    serves = old.record.owner == job.owner and is_alike(old.record.spec, job.spec)",
+        "    serves = True",
+        "sim/test_warm.py::test_a_name_that_is_used_again_for_another_job_gives_no_right_to_its_machines",
+    ),
+    Mutant(
         "warm: one that could not be cleaned is given to nobody",
         "supervisor.planner.outcomes",
         "    if not outcome.error:\n        return draft.move(node, N.WARM",

@@ -74,6 +74,15 @@ def test_a_job_that_is_submitted_again_under_its_name_uses_its_machines_again() 
     assert [node.state for node in earlier.nodes] == [NodeState.GONE] * 2
 
 
+@pytest.mark.parametrize("other", [{"owner": "bob"}, {"resources": {"disk_gb": 500}}])
+def test_a_name_that_is_used_again_for_another_job_gives_no_right_to_its_machines(other: dict[str, object]) -> None:
+    world = warm_world(owner="ann")
+    submit(world, "first", 2, 2, 2, **{"owner": "ann"} | other)  # type: ignore[arg-type]
+    assert trains(world, "first")
+    assert launched(world) == 4
+    assert world.run_until(lambda w: settled(w) and alive(w) == 2, 60.0)
+
+
 def test_waiting_ends_after_its_time_and_is_booked_as_idle() -> None:
     world = warm_world()
     ended_at = record(world, "first").ended_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.model import OPEN_NODE_STATES, WAITING_NODE_STATES
+from supervisor.model import OPEN_NODE_STATES, WAITING_NODE_STATES, NodeState
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 
@@ -31,7 +31,8 @@ class WarmCheck:
                 if other != node.id:
                     return f"P2: {node.instance_id} is the machine of {other} and of {node.id}"
                 owner = self._owners.setdefault(node.instance_id, job.record.owner)
-                if owner != job.record.owner and not rules.other_users:
+                leaves = node.state is NodeState.TERMINATING
+                if owner != job.record.owner and not (rules.other_users or leaves):
                     return f"warm: {node.id} of {job.record.owner!r} has a machine of {owner!r}"
                 self._owners[node.instance_id] = job.record.owner
                 if node.state in WAITING_NODE_STATES:
