@@ -102,7 +102,7 @@ def dashboard(stack: Stack) -> str:
             with httpx.Client(trust_env=False, follow_redirects=True, timeout=20.0) as browser:
                 return browser.get(link).raise_for_status().text
         finally:
-            running.send_signal(signal.SIGINT)
+            running.terminate()  # SIGINT is ignored below a shell that runs the tests in the background
 
 
 @pytest.mark.main
