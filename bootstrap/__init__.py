@@ -1,33 +1,39 @@
 """spotsup: turns a machine that answers on port 22 into a node: facts, steps, commands. See docs in each module."""
 
-from bootstrap.archive import Archive, pack_directory
-from bootstrap.connect import Clock, Target
-from bootstrap.environment.lock import lock_of
-from bootstrap.errors import (
-    BootstrapError,
-    BootstrapTimeoutError,
-    CommandError,
-    HostKeyMismatchError,
-    LoginRefusedError,
-    PackError,
-    UnfitError,
-    UnreachableError,
-)
-from bootstrap.facts import AgentFact, Facts
-from bootstrap.model import Setup
-from bootstrap.run import (
-    Report,
-    StepEvent,
-    StepState,
-    StopOutcome,
-    bootstrap,
-    clean,
-    collect,
-    dry_run,
-    look,
-    stop_agent,
-)
-from bootstrap.steps import explain, plan
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bootstrap.archive import Archive, pack_directory
+    from bootstrap.connect import Clock, Target
+    from bootstrap.environment.lock import lock_of
+    from bootstrap.errors import (
+        BootstrapError,
+        BootstrapTimeoutError,
+        CommandError,
+        HostKeyMismatchError,
+        LoginRefusedError,
+        PackError,
+        UnfitError,
+        UnreachableError,
+    )
+    from bootstrap.facts import AgentFact, Facts
+    from bootstrap.model import Setup
+    from bootstrap.run import (
+        Report,
+        StepEvent,
+        StepState,
+        StopOutcome,
+        bootstrap,
+        clean,
+        collect,
+        dry_run,
+        look,
+        stop_agent,
+    )
+    from bootstrap.steps import explain, plan
 
 __all__ = [
     "AgentFact",
@@ -59,3 +65,42 @@ __all__ = [
     "plan",
     "stop_agent",
 ]
+
+# Loaded when it is used: packing a folder of code needs a tenth of it, and `spotsupctl submit` waits for that.
+_MODULES = {
+    "bootstrap.archive": ("Archive", "pack_directory"),
+    "bootstrap.connect": ("Clock", "Target"),
+    "bootstrap.environment.lock": ("lock_of",),
+    "bootstrap.errors": (
+        "BootstrapError",
+        "BootstrapTimeoutError",
+        "CommandError",
+        "HostKeyMismatchError",
+        "LoginRefusedError",
+        "PackError",
+        "UnfitError",
+        "UnreachableError",
+    ),
+    "bootstrap.facts": ("AgentFact", "Facts"),
+    "bootstrap.model": ("Setup",),
+    "bootstrap.run": (
+        "Report",
+        "StepEvent",
+        "StepState",
+        "StopOutcome",
+        "bootstrap",
+        "clean",
+        "collect",
+        "dry_run",
+        "look",
+        "stop_agent",
+    ),
+    "bootstrap.steps": ("explain", "plan"),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

@@ -70,8 +70,6 @@ def print_json(value: Any) -> None:
 @contextmanager
 def connected(context: click.Context) -> Iterator[Client]:
     """A client of the daemon, for one command."""
-    # httpx does without its own command line, whose imports (pygments, progress bars) take as long as all its others.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from supervisor.cli.client import Client
 
     daemon = Client(context.obj)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # A shell waits for it.
 TIMEOUT_S = 1.0
@@ -21,7 +24,23 @@ HOW = {
 
 
 class HelpfulGroup(click.Group):
-    """A group that says which command a misspelt one may have meant."""
+    """A group that says which command a misspelt one may have meant, and loads the one that is used."""
+
+    # By name, where it is: `module:attribute`. Loading all of them takes longer than most commands.
+    places: Mapping[str, str] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As click does."""
+        return sorted({*super().list_commands(ctx), *self.places})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """As click does."""
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.places[cmd_name].partition(":")
+        found = getattr(import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -36,13 +55,15 @@ class HelpfulGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def _names(path: str, key: str, describe: str) -> Completer:
     """Offers the names in the rows of a path of the API. Without a daemon it offers nothing, and says nothing."""
 
     def complete(context: click.Context, _: click.Parameter, begin: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         from supervisor.cli.client import Client
         from supervisor.cli.ctl import default_daemon
         from supervisor.errors import SpotsupError
@@ -70,6 +91,8 @@ def completion(shell: str) -> None:
 
     bash and zsh: eval "$(spotsupctl completion bash)" in the shell's start-up file.
     """
+    from click.shell_completion import get_completion_class
+
     from supervisor.cli.ctl import main
 
     found = get_completion_class(shell)

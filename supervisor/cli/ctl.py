@@ -10,21 +10,8 @@ import click
 from click.core import ParameterSource
 from spotsup_trainer import __version__
 
-from supervisor.cli import (
-    bench_network,
-    change,
-    dashboard,
-    login,
-    new_file,
-    operate,
-    report,
-    runs,
-    status,
-    submit,
-    sweep,
-)
 from supervisor.cli.common import EXIT_CODES, exit_on_error
-from supervisor.cli.completing import HelpfulGroup, completion
+from supervisor.cli.completing import HelpfulGroup
 
 if TYPE_CHECKING:
     from supervisor.cli.contexts import Context
@@ -87,18 +74,27 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
             context.obj = default_daemon(context_name if explicit else None)
 
 
-for command in (
-    *(submit.submit, submit.plan),
-    *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.queue, status.top),
-    report.report,
-    dashboard.dashboard,
-    *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
-    *(operate.daemon, operate.ssh, operate.audit),
-    *(runs.runs, sweep.sweep, new_file.init, completion),
-    *(login.login, login.logout, login.list_contexts),
-    bench_network.bench_network,
-):
-    main.add_command(command)
+_MODULES = {
+    "bench_network": ("bench-network",),
+    "change": ("cancel", "drain", "limits", "pause", "resume", "scale"),
+    "completing": ("completion",),
+    "dashboard": ("dashboard",),
+    "login": ("contexts:list_contexts", "login", "logout"),
+    "new_file": ("init",),
+    "operate": ("audit", "daemon", "ssh"),
+    "report": ("report",),
+    "runs": ("runs",),
+    "status": ("cost", "events", "list:list_jobs", "logs", "nodes", "queue", "status", "top"),
+    "submit": ("plan", "submit"),
+    "sweep": ("sweep",),
+}
+_ALL = {
+    name: f"supervisor.cli.{module}:{attribute or name.replace('-', '_')}"
+    for module, commands in _MODULES.items()
+    for name, _, attribute in (each.partition(":") for each in commands)
+}
+assert isinstance(main, HelpfulGroup)
+main.places = _ALL
 
 
 if __name__ == "__main__":

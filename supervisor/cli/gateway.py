@@ -14,8 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
-
+from supervisor.cli.client import Page
 from supervisor.errors import DaemonUnreachableError, UsageError
 
 COOKIE = "spotsup-dashboard"
@@ -38,7 +37,7 @@ KEPT_HEADERS = (
 class Pages(Protocol):
     """Where pages come from; the real one is `cli.client.Client`."""
 
-    def page(self, target: str) -> httpx.Response:
+    def page(self, target: str) -> Page:
         """The answer to a GET. Raises DaemonUnreachableError."""
         ...
 

@@ -50,11 +50,15 @@ class Prepared:
         }
 
     def _packed(self) -> tuple[Archive, Lock | None]:
-        from bootstrap import PackError, lock_of, pack_directory
+        from bootstrap import PackError, pack_directory
 
         try:
             environment = str(self.spec.get("environment", "image"))
             packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
+            if environment == "image":
+                return packed, None
+            from bootstrap import lock_of
+
             # A missing lock file would only show on the nodes, which cost money by then.
             return packed, lock_of(packed, environment, torch=self.spec.get("kind") != "data")
         except PackError as error:

@@ -380,9 +380,8 @@ class Journal:
         if found is not None and self._txn([Compare(found.key, "mod", found.mod_revision)], [complete]):
             return digest
         # It is missing, or was deleted just now.
-        for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
-            chunk = data[begin : begin + BLOB_CHUNK_BYTES]
-            self._txn([], [Put(self._blob_key(digest, f"{number:05d}"), chunk)])
+        chunks = [data[begin : begin + BLOB_CHUNK_BYTES] for begin in range(0, len(data), BLOB_CHUNK_BYTES)]
+        self._store.put_all([Put(self._blob_key(digest, f"{number:05d}"), each) for number, each in enumerate(chunks)])
         self._txn([], [complete])
         return digest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, Range, TxnResult
@@ -14,6 +15,7 @@ from supervisor.errors import JournalFullError, JournalRefusedError, JournalUnav
 # gRPC's code when the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
 RESOURCE_EXHAUSTED = 8
+PUTS_AT_A_TIME = 4
 FULL = (
     "etcd refuses writes because its space quota is used up: training goes on, nothing new starts until an operator "
     "frees space and disarms the alarm (docs/operations.md)"
@@ -31,6 +33,13 @@ class Store(Protocol):
         """All operations or none. Without an answer they may or may not have happened.
 
         Raises JournalRefusedError if etcd refuses them as they are.
+        """
+        ...
+
+    def put_all(self, puts: Sequence[Put]) -> None:
+        """Each by itself, in any order; where it raises, any of them may have happened.
+
+        Raises JournalRefusedError if etcd refuses one.
         """
         ...
 
@@ -81,6 +90,12 @@ class EtcdStore:
             return self._etcd.txn(guards, operations)
         except EtcdError as error:
             raise journal_error(error) from error
+
+    def put_all(self, puts: Sequence[Put]) -> None:
+        """As Store. Several at a time: etcd then writes them to its disk together."""
+        with ThreadPoolExecutor(PUTS_AT_A_TIME, thread_name_prefix="put") as pool:
+            for _ in pool.map(lambda put: self.txn([], [put]), puts):
+                pass
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """As Store."""

@@ -119,6 +119,10 @@ class EtcdClient:
         except EtcdRefusedError as error:
             raise journal_error(error) from error
 
+    def put_all(self, puts: Sequence[Put]) -> None:
+        for put in puts:
+            self.txn([], [put])
+
     def _break_off(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """The connection breaks. The client sends it again where it had used the connection before: if etcd has done it
         already, the guards do not hold any more."""

@@ -181,6 +181,10 @@ class _Store:
         self.written.append((tuple(guards), tuple(operations)))
         return TxnResult(True, 1)
 
+    def put_all(self, puts: Sequence[Put]) -> None:
+        for put in puts:
+            self.txn((), (put,))
+
     def range(self, prefix: str) -> Sequence[KeyValue]:
         return ()
 

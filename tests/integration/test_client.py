@@ -6,6 +6,7 @@ import gzip
 import inspect
 import io
 import os
+import subprocess
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -174,6 +175,17 @@ def test_it_packs_code_as_spotsupctl_does(code: Path) -> None:
     assert inspect.getsource(client_archive) == source.replace("from bootstrap.errors", "from spotsup.errors"), (
         "client/spotsup/archive.py is a copy of bootstrap/archive.py: copy it again"
     )
+
+
+def test_the_tar_of_nodes_unpacks_what_was_stored_and_what_was_compressed(tmp_path: Path) -> None:
+    (code := tmp_path / "code").mkdir()
+    content = {"a.py": b"pass\n" * 50_000, "weights.bin": os.urandom(300_000), "z.py": b"pass\n" * 50_000}
+    for name, data in content.items():
+        (code / name).write_bytes(data)
+    packed = pack_directory(code, limit_bytes=10_000_000)
+    assert len(packed.data) < 310_000
+    subprocess.run(["tar", "-xzf", "-", "-C", tmp_path], input=packed.data, check=True)
+    assert {name: (tmp_path / name).read_bytes() for name in content} == content
 
 
 def test_its_version_is_that_of_the_others() -> None:

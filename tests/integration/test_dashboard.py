@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from supervisor.access import Role, TokenRecord, sha256_of, token_text
 from supervisor.api.gate import COOKIE, Gate, Users
 from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket
-from supervisor.cli.client import Client
+from supervisor.cli.client import Client, Page
 from supervisor.cli.gateway import Gateway
 from supervisor.errors import DaemonUnreachableError, UsageError
 from supervisor.web.routes import HEADERS, add_dashboard
@@ -191,7 +192,7 @@ def test_the_link_lets_one_browser_in_and_only_to_the_pages(tmp_path: Path) -> N
         ):
             assert browser.get(f"{address}{path}").status_code in {403, 404}, path
         asked: list[str] = []
-        found.source.page = lambda target: asked.append(target) or httpx.Response(200)  # type: ignore[method-assign, func-returns-value]
+        found.source.page = lambda target: asked.append(target) or Page(200, HTTPMessage(), b"")  # type: ignore[method-assign, func-returns-value]
         with socket.create_connection(("127.0.0.1", found.server_port)) as raw:
             host = f"127.0.0.1:{found.server_port}"
             cookie = f"spotsup-dashboard={found.session}"
@@ -205,7 +206,7 @@ def test_the_link_lets_one_browser_in_and_only_to_the_pages(tmp_path: Path) -> N
 class Gone:
     """A daemon that does not answer."""
 
-    def page(self, target: str) -> httpx.Response:
+    def page(self, target: str) -> Page:
         raise DaemonUnreachableError("spotsupd does not answer")
 
 

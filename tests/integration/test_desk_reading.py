@@ -145,8 +145,6 @@ def test_names_of_jobs_and_nodes_are_completed(desk: Desk) -> None:
     assert completed(desk, "can") == ["cancel"]
 
 
-# httpx leaves a socket that could not be connected to the garbage collection.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_a_daemon_nothing_is_completed_and_nothing_said(desk: Desk) -> None:
     desk.socket = desk.folder / "nothing"
     assert completed(desk, "status", "res") == []

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,27 @@ def heavy_after(statement: str, *heavy: str) -> str:
 
 def test_the_users_command_line_loads_nothing_heavy() -> None:
     heavy = ("torch", "numpy", *CLOUDS, *SSH, "fastapi", "starlette", "uvicorn", "pydantic", "cryptography")
-    assert heavy_after("import supervisor.cli.ctl", *heavy) == ""
+    assert heavy_after("import supervisor.cli.ctl", *heavy, "yaml", "packaging", "httpx", "rich") == ""
+
+
+def test_a_command_loads_no_other_command_and_a_submission_only_what_packs_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    others = ("supervisor.cli.submit", "supervisor.cli.sweep", "supervisor.cli.operate", "supervisor.cli.login")
+    run = "from click.testing import CliRunner; from supervisor.cli.ctl import main"
+    listing = f"{run}; CliRunner().invoke(main, ['--socket', '{tmp_path}/s', 'list'])"
+    assert heavy_after(listing, "supervisor.cli.status", "httpx", *others) == "supervisor.cli.status"
+    pack = f"prepare(('train.py',), {{'code': '{tmp_path}'}}).pack()"
+    packing = f"from supervisor.cli.submission import prepare; assert {pack}"
+    heavy = ("bootstrap.run", "asyncio", "packaging", "yaml", "httpx", "bootstrap.archive")
+    assert heavy_after(packing, *heavy) == "bootstrap.archive"
+
+
+def test_all_that_bootstrap_offers_is_where_it_says() -> None:
+    bootstrap = importlib.import_module("bootstrap")
+    assert sorted(bootstrap._PLACES) == bootstrap.__all__
+    assert all(getattr(bootstrap, name) is not None for name in bootstrap.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        bootstrap.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("module", ["supervisor.cli.daemon", "supervisor.app"])

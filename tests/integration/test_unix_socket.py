@@ -32,11 +32,6 @@ from tests.sim.promises import jobs_of
 MINE = grp.getgrgid(os.getegid()).gr_name
 NOBODY = 65534
 SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}[platform.machine()]
-# httpcore leaves it to the garbage collection to close a Unix socket to which it could not connect.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.usefixtures("collected_garbage"),
-]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import random
 import tarfile
 from pathlib import Path
 
@@ -59,6 +60,22 @@ def test_what_is_packed_comes_out_again(content: dict[str, bytes], tmp_path_fact
     with tarfile.open(fileobj=io.BytesIO(packed.data), mode="r:gz") as tar:
         found = {member.name: (tar.extractfile(member) or io.BytesIO()).read() for member in tar}
     assert found == content
+
+
+def test_what_does_not_shrink_is_stored_as_it_is(tmp_path: Path) -> None:
+    weights, text = random.Random(7).randbytes(300_000), b"all the same " * 20_000
+    for name, content in {"a.py": text, "weights.bin": weights, "z.py": text}.items():
+        (tmp_path / name).write_bytes(content)
+    packed = pack_directory(tmp_path, limit_bytes=10_000_000)
+    assert weights[:1000] in packed.data
+    assert len(weights) < len(packed.data) < len(weights) + 10_000, "all else is compressed"
+    with tarfile.open(fileobj=io.BytesIO(packed.data), mode="r:gz") as tar:
+        found = {name: tar.extractfile(name) for name in tar.getnames()}
+        assert {name: file.read() for name, file in found.items() if file} == {
+            "a.py": text,
+            "weights.bin": weights,
+            "z.py": text,
+        }
 
 
 def test_only_the_executable_bit_and_the_content_matter(tmp_path: Path) -> None:

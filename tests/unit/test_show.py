@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 import pytest
 from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
@@ -172,8 +171,8 @@ def test_what_would_fail_on_every_node_is_refused_at_once(
 
 
 def test_a_socket_of_another_user_is_explained() -> None:
-    assert "ask root to add you to that group" in client._fix(httpx.ConnectError("[Errno 13] Permission denied"))
-    assert "is it running" in client._fix(httpx.ConnectError("[Errno 111] Connection refused"))
+    assert "ask root to add you to that group" in client._fix(PermissionError(13, "Permission denied"))
+    assert "is it running" in client._fix(ConnectionRefusedError(111, "Connection refused"))
 
 
 def test_scaling_is_said_innumbers_of() -> None:
