@@ -193,7 +193,14 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
     assert not leads_and_may_write(standby, journal)
     config = Config(state_dir=str(tmp_path))
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=False)
-    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "compaction", "backup", "defragmentation"]
+    assert [task.name for task in tasks] == [
+        "schedules",
+        "event_retention",
+        "audit_retention",
+        "compaction",
+        "backup",
+        "defragmentation",
+    ]
     housekeeping = Housekeeping(tasks, lambda: leads_and_may_write(leader, journal))
     for task in tasks:
         housekeeping.run(task)

@@ -66,7 +66,8 @@ def makefile_targets() -> set[str]:
 
 
 def leaves(name: str, group: click.Group) -> Iterator[str]:
-    for key, command in group.commands.items():
+    context = click.Context(group)
+    for key, command in ((key, group.get_command(context, key)) for key in group.list_commands(context)):
         if isinstance(command, click.Group):
             yield from leaves(f"{name} {key}", command)
         else:
