@@ -68,14 +68,15 @@ test-frameworks: setup $(frameworks)/installed
 # pip of .venv installs there: Debian's venv has none of its own without python3-venv.
 into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --quiet \
 	--constraint constraints.txt --constraint constraints-frameworks.txt
-$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml pyproject.toml | setup
+$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables tyro
+	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser pyre-extensions tabulate
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
-	$(into_frameworks) --no-build-isolation --editable trainer --editable . hypothesis pytest pytest-timeout \
-		torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
+	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
+		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue
+	$(into_frameworks) --no-deps torchx  # which asks for urllib3 1
 	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
 	$(into_frameworks) --no-deps mosaicml-streaming
 	touch $@

@@ -23,7 +23,7 @@ ROOMS = {
     "spotsup_trainer": ("spotsup_trainer",),
     "spotsup_client": ("spotsup",),
 }
-MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": (), "spotsup_client": ()}
+MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": (), "spotsup_client": ("hydra_plugins",)}
 HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer", "spotsup_client": REPO / "client"}
 SHARED = {"systemd": "systemd", "docs/permissions": "permissions", "monitoring": "monitoring"}
 UNITS = {f"share/spotsup/{to}/{path.name}" for at, to in SHARED.items() for path in (REPO / at).iterdir()}

@@ -22,6 +22,7 @@ MODULES = {
     "azure-mgmt-network": "azure.mgmt.network",
     "google-api-python-client": "googleapiclient",
     "google-cloud-compute": "google.cloud.compute_v1",
+    "hydra-core": "hydra",
 }
 # Modules that belong to a declared distribution, or that it always brings -> that distribution.
 COMES_WITH = {
@@ -84,6 +85,7 @@ def unused(declared: Iterable[str], found: set[str]) -> list[str]:
     return sorted(name for name in declared if not any(is_below(each, module_of(name)) for each in found))
 
 
+CLIENT = names(each for extra in project("client/pyproject.toml")["optional-dependencies"].values() for each in extra)
 DAEMON_ROOMS = ("supervisor", "provisioners", "bootstrap")
 DEVELOPMENT_ROOMS = ("tests", "benchmarks", "tools")
 
@@ -101,9 +103,9 @@ def test_tests_and_tools_import_every_development_dependency_and_nothing_undecla
     found, development = imported(*DEVELOPMENT_ROOMS), names(EXTRAS["dev"])
     assert unused(development - TOOLS, found) == []
     assert development >= TOOLS
-    assert undeclared(found, PRODUCT | TRAINED | development) == []
+    assert undeclared(found, PRODUCT | TRAINED | CLIENT | development) == []
 
 
 @pytest.mark.parametrize("distribution", sorted(set(COMES_WITH.values()) | set(MODULES)))
 def test_the_tables_name_only_what_is_declared(distribution: str) -> None:
-    assert distribution in PRODUCT | names(EXTRAS["dev"])
+    assert distribution in PRODUCT | CLIENT | names(EXTRAS["dev"])

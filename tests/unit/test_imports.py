@@ -193,11 +193,13 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
     assert len(seen) >= len(TORCH_FREE)
 
 
-def test_the_client_needs_nothing_but_matplotlib_for_plots() -> None:
+def test_the_client_needs_nothing_but_matplotlib_for_plots_and_torchx_for_its_scheduler() -> None:
     allowed = sys.stdlib_module_names | {"spotsup"}
     found = forbidden(["spotsup"], lambda found: found.partition(".")[0] not in allowed)
-    assert {each.split(" ")[0] for each in found if "matplotlib" in each} == {"spotsup.plot"}
-    assert [each for each in found if "matplotlib" not in each] == []
+    extras = {"matplotlib": "spotsup.plot", "torchx": "spotsup.torchx"}
+    importers = {(importer, imported.partition(".")[0]) for importer, _, imported in map(str.split, found)}
+    assert importers == {(home, extra) for extra, home in extras.items()}
+    assert not any(is_below(each, *extras.values()) for each in imports("spotsup.client") | imports("spotsup"))
 
 
 def test_the_trainer_brings_nothing_but_torch_and_what_comes_with_it() -> None:
