@@ -258,6 +258,11 @@ def _reading_routes(
         chunks = [{"node": c.node, "chunk": c.number, "text": c.data.decode(errors="replace")} for c in found.chunks]
         return {"chunks": chunks, "position": found.position, "more": found.more}
 
+    @app.get("/v1/jobs/{name}/logs/begins")
+    def log_begins(name: str, since: Annotated[float, Query(allow_inf_nan=False)], node: str = "") -> dict[str, Any]:
+        found = service.log_begins(name, node, since)
+        return {"begins": [{"node": key, "chunk": chunk, "at": at} for key, (chunk, at) in found.items()]}
+
     @app.get("/v1/cost")
     def cost(*, past: bool = False) -> list[dict[str, Any]]:
         return [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]

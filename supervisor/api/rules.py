@@ -35,6 +35,7 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "GET /v1/jobs/{name}": Action.READ,
         "GET /v1/jobs/{name}/events": Action.READ,
         "GET /v1/jobs/{name}/logs": Action.READ,
+        "GET /v1/jobs/{name}/logs/begins": Action.READ,
         "GET /v1/jobs/{name}/stream": Action.READ,
         "GET /v1/jobs/{name}/cost": Action.READ,
         "GET /v1/jobs/{name}/report": Action.READ,

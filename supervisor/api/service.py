@@ -386,12 +386,19 @@ class Service:
 
     def logs(self, name: str, node: str, after: int = 0) -> Output:
         """What a job or one of its nodes has printed after a position. Raises NotFoundError for an unknown one."""
+        return self._journal.logs(*self._nodes_of(name, node), after)
+
+    def log_begins(self, name: str, node: str, since: float) -> Mapping[str, tuple[str, int]]:
+        """Of nodes that keep times: the chunk, and the character in it, where what was printed after a time begins."""
+        return self._journal.log_begins(*self._nodes_of(name, node), since)
+
+    def _nodes_of(self, name: str, node: str) -> tuple[str, str]:
+        """A job, and how the names of its nodes begin in etcd. Raises NotFoundError."""
         view = self.job(name)
         if node and node not in view.nodes:
             known = [each.id for each in in_order(view.nodes.values())]
             raise NotFoundError(f"job {name} has no node {node!r}; {alternatives(node, known, 'nodes')}")
-        job = view.record
-        return self._journal.logs(job.name, f"{node}/" if node else f"{job.task_id}-", after)
+        return view.record.name, f"{node}/" if node else f"{view.record.task_id}-"
 
     # -- helpers -------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 
 from supervisor.errors import UsageError
@@ -24,3 +25,14 @@ def seconds_of(text: str) -> float:
     if not re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
         raise UsageError(f"{text!r} is no length of time; write 90s, 10m, 2h or 1d")
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
+
+
+def time_of(text: str, now: float) -> float:
+    """UNIX seconds of a length of time before `now` (10m), or of a time such as 2026-12-24T22:00Z; without a zone that
+    of this computer. Raises UsageError."""
+    if re.fullmatch(r"[\d.]+[smhd].*", text):
+        return now - seconds_of(text)
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"{text!r} is no time: write 10m, 2h, or one such as 2026-12-24T22:00Z") from error

@@ -22,10 +22,12 @@ class LogPrinter:
         ranks: Mapping[str, int | None] = MappingProxyType({}),
         pattern: str | None = None,
         tail: int | None = None,
+        begins: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     ) -> None:
         """`named`: with the node's id before each line, and its rank. `pattern`: only lines in which it is found.
 
-        `tail`: of what is shown until `end_of_past`, only so many lines. Raises UsageError for a broken pattern.
+        `tail`: of what is shown until `end_of_past`, only so many lines. `begins`: by node, the chunk and the character
+        in it that are shown first. Raises UsageError for a broken pattern.
         """
         self._named = named
         self._ranks = {node: rank for node, rank in ranks.items() if rank is not None}
@@ -36,7 +38,7 @@ class LogPrinter:
         # The last lines, while they are held back.
         self._held: deque[str] | None = deque(maxlen=tail) if tail is not None else None
         # By node: the newest chunk, and how much of it is printed. It grows until the next one begins.
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen: dict[str, tuple[str, int]] = dict(begins)
         self._open: dict[str, str] = {}
 
     def show(self, chunks: Sequence[dict[str, Any]]) -> None:

@@ -137,17 +137,29 @@ def events(context: click.Context, job: str, output: str, *, show_all: bool) -> 
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the job ends.")
 @click.option("--node", default="", help="Only this node's output.")
 @click.option("--grep", "pattern", metavar="REGEX", help="Only lines in which this is found.")
+@click.option("--since", metavar="TIME", help="Only what was printed after it: 10m ago, or as 2026-12-24T22:00Z.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines, of all nodes.")
 @output_option
 @click.pass_context
 def logs(
-    context: click.Context, job: str, follow: bool, node: str, pattern: str | None, tail: int | None, output: str
+    context: click.Context,
+    /,
+    job: str,
+    follow: bool,
+    node: str,
+    pattern: str | None,
+    since: str | None,
+    tail: int | None,
+    output: str,
 ) -> None:
     """Print the output of a job's nodes, from the first line that is kept.
 
     Includes nodes that are gone, and all recoveries. Each line begins with its node's id, and its rank while it is in
-    the round, unless --node is given. A node's lines are in order; those of several nodes as they arrived.
+    the round, unless --node is given. A node's lines are in order; those of several nodes as they arrived. --since is
+    exact to about half a minute, by the nodes' clocks.
     """
+    if since and output == "json":
+        raise click.UsageError("-o json has everything: leave --since out")
     with connected(context) as daemon:
         if output == "json":
             print_json(all_output(daemon, job, node))
@@ -155,7 +167,8 @@ def logs(
         from supervisor.cli.logs import LogPrinter
 
         ranks = {} if node else {each["id"]: each["rank"] for each in daemon.get(job_path(job))["node_list"]}
-        printer = LogPrinter(named=not node, ranks=ranks, pattern=pattern, tail=tail)
+        begins = _begins(daemon, job, node, since) if since else {}
+        printer = LogPrinter(named=not node, ranks=ranks, pattern=pattern, tail=tail, begins=begins)
         position = 0
         for part in read_output(daemon, job, node):
             printer.show(part["chunks"])
@@ -163,6 +176,14 @@ def logs(
         printer.end_of_past(open_lines=not follow)
         if follow:
             _follow(daemon, job, node, printer, position)
+
+
+def _begins(daemon: Client, job: str, node: str, since: str) -> dict[str, tuple[str, int]]:
+    """By node, where output after a time begins. Raises SpotsupError."""
+    from supervisor.cli.durations import time_of
+
+    found = daemon.get(job_path(job, "/logs/begins"), node=node, since=repr(time_of(since, time.time())))
+    return {each["node"]: (each["chunk"], each["at"]) for each in found["begins"]}
 
 
 def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: int) -> None:

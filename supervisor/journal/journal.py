@@ -22,7 +22,7 @@ from supervisor.access import AuditEntry, TokenRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
-from supervisor.journal.output import Output, part_of
+from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
@@ -371,6 +371,12 @@ class Journal:
         if found.revision < after:
             found = self._store.changes(prefix + nodes, 0)
         return part_of([(kv.key.removeprefix(prefix), kv) for kv in found.kvs], found.revision)
+
+    def log_begins(self, job: str, nodes: str, since: float) -> Mapping[str, tuple[str, int]]:
+        """By node: chunk, and character in it, where output since a time begins. `nodes`: how their keys begin."""
+        prefix = self.keys.logs(job)
+        found = self._store.range(prefix + nodes)
+        return begins_at([(kv.key.removeprefix(prefix), kv) for kv in found], since)
 
     def put_blob(self, data: bytes) -> str:
         """Store a code archive under its SHA-256, and return that. Storing it again protects it from `delete_code`."""

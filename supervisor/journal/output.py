@@ -6,15 +6,19 @@ grows, and read again then; the reader knows how much of it was printed.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spotsup_trainer.etcd import KeyValue
 
 # One answer: of the 16 MiB that a job keeps, JSON takes much more in the daemon's memory.
 MAX_OUTPUT_BYTES = 1 << 20
+# As spotsup_trainer.agent.log_times, the rest of which is for nodes: the newest section is as long at most.
+SECTION_S = 30.0
 _KEY = re.compile(r"([^/]+)/([0-9]{8})")
+_TIMES = re.compile(r"([^/]+)/times")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +57,40 @@ def part_of(found: Iterable[tuple[str, KeyValue]], revision: int) -> Output:
         chunks.append(Chunk(node, number, data))
         position = written
     return Output(tuple(chunks), revision, more=False)
+
+
+def begins_at(found: Iterable[tuple[str, KeyValue]], since: float) -> dict[str, tuple[str, int]]:
+    """Of each node whose output has times: the first chunk, and how many characters of it were printed, before `since`.
+
+    `since`: UNIX seconds. What was printed up to a section earlier may follow. Nodes write times: whatever is no such
+    text leaves a node out, so that all of its output counts.
+    """
+    chunks: dict[str, dict[str, bytes]] = {}
+    times: dict[str, bytes] = {}
+    for key, kv in found:
+        if name := _KEY.fullmatch(key):
+            chunks.setdefault(name[1], {})[name[2]] = kv.value
+        elif name := _TIMES.fullmatch(key):
+            times[name[1]] = kv.value
+    begins = {node: _begin(raw, chunks.get(node, {}), since) for node, raw in times.items()}
+    return {node: begin for node, begin in begins.items() if begin is not None}
+
+
+def _begin(raw: bytes, chunks: Mapping[str, bytes], since: float) -> tuple[str, int] | None:
+    try:
+        sections = [(float(end), f"{int(chunk):08d}", int(offset)) for _, end, chunk, offset in json.loads(raw)]
+        last = float(json.loads(raw)[-1][0]) + SECTION_S
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError):
+        return None
+    ends = [end for end, _, _ in sections[:-1]] + [last]
+    for end, (_, chunk, offset) in zip(ends, sections, strict=True):
+        if end >= since:
+            return chunk, _whole_lines(chunks.get(chunk, b"")[: max(0, offset)])
+    newest = max(chunks, default="")
+    # Nothing since then: what the agent goes on to write is new.
+    return newest, _whole_lines(chunks.get(newest, b""))
+
+
+def _whole_lines(data: bytes) -> int:
+    """How many characters of them there are."""
+    return data.decode(errors="replace").rfind("\n") + 1

@@ -53,8 +53,8 @@ def test_its_commands_do_what_it_says(desk: Desk) -> None:
 
     desk.world.run_until(lambda _: trains(), 900.0)
     node = next(iter(jobs_of(desk.world)["digits"].nodes))
-    tail, grep, one, follow = commands("Output")
-    for each in (tail, grep, [part.replace("digits-xxxxx-1", node) for part in one]):
+    tail, grep, one, since, follow = commands("Output")
+    for each in (tail, grep, since, [part.replace("digits-xxxxx-1", node) for part in one]):
         desk.said(*each)
     listing, runs, some, compared = commands("What has run")
     assert "digits" in desk.said(*listing)

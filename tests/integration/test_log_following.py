@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -301,3 +302,28 @@ def test_the_whole_log_is_printed_in_as_many_answers_as_it_takes(
         assert done.stdout.splitlines() == expected
     done = CliRunner().invoke(ctl.main, ["--socket", str(daemon.socket), "logs", "job", "-o", "json"])
     assert [each["chunk"] for each in json.loads(done.stdout)] == [f"{n:08d}" for n in range(9)]
+
+
+def test_since_a_time_only_what_was_printed_then_is_shown_and_all_of_a_node_without_times(
+    daemon: Daemon,
+) -> None:
+    daemon.write(ONE, 0, "old\nnew\n")
+    daemon.write(TWO, 0, "unknown\n")
+    now = time.time()
+    sections = [[now - 7200, now - 7100, 0, 0], [now - 60, now - 50, 0, 4]]
+    daemon.etcd.put(f"{KEYS.logs('job', ONE)}times", json.dumps(sections).encode())
+    for more, expected in (
+        (["--since", "10m"], [f"{ONE} | new", f"{TWO} | unknown"]),
+        (["--since", "10m", "--node", ONE], ["new"]),
+        (["--since", "5s", "--node", ONE], []),
+        (["--since", "3h", "--tail", "2", "--node", ONE], ["old", "new"]),
+        (["--since", "1970-01-02T00:00Z", "--grep", "old"], [f"{ONE} | old"]),
+    ):
+        done = CliRunner().invoke(ctl.main, ["--socket", str(daemon.socket), "logs", "job", *more])
+        assert (done.exit_code, done.stdout.splitlines()) == (0, expected), done.output
+    for wrong, sentence in (
+        (["--since", "soon"], "'soon' is no time"),
+        (["--since", "1h", "-o", "json"], "leave --since"),
+    ):
+        done = CliRunner().invoke(ctl.main, ["--socket", str(daemon.socket), "logs", "job", *wrong])
+        assert (done.exit_code, sentence in done.stderr) == (2, True)

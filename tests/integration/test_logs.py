@@ -14,6 +14,7 @@ from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.etcd import Etcd
 
 from supervisor.cli.logs import LogPrinter
+from supervisor.journal.output import begins_at
 
 BUDGET = log_budget(64)
 
@@ -33,7 +34,9 @@ class Node:
         self.start()
 
     def start(self) -> None:
-        self.shipper = LogShipper(self.etcd, self.file, "logs/n/", "n", self.budget, lambda: self.now)
+        self.shipper = LogShipper(
+            self.etcd, self.file, "logs/n/", "n", self.budget, lambda: self.now, lambda: 1000.0 + self.now
+        )
 
     def second(self, output: str) -> None:
         with self.file.open("a") as file:
@@ -42,7 +45,7 @@ class Node:
         self.shipper.send()
 
     def chunks(self) -> list[bytes]:
-        return [kv.value for kv in self.etcd.range("logs/n/").kvs]
+        return [kv.value for kv in self.etcd.range("logs/n/0").kvs]
 
     def text(self) -> str:
         return b"".join(self.chunks()).decode(errors="replace")
@@ -78,7 +81,7 @@ def test_other_keys_beside_the_chunks_are_left_alone(node: Node) -> None:
     chunk = node.etcd.get("logs/n/00000000")
     assert chunk is not None
     assert chunk.value == b"one\n"
-    assert len(node.chunks()) == 6
+    assert len(node.etcd.range("logs/n/").kvs) == 7, "and the times"
 
 
 def test_a_flood_is_cut_to_the_budget_and_its_end_is_there(node: Node) -> None:
@@ -119,13 +122,42 @@ def test_a_progress_bar_costs_a_line_a_second(node: Node, capsys: pytest.Capture
     assert printed == [f"n | {n}.9%|{'#' * 80}" for n in range(29)], "the last line is not complete yet"
 
 
+def begin_at(node: Node, since: float) -> str:
+    """The first line that `spotsupctl logs --since` shows."""
+    found = node.etcd.range("logs/").kvs
+    chunk, at = begins_at([(kv.key.removeprefix("logs/"), kv) for kv in found], since)["n"]
+    text = "".join(
+        kv.value.decode()[at if kv.key.endswith(chunk) else 0 :]
+        for kv in found
+        if f"logs/n/{chunk}" <= kv.key < "logs/n/t"
+    )
+    return text.partition("\n")[0]
+
+
+def test_what_was_printed_since_a_time_is_found_to_half_a_minute_also_after_the_agent_has_begun_anew(
+    node: Node,
+) -> None:
+    for n in range(200):
+        if n == 100:
+            node.now += 3600.0
+            node.start()
+        node.second(f"line {n} {'z' * 50}\n")
+    for n in (40, 99, 130, 180):
+        printed_at = 1001.0 + n + (3600.0 if n >= 100 else 0.0)
+        first = int(begin_at(node, printed_at).split()[1])
+        assert n - 31 <= first <= n, "the line itself is shown, and little before it"
+    assert begin_at(node, 0.0).startswith("line 0 ")
+    assert begin_at(node, 3000.0).startswith("line 100 "), "between both"
+    assert begin_at(node, 9000.0) == ""
+
+
 def test_a_growing_chunk_is_printed_once(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     printer = LogPrinter(named=False)
     lines = [f"line {n} {'z' * 500}" for n in range(40)]
     for line in lines:
         node.second(line + "\n")
         for _ in range(2):
-            found = node.etcd.range("logs/n/").kvs
+            found = node.etcd.range("logs/n/0").kvs
             printer.show([{"node": "n", "chunk": kv.key[-8:], "text": kv.value.decode()} for kv in found])
     assert capsys.readouterr().out.splitlines() == lines
 

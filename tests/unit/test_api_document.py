@@ -93,7 +93,7 @@ def check(data: st.DataObject) -> None:
     body = data.draw(BODIES)
     content = json.dumps(body).encode() if method == "post" else b""
     header = data.draw(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20))
-    reply = call(method, template.format(name=name, node=node), content, data.draw(QUERIES), header)
+    reply = call(method, template.format(name=name, node=node, sweep=name), content, data.draw(QUERIES), header)
     assert reply.status_code < 500, reply.text
     if reply.status_code >= 400:
         assert reply.headers["content-type"] == MEDIA_TYPE

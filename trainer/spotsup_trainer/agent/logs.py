@@ -22,11 +22,13 @@ from spotsup_trainer.agent.decisions import (
     collapse,
     cut,
 )
+from spotsup_trainer.agent.log_times import LogTimes
 from spotsup_trainer.etcd import Delete, Etcd, Put
 
 _EVERY_S = 1.0
 _MAX_CHUNKS = 256
 _CHUNK = re.compile("[0-9]{8}")  # the name of its key
+_TIMES = "times"
 # etcd takes 128 operations in one transaction.
 _MAX_DELETED_AT_ONCE = 100
 _LAST_ATTEMPTS = 3
@@ -54,6 +56,7 @@ class LogShipper:
         node: str,
         budget: LogBudget,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._etcd = etcd
         self._file = file
@@ -67,6 +70,8 @@ class LogShipper:
         self._counted_at = clock()
         # By number: the size of each chunk in etcd. None until those of an earlier agent on this node are known.
         self._sizes: dict[int, int] | None = None
+        self._times = LogTimes()
+        self._wall_clock = wall_clock
         # The newest chunk, while it grows; whether the last one ended within a line.
         self._last = b""
         self._ends_open = False
@@ -123,15 +128,19 @@ class LogShipper:
             return
         number = max(self._sizes, default=-1) + 1
         grows = bool(self._last) and len(self._last) + len(text) <= min(self._may_send, MAX_CHUNK_BYTES) and not skipped
+        begin = 0
         if grows:
-            number, text = number - 1, self._last + text
+            number, text, begin = number - 1, self._last + text, len(self._last)
         elif self._may_send < min(len(text), _MIN_SEND_BYTES):
             return
         content = cut(text, int(self._may_send), skipped, f"the full log is {self._file} on {self._node}")
         sizes = self._sizes | {number: len(content)}
         gone = _oldest(sizes, self._budget.kept_bytes)
-        self._etcd.txn([], [Put(self._key(number), content), *(Delete(self._key(old)) for old in gone)])
-        self._sizes = {kept: sizes[kept] for kept in sizes.keys() - set(gone)}
+        kept = sizes.keys() - set(gone)
+        times = self._times.add(self._wall_clock(), number, begin, kept)
+        marks = [] if times is None else [Put(f"{self._prefix}{_TIMES}", times)]
+        self._etcd.txn([], [Put(self._key(number), content), *marks, *(Delete(self._key(old)) for old in gone)])
+        self._sizes = {each: sizes[each] for each in kept}
         self._may_send -= len(content)
         self._offset = size
         self._last = content if len(content) < MIN_CHUNK_BYTES else b""
@@ -151,6 +160,7 @@ class LogShipper:
     def _sizes_in_etcd(self) -> dict[int, int]:
         """The chunks of an agent that ran here before. Other keys are left alone."""
         found = self._etcd.range(self._prefix).kvs
+        self._times = LogTimes(next((kv.value for kv in found if kv.key == f"{self._prefix}{_TIMES}"), b""))
         named = ((kv.key.removeprefix(self._prefix), len(kv.value)) for kv in found)
         return {int(name): size for name, size in named if _CHUNK.fullmatch(name)}
 
