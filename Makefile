@@ -71,7 +71,7 @@ into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --
 $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser pyre-extensions tabulate
+	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser importlib-metadata pyre-extensions tabulate
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
 	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
