@@ -45,6 +45,11 @@ class Users:
     per_token: Throttle = field(default_factory=lambda: Throttle(BURST, PER_S))
     failed: Throttle = field(default_factory=lambda: Throttle(FAILED_BURST, FAILED_PER_S))
 
+    def lets_in(self, caller: Caller) -> bool:
+        """Whether who was let in still may be: a token may expire, or be revoked, while an answer lasts."""
+        known = self.tokens().get(caller.token)
+        return not caller.token or (known is not None and known.is_valid(self.now()))
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:

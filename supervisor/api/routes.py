@@ -130,7 +130,8 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
         if status().etcd_away_since:
             yield AWAY_HEADER, str(status().etcd_away_since)
 
-    app.add_middleware(Gate, lambda: app.routes, users or Users(), owner, headers)
+    users = users or Users()
+    app.add_middleware(Gate, lambda: app.routes, users, owner, headers)
 
     def report(view: JobView, curve: Curve | None) -> dict[str, Any]:
         return report_row(view, _about(status(), view), curve, prices(view), clock.now())
@@ -140,7 +141,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     _changing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     _ca_route(app, ca)
-    add_stream(app, service, lambda view: job_row(view, _about(status(), view), clock.now()))
+    add_stream(app, service, lambda view: job_row(view, _about(status(), view), clock.now()), users)
     describe(app)
     add_targets(app, service.jobs)
     add_queue(app, service, status, clock)

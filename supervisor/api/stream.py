@@ -19,6 +19,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from supervisor.api.gate import Users, caller_of_request
 from supervisor.api.problems import REQUEST_ID, problem
 from supervisor.api.service import Service
 from supervisor.api.views import event_row
@@ -30,7 +31,7 @@ MAX_WATCHERS = 64
 LOOK_S = 0.5
 # Proxies end connections on which nothing is sent.
 HEARTBEAT_S = 15.0
-# Then the reader connects again: its token may have been revoked meanwhile.
+# Then the reader connects again, maybe to another daemon.
 MAX_S = 900.0
 # What changes while nothing happens.
 _CLOCKWORK = ("trained_s", "usd", "limits", "progress_at", "deadline")
@@ -128,7 +129,7 @@ class _Stream(StreamingResponse):
             self._watchers.leave()
 
 
-def add_stream(app: FastAPI, service: Service, row: Callable[[JobView], dict[str, Any]]) -> None:
+def add_stream(app: FastAPI, service: Service, row: Callable[[JobView], dict[str, Any]], users: Users) -> None:
     """The route. `row`: a job as JSON."""
     watchers = _Watchers()
 
@@ -141,12 +142,16 @@ def add_stream(app: FastAPI, service: Service, row: Callable[[JobView], dict[str
         last_event_id: Annotated[str, Header(max_length=200)] = "",
     ) -> StreamingResponse:
         watch = Watch(service, name, row, last_event_id, output=output)
-        return _Stream(_encoded(watch, request), watchers)
+        return _Stream(_encoded(watch, request, users), watchers)
 
 
-async def _encoded(watch: Watch, request: Request) -> AsyncIterator[bytes]:
+async def _encoded(watch: Watch, request: Request, users: Users) -> AsyncIterator[bytes]:
+    caller = caller_of_request(request)
     began = sent = time.monotonic()
     while not watch.ended and time.monotonic() - began < MAX_S and not await request.is_disconnected():
+        if not users.lets_in(caller):
+            yield Message("end", {"reason": "the token has expired, or was revoked"}).encode()
+            return
         try:
             messages = await run_in_threadpool(lambda: list(watch.look()))
         except SpotsupError as error:

@@ -66,8 +66,8 @@ def check(
 ) -> None:
     """Test the configuration, and say how to fix what fails.
 
-    Tests credentials, quota, permissions, images, etcd, SSH, secrets and Slack. Without --from-node it starts nothing
-    and launches nothing. Exit code 1 if a test fails.
+    Tests credentials, quota, permissions, images, etcd, SSH, secrets and the channels of alerts. Without --from-node it
+    starts nothing and launches nothing. Exit code 1 if a test fails.
     """
     import logging
 

@@ -6,6 +6,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 from tests.sim.harness import service, submit, training_world
 from tests.sim.promises import jobs_of
-from tests.support.https import TOKEN, Https
+from tests.support.https import ROOT, TOKEN, Https
 from tests.support.machines import wait_for
 
 
@@ -111,6 +112,19 @@ def test_it_is_read_over_the_network_by_a_bounded_number(tmp_path: Path, monkeyp
             assert none.status == 404
         monkeypatch.setattr(stream, "MAX_S", 0.0)
         wait_for(is_free, "the end of the one before")
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_it_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(stream, "LOOK_S", 0.05)
+    monkeypatch.setattr(stream, "MAX_S", 20.0)
+    with Https.started(tmp_path, training_world(1, 2, 4)) as https, reading(https) as first:
+        while b'"round"' not in first.readline():
+            pass
+        https.tokens = {} if how == "revoked" else {ROOT.id: replace(ROOT, expires_at=0.0)}
+        assert first.read().endswith(b'event: end\ndata: {"reason": "the token has expired, or was revoked"}\n\n')
+        with reading(https) as again:
+            assert again.status == 401
 
 
 def test_lists_come_in_pages(tmp_path: Path) -> None:

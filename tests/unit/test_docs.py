@@ -21,6 +21,7 @@ from supervisor.spec import parse_spec
 from tests.support.documents import Block, blocks
 from tests.unit.test_systemd import service
 from tools import states
+from tools.broken_setups import ROWS
 from tools.stack import ROOT
 
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
@@ -217,6 +218,11 @@ def test_each_example_change_has_a_file_that_exists() -> None:
 
 
 # -- the project ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", [ROOT / "CHANGELOG.md", DOCS / "track-record.md"], ids=lambda path: path.name)
+def test_broken_setups_are_counted_right(document: Path) -> None:
+    assert re.findall(r"(\d+) broken\s+set-ups", document.read_text()) == [str(len(ROWS))]
 
 
 def test_the_version_is_one() -> None:
