@@ -33,7 +33,7 @@ NEWEST = (2, 15)
 TESTS = (
     *(
         f"tests/e2e/test_{name}.py"
-        for name in ("launcher", "rendezvous", "session", "training_documents", "worker_environment")
+        for name in ("launcher", "rendezvous", "restore", "session", "training_documents", "worker_environment")
     ),
     *(
         f"tests/integration/test_{name}.py"
@@ -48,6 +48,8 @@ TESTS = (
             "forkserver",
             "sampler",
             "parallel",
+            "restoring",
+            "weights",
         )
     ),
 )
