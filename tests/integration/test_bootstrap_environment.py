@@ -24,7 +24,7 @@ from bootstrap import lock_of
 from bootstrap.archive import Archive
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.errors import OF_JOB
-from bootstrap.model import Run, Setup, Skip, Unfit
+from bootstrap.model import Command, Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
 from supervisor.config import NodeConfig
 from supervisor.errors import UsageError
@@ -240,7 +240,7 @@ def test_the_daemons_own_uv_builds_offline_with_the_machines_interpreter(
     assert not [str(command) for step in later for command in as_commands(step.decision) if "unpack uv" in str(command)]
 
 
-def as_commands(decision: Decision) -> Sequence[object]:
+def as_commands(decision: Decision) -> Sequence[Command]:
     return decision if isinstance(decision, tuple) else ()
 
 
