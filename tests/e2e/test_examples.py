@@ -127,7 +127,7 @@ def test_the_difference_in_the_document_makes_the_example_of_a_script_without_sp
         plain = plain.replace(elastic, "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+"))
     assert "spotsup" not in plain.lower()
     assert "session" not in plain.lower()
-    for beside in ("image_models.py", "char_transformer.py"):
+    for beside in ("image_index.py", "image_models.py", "char_transformer.py"):
         shutil.copy(EXAMPLES / beside, tmp_path)
     (tmp_path / "plain.py").write_text(plain)
     with Ranks(tmp_path / "plain.py", tmp_path, 2, *PLAIN_RUNS[name]) as ranks:
@@ -383,4 +383,4 @@ def test_a_folder_of_images_needs_pillow_and_images(
         (tmp_path / name).touch()
     folder = imagenet.ImageFolder(tmp_path, 4)
     assert (folder.classes, len(folder)) == (["cat", "dog"], 3)
-    assert [(path.name, label) for path, label in folder._files] == [("z.jpg", 0), ("a.png", 1), ("b.JPEG", 1)]
+    assert folder._files == [("cat/z.jpg", 0), ("dog/a.png", 1), ("dog/b.JPEG", 1)]

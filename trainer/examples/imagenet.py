@@ -24,7 +24,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # its name everywhere
-from image_models import MODELS  # type: ignore[import-not-found]  # beside this file, where Python looks for it
+from image_index import images_of  # type: ignore[import-not-found]  # beside this file, where Python looks for it
+from image_models import MODELS  # type: ignore[import-not-found]  # beside this file, too
 from spotsup_trainer.session import Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -55,24 +56,22 @@ class ImageFolder:
     """The images below `root`/<class>/: (3, size, size) uint8, and the class. For training they are cropped, scaled and
     flipped at random; `whole` ones are the middle of the image, 7/8 of its shorter edge.
 
-    Classes and files are in the order of their names, so that every machine has the same order. Raises SystemExit
-    where there are no images, or nothing to read them with.
+    Classes and files are in the order of their names, so that every machine has the same order. `index`: see
+    image_index.py. Raises SystemExit where there are no images, or nothing to read them with.
     """
 
-    def __init__(self, root: Path, size: int, *, whole: bool = False) -> None:
+    def __init__(self, root: Path, size: int, *, whole: bool = False, index: Path | None = None) -> None:
         try:
             _pil()
         except ImportError:
             raise SystemExit("reading images needs Pillow: pip install pillow (or use --fake-data)") from None
         if not root.is_dir():
             raise SystemExit(f"{root} is not a folder")
-        folders = sorted(path for path in root.iterdir() if path.is_dir())
-        self.classes = [folder.name for folder in folders]
+        images = images_of(root, SUFFIXES, index)
+        self.classes = list(images)
+        self._root = root
         self._files = [
-            (path, label)
-            for label, folder in enumerate(folders)
-            for path in sorted(folder.rglob("*"))
-            if path.suffix.lower() in SUFFIXES
+            (f"{name}/{path}", label) for label, (name, paths) in enumerate(images.items()) for path in paths
         ]
         if not self._files:
             raise SystemExit(f"{root} has no images in subfolders, one per class")
@@ -83,7 +82,7 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self._files[index]
-        with _pil().open(path) as image:
+        with _pil().open(self._root / path) as image:
             box = middle_crop(*image.size) if self._whole else random_crop(*image.size)
             scaled = image.convert("RGB").resize((self._size, self._size), _pil().Resampling.BILINEAR, box=box)
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
@@ -118,8 +117,8 @@ def datasets(options: argparse.Namespace, size: int) -> tuple[Any, Any]:
     """The images to train on, and those to measure the accuracy on, or None. Raises SystemExit if they do not fit."""
     if options.fake_data:
         return FakeImages(options.fake_data, size), FakeImages(options.fake_val, size) if options.fake_val else None
-    data = ImageFolder(options.data, size)
-    held_out = ImageFolder(options.val, size, whole=True) if options.val else None
+    data = ImageFolder(options.data, size, index=options.index)
+    held_out = ImageFolder(options.val, size, whole=True, index=options.index) if options.val else None
     if held_out and held_out.classes != data.classes:
         raise SystemExit(
             f"--val {options.val} has other classes than --data: rearrange it (copy_bucket.py --val-classes)"
@@ -320,6 +319,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="DIR",
         help="the same for measuring the accuracy after each epoch; default: it is not",
     )
+    add("--index", type=Path, metavar="DIR", help="keep the lists of images there; default: beside them, or ~/.cache")
     add("--fake-val", type=int, default=0, metavar="N", help="with --fake-data: N random images for that")
     add("--best", type=Path, metavar="DIR", help="keep the model with the best accuracy there, as best.pt")
     add("--model", choices=sorted(MODELS), default="resnet50")
