@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from supervisor.planner.world import Rules
 from supervisor.replay.ledger import HOUR_S
 from supervisor.replay.recording import Recording, Series, made
+from supervisor.replay.world import MISSING_S
 
 # Of the oracle's, on the same recording with the same costs.
 USEFUL, USD = "useful, of the oracle's", "USD per useful hour, of the oracle's"
@@ -16,6 +18,8 @@ REQUESTS, CPU = "requests", "CPU"
 # Of several jobs.
 MET, OF_ORACLE = "deadlines that are met", "USD, of the oracle's, on average"
 UNFAIR, BEYOND = "worst wait, of its fair share's", "requests beyond a limit"
+UNFINISHED = "jobs that did not finish"
+FEW, FEW_AND_NONE_ADDED = "longest below min", "longest below min, none added"
 # Variants: so long are the pieces that change places; so much of each zone's time grants nothing; and so fast it goes.
 PIECE_S, THINNED, PACE = 6 * HOUR_S, 0.2, 2.0
 
@@ -61,6 +65,8 @@ DUE_52, DUE_70 = (
     replace(ZONES_9, name=f"48 h of work within {hours:g} h", baselines=False, deadline_h=hours)
     for hours in (52.0, 70.0)
 )
+# So long a set below `min` is kept to which nothing is added, and until the daemon looks again.
+HELD_S = Rules().gang_timeout_s + MISSING_S
 JOBS_20 = Case("20 jobs, 36 h", "v100-16nodes.csv", 1, 64, hours=36.0, jobs=20)
 WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False), JOBS_20, DUE_52, DUE_70)
 QUICK = (DAYS_10, DAYS_3, NODES_32)
@@ -79,6 +85,8 @@ GOALS = (
     *(Goal(case.name, OF_ORACLE, 1.10) for case in (DUE_52, DUE_70)),
     Goal(JOBS_20.name, UNFAIR, 3.0),
     Goal(JOBS_20.name, BEYOND, 0.0),
+    Goal(JOBS_20.name, UNFINISHED, 0.0),
+    Goal(JOBS_20.name, FEW_AND_NONE_ADDED, HELD_S),
 )
 
 

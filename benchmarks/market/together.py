@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.market.cases import BEYOND, UNFAIR
+from benchmarks.market.cases import BEYOND, FEW, FEW_AND_NONE_ADDED, UNFAIR, UNFINISHED
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.model import COUNTED_NODE_STATES
 from supervisor.planner.actions import Action, Launch
@@ -38,7 +38,7 @@ LEAST_WAIT_H = 0.5
 STARVED = 3.0
 # Metrics, and their units.
 UNITS = {
-    "finished": "jobs",
+    UNFINISHED: "jobs",
     "makespan": "h",
     "cost": "USD",
     "median wait": "h",
@@ -47,8 +47,8 @@ UNITS = {
     "jobs that starve": "jobs",
     BEYOND: "requests",
     "nodes at most": "nodes",
-    "longest below min": "s",
-    "longest below min, none added": "s",
+    FEW: "s",
+    FEW_AND_NONE_ADDED: "s",
 }
 LOOK_S = 30.0
 NEVER_H = 1000.0  # the wait of a job that never trains
@@ -171,7 +171,7 @@ def _played(
     ratios = [_ratio(part, fair[part.job]) for part in parts]
     waits = sorted(NEVER_H if part.first_step_h is None else part.first_step_h for part in parts)
     return {
-        "finished": total.finished,
+        UNFINISHED: total.jobs - total.finished,
         "makespan": total.makespan_h,
         "cost": total.usd,
         "median wait": waits[len(waits) // 2],
@@ -180,14 +180,14 @@ def _played(
         "jobs that starve": sum(ratio > STARVED for ratio in ratios),
         BEYOND: watches[0].over,
         "nodes at most": watches[0].most_nodes,
-        "longest below min": watches[0].below_s,
-        "longest below min, none added": watches[0].idle_s,
+        FEW: watches[0].below_s,
+        FEW_AND_NONE_ADDED: watches[0].idle_s,
     }
 
 
 def _replay(recording: Recording, costs: Costs, seed: int, job: Wish, priority: int) -> Replay:
     nodes = {"min": job.low, "desired": job.desired, "max": job.desired}
-    spec = {"name": job.name, "nodes": nodes, "run": "train.py", "checkpoints": "none", "priority": priority}
+    spec = {"name": job.name, "nodes": nodes, "run": "train.py", "priority": priority}
     return Replay(recording, parse_spec(spec), costs, seed, job.work_node_h, job.submit_s, owner=job.owner)
 
 

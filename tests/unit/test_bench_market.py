@@ -15,6 +15,7 @@ from benchmarks.market.cases import USD, USEFUL, VARIANTS, Case
 from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
+from supervisor.planner.queue import is_pausable
 from supervisor.replay import oracle
 from supervisor.replay.costs import Costs
 from supervisor.replay.ledger import HOUR_S
@@ -79,12 +80,13 @@ def test_jobs_of_several_users_are_played_within_limits_beside_first_come_first_
     case = cases.JOBS_20
     samples = list(market.samples_of(case, found))
     ours = {sample.metric: sample.value for sample in samples if sample.subject == market.SPOTSUP}
-    assert (ours["finished"], ours[cases.BEYOND]) == (3.0, 0.0)
+    assert (ours[cases.UNFINISHED], ours[cases.BEYOND]) == (0.0, 0.0)
+    assert (ours[cases.FEW_AND_NONE_ADDED] or 0.0) <= cases.HELD_S
     assert (ours[cases.UNFAIR] or 9.0) < 3.0
     rows = summarise(samples)
     assert market.table(rows).row_count == market.losses_table(rows).row_count == 0
     assert market.jobs_table(rows).row_count == len(together.UNITS)
-    assert [each.endswith("met") for each in market.verdicts([case], rows)] == [True, True]
+    assert [each.endswith("met") for each in market.verdicts([case], rows)] == [True] * 4
 
 
 def test_a_fair_share_of_a_market_is_a_fourth_of_it_in_the_order_of_submission() -> None:
@@ -172,3 +174,13 @@ def test_a_play_says_what_was_lost_and_why_and_the_causes_add_up() -> None:
     assert by_metric["spotsup", USEFUL] == pytest.approx(daemon["useful_node_h"] / best["useful_node_h"], abs=1e-4)
     assert by_metric["oracle", USEFUL] == 1.0
     assert by_metric["spotsup", USD] is not None
+
+
+def test_a_job_that_is_played_moves_to_a_fuller_zone_and_may_pause_for_others() -> None:
+    case = Case("hand", "", 2, 4, baselines=False)
+    found = play.play(case, recording(((2, 0), (2, 4), (2, 4)), 1800.0), 1)["results"][0]
+    assert found["moves"] == 1, "both zones are there all the time: nothing but the planner's wish moves it"
+    assert found["useful_node_h"] > 1.1 * 2 * 1.5, "it has four nodes afterwards"
+    assert is_pausable(play.job_of(case))
+    wish = together.wishes(1, 1)[0]
+    assert is_pausable(together._replay(recording(), Costs(), 1, wish, 0).spec)
