@@ -131,7 +131,8 @@ class LaunchRequest:
     node: str
     offer: Offer
     host_key: HostKey
-    ssh_public_key: str
+    # Lines for sshd. The first is the key that the daemon logs in with.
+    authorized_keys: tuple[str, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
     disk_gb: int = 0  # boot disk; 0: the provider's setting
     dead_man_s: float = 0.0  # without contact for so long, the machine ends its own billing; 0: never

@@ -153,7 +153,7 @@ def _body(request: LaunchRequest) -> LaunchBody:
         market=request.offer.market,
         host_key_public=request.host_key.public,
         host_key_private=request.host_key.private_openssh,
-        ssh_public_key=request.ssh_public_key,
+        authorized_keys=request.authorized_keys,
         tags=dict(request.tags),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import HostKey
@@ -35,7 +36,7 @@ class DeadMan:
 def user_data(
     node: str,
     user: str,
-    authorized_key: str,
+    authorized_keys: Sequence[str],
     host_key: HostKey,
     dead_man: DeadMan | None = None,
     *,
@@ -54,7 +55,7 @@ def user_data(
                 "shell": "/bin/bash",
                 "sudo": "ALL=(ALL) NOPASSWD:ALL",
                 "lock_passwd": True,
-                "ssh_authorized_keys": [authorized_key.strip()],
+                "ssh_authorized_keys": [key.strip() for key in authorized_keys],
             }
         ],
         "disable_root": user != "root",

@@ -40,8 +40,6 @@ class Action(StrEnum):
     LOGIN = "login"
     # Concerns the installation: the daemons, its machines, who did what.
     OPERATE = "operate"
-    # Hands out the cluster's own SSH key.
-    KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,6 @@ class Caller:
     role: Role
     # The id of the token; "" on the Unix socket.
     token: str = ""
-    # Root or the daemon's user, on the Unix socket: they can read the cluster's key anyway.
-    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +124,6 @@ def refusal(caller: Caller, action: Action, owner: str | None = None) -> str:
     match action:
         case Action.PUBLIC | Action.READ:
             return ""
-        case Action.KEY:
-            return "" if caller.on_host else "only root and the daemon's user, on its host, get the cluster's SSH key"
         case Action.OPERATE:
             return "" if caller.role is Role.ADMIN else f"{_who(caller)}: this is for admins"
         case Action.PLAN | Action.SUBMIT:

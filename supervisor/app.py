@@ -332,6 +332,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.audit import writer
     from supervisor.api.explain import Explainer
     from supervisor.api.gate import Users
+    from supervisor.api.logins import add_logins, login_row
     from supervisor.api.metrics import add_metrics, metrics_app
     from supervisor.api.quote import Quotes
     from supervisor.api.report import on_demand_prices
@@ -342,7 +343,6 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.targets import targets_app
     from supervisor.api.tls import certificate_of, own_ca
     from supervisor.api.unix_socket import bind_socket
-    from supervisor.api.views import access_row
     from supervisor.web.prices import PriceBook
 
     budgeted = config.rules().budgets.any
@@ -361,14 +361,15 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     )
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
-    access, prices = partial(access_row, config, identity), partial(on_demand_prices, quotes)
+    prices = partial(on_demand_prices, quotes)
     users = Users(lambda: journal.read().tokens, clock.now, writer(journal))
     ca = partial(own_ca, config)
     app = create_app(
-        service, status, clock, version, adoption, access, explainer, prices, users=users, audit=journal.audit, ca=ca
+        service, status, clock, version, adoption, explainer, prices, users=users, audit=journal.audit, ca=ca
     )
     add_metrics(app, metrics)
     _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
+    add_logins(app, service, partial(login_row, config, identity), clock)
     add_sweeps(app, Sweeps(service, journal, clock, config.queue.rules()))
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from provisioners.base import HostKey, Owner
 from supervisor.errors import StartError
+from supervisor.logins import authorized_line
 
 SECRET_BYTES = 32
 
@@ -38,6 +39,14 @@ class Identity:
     def client_key(self) -> HostKey:
         """The key with which the daemon logs in to nodes."""
         return _openssh_pair(self._derive("client-key"), "spotsupd")
+
+    def login_ca(self) -> HostKey:
+        """The key that signs the certificates with which people log in to nodes."""
+        return _openssh_pair(self._derive("login-ca"), "spotsupd-logins")
+
+    def authorized_keys(self, node: str) -> tuple[str, ...]:
+        """Who may log in to a new node, as sshd reads it: the daemon, and who shows a certificate for it."""
+        return self.client_key().public, authorized_line(self.login_ca(), node)
 
     def etcd_password(self, user: str) -> str:
         """The password of a user of etcd: none is stored, and a standby knows it, too."""

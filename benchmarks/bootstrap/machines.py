@@ -194,7 +194,7 @@ def _make_room(cloud: Path, count: int) -> None:
 
 def _launch(cloud: LocalProvisioner, names: Sequence[str], identity: Identity, stop: Stop) -> list[Instance]:
     offer = cloud.offers(OfferQuery(), CALL_S)[0]
-    public, owner = identity.client_key().public, identity.owner(CLUSTER)
+    public, owner = (identity.client_key().public,), identity.owner(CLUSTER)
     for name in names:
         stop.check()
         outcome = cloud.launch(LaunchRequest(name, owner, name, offer, identity.host_key(name), public), CALL_S)

@@ -179,4 +179,4 @@ class Checks(CloudChecks):
 def _dry_request(region: str, zone: str, instance_type: str) -> LaunchRequest:
     offer = Offer("aws", region, zone, instance_type, Market.SPOT, None)
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA check"
-    return LaunchRequest("check", Owner("check", ""), "check", offer, HostKey(key, "none"), key)
+    return LaunchRequest("check", Owner("check", ""), "check", offer, HostKey(key, "none"), (key,))

@@ -32,7 +32,7 @@ def run_instances(
         "ImageId": image_id(settings, machine, driver),
         "InstanceType": request.offer.instance_type,
         "Placement": _placement(request, settings),
-        "UserData": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
+        "UserData": user_data(request.node, settings.ssh_user, request.authorized_keys, request.host_key, dead_man),
         "BlockDeviceMappings": [_root_disk(request.disk_gb or settings.disk_gb)],
         "NetworkInterfaces": _interfaces(request, settings, machine, primary),
         # A machine that shuts itself down is gone and costs nothing: the dead-man switch relies on it.

@@ -225,11 +225,11 @@ def _disk(name: str, disk_gb: int) -> dict[str, Any]:
 
 def _system(name: str, request: LaunchRequest, settings: AzureSettings) -> dict[str, Any]:
     switch = dead_man(name, settings, request.dead_man_s)
-    data = user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, switch)
+    data = user_data(request.node, settings.ssh_user, request.authorized_keys, request.host_key, switch)
     encoded = base64.b64encode(data.encode()).decode()
     if len(encoded) > _MAX_CUSTOM_DATA:
         raise ProvisionerError(f"the user data of {name} is larger than Azure accepts")
-    key = {"path": f"/home/{ADMIN}/.ssh/authorized_keys", "keyData": request.ssh_public_key.strip()}
+    key = {"path": f"/home/{ADMIN}/.ssh/authorized_keys", "keyData": request.authorized_keys[0].strip()}
     return {
         "computerName": name,
         "adminUsername": ADMIN,

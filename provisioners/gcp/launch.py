@@ -115,7 +115,7 @@ def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
     data = user_data(
         request.node,
         settings.ssh_user,
-        request.ssh_public_key,
+        request.authorized_keys,
         request.host_key,
         dead_man,
         before=NO_HOST_KEYS,

@@ -224,7 +224,9 @@ class Cloud:
             due_at=now + self._settings.launch_delay_s,
             tags=body.tags,
         )
-        folder = self.store.make_folder(machine.id, host_key=body.host_key_private, authorized_key=body.ssh_public_key)
+        folder = self.store.make_folder(
+            machine.id, host_key=body.host_key_private, authorized_keys=body.authorized_keys
+        )
         if machine.virtual:
             folder.write_seed(machine.id, _user_data(body))
         folder.write_spec(self._spec(machine))
@@ -253,4 +255,4 @@ class Cloud:
 def _user_data(body: LaunchBody) -> str:
     """The same as on rented clouds."""
     host_key = HostKey(public=body.host_key_public, private_openssh=body.host_key_private)
-    return user_data(body.node, qemu.USER, body.ssh_public_key, host_key, DeadMan(DEAD_MAN_S))
+    return user_data(body.node, qemu.USER, body.authorized_keys, host_key, DeadMan(DEAD_MAN_S))

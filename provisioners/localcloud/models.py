@@ -116,7 +116,7 @@ class LaunchBody(_Model):
     market: Market
     host_key_public: Text
     host_key_private: Annotated[str, Field(min_length=1, max_length=16384, repr=False)]
-    ssh_public_key: Text
+    authorized_keys: Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
     tags: dict[str, str] = {}
 
     def digest(self) -> str:

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -180,7 +181,7 @@ class Store:
         """Keep a machine's record."""
         write_json(self.folder(machine.id).path / _RECORD, machine.model_dump(mode="json"))
 
-    def make_folder(self, machine: str, *, host_key: str, authorized_key: str) -> Folder:
+    def make_folder(self, machine: str, *, host_key: str, authorized_keys: Sequence[str]) -> Folder:
         """A fresh folder for a machine that has no record yet; what a crash left half made is removed."""
         folder = self.folder(machine)
         if folder.path.exists():
@@ -189,7 +190,7 @@ class Store:
         folder.home.mkdir(mode=0o700)
         with open(os.open(folder.host_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as key:  # noqa: PTH123
             key.write(host_key.rstrip("\n") + "\n")  # sshd wants the last line to end
-        folder.authorized_keys.write_text(authorized_key.rstrip("\n") + "\n", encoding="utf-8")
+        folder.authorized_keys.write_text("".join(f"{key.strip()}\n" for key in authorized_keys), encoding="utf-8")
         return folder
 
     def drop_secrets(self, machine: str) -> None:

@@ -30,7 +30,6 @@ from supervisor.api.throttle import Places
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import NotFoundError
-from supervisor.model import NodeRecord
 from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
@@ -105,7 +104,6 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     clock: Clock,
     version: str,
     adoption: Adoption | None = None,
-    access: Callable[[NodeRecord], dict[str, Any]] | None = None,
     explainer: Explainer | None = None,
     prices: Callable[[JobView], OnDemand] = lambda _: OnDemand({}, "this daemon asks no cloud for prices"),
     *,
@@ -113,7 +111,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     audit: Callable[[], list[AuditEntry]] | None = None,
     ca: Callable[[], str] = str,
 ) -> FastAPI:
-    """The API over a service. `adoption`, `access` (how to log in to a node), `explainer` and `audit` add their routes.
+    """The API over a service. `adoption`, `explainer` and `audit` add their routes.
 
     `prices`: asks a job's cloud for its on-demand prices. `users`: who may use it beside those of the Unix socket.
     `ca`: of the daemon's own certificate, "" for none.
@@ -150,19 +148,11 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     add_runs(app, service, lambda view: job_row(view, _about(status(), view), clock.now()))
     if adoption is not None:
         _adoption_route(app, adoption)
-    if access is not None:
-        _access_route(app, service, access)
     if explainer is not None:
         add_explain(app, service, explainer)
     if audit is not None:
         add_audit(app, audit)
     return app
-
-
-def _access_route(app: FastAPI, service: Service, access: Callable[[NodeRecord], dict[str, Any]]) -> None:
-    @app.get("/v1/nodes/{node}/access")
-    def node_access(node: str) -> dict[str, Any]:
-        return access(service.node(node))
 
 
 def _ca_route(app: FastAPI, ca: Callable[[], str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from supervisor.access import Action, Caller, Role
-from supervisor.api.unix_socket import is_admin, user_name
+from supervisor.api.unix_socket import user_name
 
 # The dashboard's, for browsers, which are no part of the API and its description.
 DASHBOARD: Mapping[str, Action] = MappingProxyType(
@@ -60,7 +60,7 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "POST /v1/jobs/{name}/pause": Action.CHANGE,
         "POST /v1/jobs/{name}/resume": Action.CHANGE,
         "POST /v1/nodes/{node}/drain": Action.CHANGE,
-        "GET /v1/nodes/{node}/access": Action.KEY,
+        "POST /v1/nodes/{node}/login": Action.LOGIN,
         "POST /v1/daemon/pause": Action.OPERATE,
         "POST /v1/daemon/resume": Action.OPERATE,
         "POST /v1/adopt": Action.OPERATE,
@@ -71,9 +71,9 @@ RULES: Mapping[str, Action] = MappingProxyType(
 # Those of which a browser keeps the token in a cookie. They change nothing.
 PAGES = frozenset(name for name, action in DASHBOARD.items() if action is Action.READ)
 # Those that are in the audit log. What one would get is not.
-AUDITED = frozenset({Action.SUBMIT, Action.CHANGE, Action.LOGIN, Action.OPERATE, Action.KEY})
+AUDITED = frozenset({Action.SUBMIT, Action.CHANGE, Action.LOGIN, Action.OPERATE})
 
 
 def caller_on_socket(client: tuple[str, int]) -> Caller:
-    """Who connects to the Unix socket: whom it lets in may do everything, but only the daemon's user gets the key."""
-    return Caller(user_name(client), Role.ADMIN, on_host=is_admin(client))
+    """Who connects to the Unix socket: whom it lets in may do everything."""
+    return Caller(user_name(client), Role.ADMIN)

@@ -27,11 +27,6 @@ def peer_uid(connection: Any) -> int | None:
     return int(_UCRED.unpack(raw)[1])
 
 
-def is_admin(client: tuple[str, int] | None) -> bool:
-    """Whether a request is of root or of the daemon's user, and not of a member of `api.group`."""
-    return client is not None and client[0] == PEER and client[1] in {0, os.geteuid()}
-
-
 def user_name(client: tuple[str, int] | None) -> str:
     """Who makes a request: the name of this computer's user, `uid-1000` for one without a name, "" where it is not
     known."""

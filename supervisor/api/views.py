@@ -9,11 +9,7 @@ from typing import Any
 from spotsup_trainer.wire import Pause
 
 from supervisor.accounts import Booking, by_purpose, month_of
-from supervisor.config import Config
-from supervisor.errors import CommandRefusedError
-from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
-from supervisor.nodes.prepare import user_of
 from supervisor.planner.bookings import bookings_of, bookings_of_node
 from supervisor.planner.budgets import month_usd
 from supervisor.planner.deadlines import deadline_of
@@ -22,9 +18,6 @@ from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
-
-SSH_PORT = 22
-_NO_ADDRESS = frozenset({NodeState.TERMINATING, NodeState.GONE})
 
 
 def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
@@ -243,22 +236,4 @@ def event_row(event: Event) -> dict[str, Any]:
         "node": event.node or None,
         "text": event.text,
         "data": dict(event.data),
-    }
-
-
-def access_row(config: Config, identity: Identity, node: NodeRecord) -> dict[str, Any]:
-    """How to log in to a node: address, user, the host key it must have, and the cluster's private key.
-
-    For who can read that key anyway: root and the daemon's user. Raises CommandRefusedError without an address.
-    """
-    if not node.ssh_host or node.state in _NO_ADDRESS:
-        raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")
-    port = node.ssh_port
-    host = node.ssh_host if port == SSH_PORT else f"[{node.ssh_host}]:{port}"  # man 8 sshd, SSH_KNOWN_HOSTS
-    return {
-        "host": node.ssh_host,
-        "port": port,
-        "user": user_of(config, node),
-        "known_hosts": f"{host} {identity.host_key(node.machine_name).public}\n",
-        "key": identity.client_key().private_openssh,
     }

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from supervisor.cli.common import connected, node_path, output_option, print_json
 from supervisor.cli.completing import complete_nodes
+
+if TYPE_CHECKING:
+    from supervisor.cli.client import Client
 
 
 @click.group()
@@ -60,42 +63,57 @@ def _print(health: dict[str, Any], output: str) -> None:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--jump", metavar="USER@HOST", default="", help="Through this host, where the node cannot be reached.")
 @click.argument("node", shell_complete=complete_nodes)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def ssh(context: click.Context, node: str, command: tuple[str, ...]) -> None:
-    """Log in to a node, or run a command there.
+def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) -> None:
+    """Log in to a node of a job of yours, or run a command there.
 
-    For example: spotsupctl ssh NODE -- nvidia-smi. Uses the cluster's key, and refuses a machine with another host key
-    than the one it was given. The exit code is ssh's.
+    For example: spotsupctl ssh NODE -- nvidia-smi. The daemon signs a new key for this one node, valid for five
+    minutes; a session lasts as long as you like. A machine with another host key than it was given is refused. Your own
+    SSH settings hold for the host of --jump alone. The exit code is ssh's.
     """
     with connected(context) as client:
-        from supervisor.errors import SpotsupError
+        sys.exit(with_login(client, node, jump, [], command))
 
-        program = shutil.which("ssh")
-        if program is None:
-            raise SpotsupError("ssh is not on the PATH: `apt-get install openssh-client`")
-        access = client.get(node_path(node, "/access"))
+
+def with_login(client: Client, node: str, jump: str, options: Sequence[str], command: Sequence[str]) -> int:
+    """Run ssh to a node with a key of its own, and with further options. Returns its exit code.
+
+    Raises SpotsupError where this computer has no ssh.
+    """
+    from supervisor.errors import SpotsupError
+
+    program, maker = shutil.which("ssh"), shutil.which("ssh-keygen")
+    if program is None or maker is None:
+        raise SpotsupError("ssh and ssh-keygen are not on the PATH: `apt-get install openssh-client`")
     with tempfile.TemporaryDirectory(prefix="spotsup-ssh-") as folder:  # mode 0700
-        running = subprocess.Popen(ssh_command(program, access, Path(folder), command))
+        key = Path(folder) / "key"
+        subprocess.run([maker, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
+        login = client.post(node_path(node, "/login"), {"public_key": key.with_suffix(".pub").read_text()})
+        running = subprocess.Popen([*ssh_command(program, login, key, jump), *options, "--", _place(login), *command])
         # Ctrl-C is for the program on the node; this process still has to remove the key.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = running.wait()
-    sys.exit(code if code >= 0 else 128 - code)
+    return code if code >= 0 else 128 - code
 
 
-def ssh_command(program: str, access: dict[str, Any], folder: Path, command: tuple[str, ...]) -> list[str]:
-    """The ssh command line; writes the cluster's key and the node's host key into `folder`."""
-    key, hosts = folder / "key", folder / "known_hosts"
-    for file, text in ((key, access["key"]), (hosts, access["known_hosts"])):
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
+def ssh_command(program: str, login: dict[str, Any], key: Path, jump: str = "") -> list[str]:
+    """The ssh command line, without its destination; writes certificate and host key beside the key."""
+    hosts = key.with_name("known_hosts")
+    key.with_name(f"{key.name}-cert.pub").write_text(login["certificate"] + "\n")  # where ssh looks for it by itself
+    hosts.write_text(login["known_hosts"])
     options = [
         *("-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
-        *("-o", f"UserKnownHostsFile={hosts}", "-o", "GlobalKnownHostsFile=none"),
-        *("-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-p", str(access["port"])),
+        *("-o", f'UserKnownHostsFile="{hosts}"', "-o", "GlobalKnownHostsFile=none"),
+        *("-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-p", str(login["port"])),
     ]
-    return [program, *options, f"{access['user']}@{access['host']}", *command]
+    return [program, *options, *(["-J", jump] if jump else [])]
+
+
+def _place(login: dict[str, Any]) -> str:
+    return f"{login['user']}@{login['host']}"
 
 
 @click.command()
@@ -135,7 +153,7 @@ _VERBS = {
     "POST /v1/jobs": "submit",
     "PUT /v1/blobs": "upload code",
     "POST /v1/nodes/{node}/drain": "drain",
-    "GET /v1/nodes/{node}/access": "ssh",
+    "POST /v1/nodes/{node}/login": "ssh",
     "POST /v1/daemon/pause": "daemon pause",
     "POST /v1/daemon/resume": "daemon resume",
     "POST /v1/adopt": "adopt",

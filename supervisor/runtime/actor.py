@@ -174,7 +174,7 @@ class Effects:
             node=node.id,
             offer=node.offer,
             host_key=self._identity.host_key(node.id),
-            ssh_public_key=self._identity.client_key().public,
+            authorized_keys=self._identity.authorized_keys(node.id),
             disk_gb=action.disk_gb,
             dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )

@@ -111,11 +111,11 @@ class Control:
         """With folders and files at other places. Its firewall lets `nodes` reach etcd, and other `hosts` theirs, and
         nothing else.
         """
-        key = self._identity.client_key().public
+        keys = (self._identity.client_key().public,)
         admits = [f"ip saddr {self._network.members} tcp dport 2379 accept"] if nodes else []
         admits += [f"ip saddr {self._network.hosts} tcp dport {{ 2379, 2380 }} accept"] if hosts else []
         self.machine.boot(
-            user_data(self.name, OPERATOR, key, self._identity.host_key(self.name)),
+            user_data(self.name, OPERATOR, keys, self._identity.host_key(self.name)),
             admits="\n".join(admits),
             binds=places,
         )

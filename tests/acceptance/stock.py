@@ -173,7 +173,7 @@ class Network:
 
 def first_boot(node: str, identity: Identity) -> str:
     """The user data of a rented machine. At its first boot a process holds apt's lock for a while."""
-    return user_data(node, USER, identity.client_key().public, identity.host_key(node), after=_LOCK)
+    return user_data(node, USER, identity.authorized_keys(node), identity.host_key(node), after=_LOCK)
 
 
 class StockMachine:

@@ -111,7 +111,7 @@ class Testbed:
             node=node,
             offer=self.cloud.offers(OfferQuery(market=Market.SPOT), CALL_S)[0],
             host_key=self.identity.host_key(node),
-            ssh_public_key=self.identity.client_key().public,
+            authorized_keys=self.identity.authorized_keys(node),
         )
         self.cloud.launch(request, CALL_S)
         self.stack.wait_for(lambda: bool(self.instance(node).ssh_host), 60.0, f"{node} to be listed with an address")

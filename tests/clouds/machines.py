@@ -34,7 +34,7 @@ class FirstBoot:
     """The contents of user data."""
 
     user: str
-    authorized_key: str
+    authorized_keys: tuple[str, ...]
     host_key_public: str
     host_key_private: str
 
@@ -80,9 +80,9 @@ def read_user_data(text: str) -> FirstBoot:
     config = yaml.safe_load(text)
     try:
         (user,) = config["users"]
-        (key,) = user["ssh_authorized_keys"]
+        lines = tuple(user["ssh_authorized_keys"])
         keys = config["ssh_keys"]
-        return FirstBoot(user["name"], key, keys["ed25519_public"], keys["ed25519_private"])
+        return FirstBoot(user["name"], lines, keys["ed25519_public"], keys["ed25519_private"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"user data gives no access: {error!r}") from error
 
@@ -109,7 +109,7 @@ class RealMachines:
             market=Market.SPOT,  # only these can be preempted, whatever the fake cloud calls them
             host_key_public=boot.host_key_public,
             host_key_private=boot.host_key_private,
-            ssh_public_key=boot.authorized_key,
+            authorized_keys=boot.authorized_keys,
         )
         answer = self._call("POST", "/v1/launch", body.model_dump_json())
         self._ids[machine] = View.model_validate_json(answer.content).id

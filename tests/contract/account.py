@@ -136,7 +136,7 @@ class _Run:
             node=f"{probe.cluster}-1",
             offer=offer,
             host_key=HostKey(HOST_KEY.public, HOST_KEY.private_openssh),
-            ssh_public_key=CLIENT_KEY.public,
+            authorized_keys=(CLIENT_KEY.public,),
             dead_man_s=dead_man_of(self._settings),
         )
         limits = QUICK_LIMITS if self._options.test_cloud else Limits()

@@ -15,7 +15,7 @@ from tests.support.machines import CLIENT_KEY, HOST_KEY, OWNER, login, new_key, 
 
 
 def data_of(host_key: HostKey) -> str:
-    return user_data("n1", getpass.getuser(), CLIENT_KEY.public, host_key)
+    return user_data("n1", getpass.getuser(), (CLIENT_KEY.public,), host_key)
 
 
 def own_key() -> HostKey:

@@ -184,7 +184,7 @@ def test_the_link_lets_one_browser_in_and_only_to_the_pages(tmp_path: Path) -> N
         assert httpx.get(link, trust_env=False).status_code == 403, "it is good for one use"
         for path in (
             "/v1/health",
-            "/v1/nodes/x/access",
+            "/v1/nodes/x/login",
             "/metrics",
             "/login",
             "//v1/health",

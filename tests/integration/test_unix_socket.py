@@ -17,17 +17,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.api.routes import create_app
-from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket, closed_folder
 from supervisor.cli.check import check_installation
 from supervisor.cli.client import Client
 from supervisor.cli.ctl import default_socket
 from supervisor.config import parse_config
-from supervisor.errors import CommandRefusedError, DaemonUnreachableError, SpotsupError, StartError
-from supervisor.runtime.loop import Status
-from tests.sim.harness import service, training_world
-from tests.sim.promises import jobs_of
+from supervisor.errors import DaemonUnreachableError, SpotsupError, StartError
 
 MINE = grp.getgrgid(os.getegid()).gr_name
 NOBODY = 65534
@@ -177,36 +172,6 @@ def test_who_is_no_member_is_told_whom_to_ask(folder: Path) -> None:
         error = as_nobody(ask)
     assert isinstance(error, DaemonUnreachableError)
     assert str(error).endswith("ask root to add you to that group")
-
-
-@needs_root
-def test_the_clusters_key_is_for_root_and_the_daemons_user(folder: Path) -> None:
-    world = training_world(1, 1, 1)
-    node = next(iter(jobs_of(world)["job"].nodes))
-    app = create_app(
-        service(world), lambda: Status(0.0, "", {}, {}), world.clock, "0", access=lambda _: {"key": "secret"}
-    )
-    server = ApiServer(app, bind_socket(folder / "s"))
-    (folder / "s").chmod(0o666)
-    server.start()
-    try:
-
-        def ask(what: str) -> object:
-            with closing(Client(folder / "s")) as client:
-                return client.get(what)
-
-        def as_another_user() -> object:
-            libc = ctypes.CDLL(None)
-            # SO_PEERCRED has the effective user at connect(2); this system call is per thread, unlike libc's function.
-            assert libc.syscall(SYS_SETRESUID, -1, NOBODY, -1) == 0
-            return ask(f"/v1/nodes/{node}/access")
-
-        assert ask(f"/v1/nodes/{node}/access") == {"key": "secret"}
-        error = as_nobody(as_another_user)
-        assert isinstance(error, CommandRefusedError), error
-        assert "only root and the daemon's user, on its host, get the cluster's SSH key" in str(error)
-    finally:
-        server.stop()
 
 
 @needs_root

@@ -13,9 +13,11 @@ import yaml
 from bootstrap.system import facts as system
 from provisioners.base import HostKey
 from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
+from supervisor.identity import Identity
 from tests.support.machines import HOST_KEY, wait_for
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds" / "user_data.txt"
+IDENTITY = Identity(b"s" * 32)
 KEY = HostKey(
     "ssh-ed25519 AAAApublic spotsup", "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPENSSH PRIVATE KEY-----"
 )
@@ -24,33 +26,41 @@ MAX_BYTES = 16384
 
 
 def test_it_is_as_reviewed() -> None:
-    text = user_data("n1", "ubuntu", "ssh-ed25519 AAAAclient daemon\n", KEY, DeadMan(3600))
+    text = user_data("n1", "ubuntu", IDENTITY.authorized_keys("n1"), KEY, DeadMan(3600))
     if "SPOTSUP_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
 
 
 def test_cloud_init_reads_it_as_it_was_meant() -> None:
-    text = user_data("n1", "spot", "ssh-ed25519 AAAAclient daemon", HostKey(HOST_KEY.public, HOST_KEY.private_openssh))
+    host_key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
+    text = user_data("n1", "spot", ["ssh-ed25519 AAAAclient daemon\n", "cert-authority ssh-ed25519 B"], host_key)
     assert text.startswith("#cloud-config\n")
     assert len(text) < MAX_BYTES
     config = yaml.safe_load(text)
     assert config["ssh_keys"] == {"ed25519_private": HOST_KEY.private_openssh, "ed25519_public": HOST_KEY.public}
     (user,) = config["users"]
-    assert (user["name"], user["ssh_authorized_keys"]) == ("spot", ["ssh-ed25519 AAAAclient daemon"])
+    assert (user["name"], user["ssh_authorized_keys"]) == (
+        "spot",
+        ["ssh-ed25519 AAAAclient daemon", "cert-authority ssh-ed25519 B"],
+    )
     assert config["write_files"] == [{"path": BORN_FILE, "permissions": "0644", "content": "n1\n"}]
     assert "runcmd" not in config
 
 
 def test_the_largest_fits() -> None:
     text = user_data(
-        "n" * 63, "u" * 32, "k" * 800, HostKey(HOST_KEY.public, HOST_KEY.private_openssh), DeadMan(3600, "x" * 2000)
+        "n" * 63,
+        "u" * 32,
+        ["k" * 800] * 2,
+        HostKey(HOST_KEY.public, HOST_KEY.private_openssh),
+        DeadMan(3600, "x" * 2000),
     )
     assert len(text) < MAX_BYTES
 
 
 def test_the_switch_is_a_script_that_shells_take() -> None:
-    config = yaml.safe_load(user_data("n1", "spot", "key", KEY, DeadMan(1800)))
+    config = yaml.safe_load(user_data("n1", "spot", ["key"], KEY, DeadMan(1800)))
     files = {each["path"]: each for each in config["write_files"]}
     script = files[SWITCH_PATH]
     assert script["permissions"] == "0755"
@@ -61,7 +71,7 @@ def test_the_switch_is_a_script_that_shells_take() -> None:
 
 def test_bootstrap_looks_where_user_data_writes() -> None:
     assert (system.BORN_FILE, system.HEARD_FILE) == (BORN_FILE, HEARD_FILE)
-    config = yaml.safe_load(user_data("n1", "spot", "key", KEY, DeadMan(1800)))
+    config = yaml.safe_load(user_data("n1", "spot", ["key"], KEY, DeadMan(1800)))
     assert ["systemctl", "enable", "--now", system.SWITCH_TIMER] in config["runcmd"]
 
 

@@ -80,7 +80,7 @@ def request_for(provisioner: Provisioner, node: str, *, token: str = "", zone: s
 def request_at(offer: Offer, node: str, *, token: str = "") -> LaunchRequest:
     """A request for one offer."""
     host_key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
-    return LaunchRequest(token or f"token-{node}", OWNER, node, offer, host_key, CLIENT_KEY.public)
+    return LaunchRequest(token or f"token-{node}", OWNER, node, offer, host_key, (CLIENT_KEY.public,))
 
 
 def launch(provisioner: Provisioner, node: str, *, zone: str = "") -> Instance:

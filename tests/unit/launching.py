@@ -20,7 +20,7 @@ KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 
 def request_for(offer: Offer) -> LaunchRequest:
     """Node 1 of cluster team-a."""
-    return LaunchRequest("token-1", TEAM, "node-1", offer, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+    return LaunchRequest("token-1", TEAM, "node-1", offer, KEY, ("ssh-ed25519 AAAAclient daemon",), dead_man_s=3600.0)
 
 
 def request_on(offer: Offer, instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:

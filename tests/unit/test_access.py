@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -28,6 +29,7 @@ from supervisor.access import (
 from supervisor.api import routes, rules
 from supervisor.api.explain import Explainer
 from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
+from supervisor.api.logins import add_logins, login_row
 from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
@@ -36,6 +38,7 @@ from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
 from supervisor.config import Config
+from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
@@ -43,8 +46,10 @@ from supervisor.web.routes import add_dashboard
 from tests.dashboard.clusters import Cluster
 from tests.sim.harness import service, submit, training_world
 from tests.sim.promises import jobs_of
+from tests.support.machines import CLIENT_KEY
 
 SECRET = bytes(range(32))
+IDENTITY = Identity(b"s" * 32)
 IDS = {"ann": "a" * 12, "bob": "b" * 12, "eve": "e" * 12, "root": "0" * 12, "old": "f" * 12}
 ROLES = {"ann": Role.SUBMITTER, "bob": Role.SUBMITTER, "eve": Role.VIEWER, "root": Role.ADMIN, "old": Role.ADMIN}
 NOW = 1000.0
@@ -70,7 +75,7 @@ def caller(user: str) -> Caller:
         ("eve", {Action.READ}),
         ("bob", {Action.READ, Action.PLAN, Action.SUBMIT}),
         ("ann", {Action.READ, Action.PLAN, Action.SUBMIT, Action.CHANGE, Action.LOGIN}),
-        ("root", {*Action} - {Action.KEY, Action.PUBLIC}),
+        ("root", {*Action} - {Action.PUBLIC}),
     ],
 )
 def test_a_role_may_do_what_it_is_for_with_a_job_of_ann(user: str, allowed: set[Action]) -> None:
@@ -81,11 +86,6 @@ def test_a_job_of_which_no_owner_is_known_is_for_admins() -> None:
     assert "the job is nobody's" in refusal(caller("ann"), Action.CHANGE, "")
     assert "the job is nobody's" in refusal(Caller("", Role.SUBMITTER, "id"), Action.CHANGE, "")
     assert not refusal(caller("root"), Action.CHANGE, "")
-
-
-def test_only_the_hosts_own_user_gets_the_clusters_key() -> None:
-    assert not refusal(Caller("root", Role.ADMIN, on_host=True), Action.KEY)
-    assert "on its host" in refusal(Caller("ann", Role.ADMIN), Action.KEY)
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -154,11 +154,11 @@ class Desk:
             lambda: Status(0.0, "", {}, {}),
             self.world.clock,
             "0",
-            access=lambda _: {"key": "secret"},
             users=self.users,
             audit=lambda: list(self.entries),
             ca=lambda: "a CA",
         )
+        add_logins(self.app, service(self.world), partial(login_row, Config(), IDENTITY), self.world.clock)
 
     def ask(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
         """`user`: whose token is sent; "" for none, `uid` for a user of this computer."""
@@ -188,13 +188,13 @@ def test_every_route_has_a_rule_and_every_rule_a_route(desk: Desk) -> None:
         desk.world.clock,
         "0",
         adoption=object(),  # type: ignore[arg-type]  # only its route is looked at
-        access=lambda _: {},
         explainer=Explainer(Config(), "/"),
         audit=list,
     )
     add_metrics(app, bytes)
     add_dashboard(app, Cluster().source())
     add_sweeps(app, object())  # type: ignore[arg-type]  # as above
+    add_logins(app, service(desk.world), lambda _node, _login: {}, desk.world.clock)
     routes = [route for route in app.routes if isinstance(route, Route)]
     assert len(routes) == len(app.routes)
     found = {f"{method} {route.path}" for route in routes for method in (route.methods or ()) if method != "HEAD"}
@@ -254,12 +254,42 @@ def test_a_node_of_somebody_elses_job_is_not_drained(desk: Desk) -> None:
     assert desk.ask("root", "POST", f"/v1/nodes/{node}/drain").status_code == 200
 
 
-def test_the_clusters_key_does_not_leave_its_host(desk: Desk) -> None:
-    node = next(iter(jobs_of(desk.world)["job"].nodes))
-    reply = desk.ask("root", "GET", f"/v1/nodes/{node}/access")
-    assert reply.status_code == 403
-    assert "secret" not in reply.text
-    assert desk.ask("uid", "GET", f"/v1/nodes/{node}/access").json() == {"key": "secret"}
+@pytest.fixture
+def anns_node(desk: Desk) -> str:
+    """Of a job of hers, with an address."""
+    desk.world.run_until(lambda world: any(each.ssh_host for each in jobs_of(world)["anns"].nodes.values()), 600.0)
+    return next(iter(jobs_of(desk.world)["anns"].nodes))
+
+
+@pytest.mark.parametrize("user", ["ann", "root", "uid"])
+def test_a_node_is_open_to_its_jobs_owner_and_admins_by_a_certificate_for_their_own_key(
+    desk: Desk, anns_node: str, user: str
+) -> None:
+    reply = desk.ask(user, "POST", f"/v1/nodes/{anns_node}/login", json={"public_key": CLIENT_KEY.public})
+    assert (reply.status_code, set(reply.json())) == (
+        200,
+        {"host", "port", "user", "known_hosts", "certificate", "expires_at"},
+    )
+    assert "PRIVATE" not in reply.text
+    assert reply.json()["certificate"].startswith("ssh-ed25519-cert-v01@openssh.com ")
+    (entry,) = desk.entries
+    assert (entry.action, entry.target, entry.status) == ("POST /v1/nodes/{node}/login", anns_node, 200)
+
+
+@pytest.mark.parametrize(
+    ("user", "why"), [("bob", "the job is of ann: ask its owner, or an admin"), ("eve", "may only look")]
+)
+def test_a_node_of_somebody_elses_job_is_closed(desk: Desk, anns_node: str, user: str, why: str) -> None:
+    reply = desk.ask(user, "POST", f"/v1/nodes/{anns_node}/login", json={"public_key": CLIENT_KEY.public})
+    assert (reply.status_code, "certificate" in reply.text) == (403, False)
+    assert why in reply.json()["error"]
+    assert [each.status for each in desk.entries] == [403]
+
+
+def test_a_login_to_an_unknown_node_gets_nothing(desk: Desk) -> None:
+    for user in ("ann", "root"):
+        reply = desk.ask(user, "POST", "/v1/nodes/nobody-1/login", json={"public_key": CLIENT_KEY.public})
+        assert (reply.status_code, "certificate" in reply.text) == (404, False)
 
 
 def test_a_job_is_its_submitters_and_its_name_stays_theirs(desk: Desk) -> None:

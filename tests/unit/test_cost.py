@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +11,7 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.api.routes import create_app
 from supervisor.api.unix_socket import PEER, user_name
-from supervisor.api.views import access_row, cost_row, job_row, node_rows
-from supervisor.cli.operate import ssh_command
+from supervisor.api.views import cost_row, job_row, node_rows
 from supervisor.cli.show import (
     show_cost_of_job,
     show_costs,
@@ -23,9 +21,6 @@ from supervisor.cli.show import (
     show_limits,
     show_top,
 )
-from supervisor.config import Config
-from supervisor.errors import CommandRefusedError
-from supervisor.identity import Identity
 from tests.sim.harness import empty_world, machine_of, service, training_world
 from tests.sim.promises import jobs_of, settled
 
@@ -133,21 +128,3 @@ def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: p
     assert "watching 1 job" in printed
     assert all(node in printed for node in view.nodes)
     assert "job-long-gone" not in printed
-
-
-def test_ssh_gets_the_clusters_key_and_trusts_only_the_nodes_own_host_key(tmp_path: Path) -> None:
-    world = training_world()
-    identity = Identity(b"s" * 32)
-    node = jobs_of(world)["job"].nodes[machine_of(world, 0).instance.node]
-    row = access_row(Config(), identity, node)
-    assert row["known_hosts"] == f"{node.ssh_host} {identity.host_key(node.id).public}\n"
-    command = ssh_command("/usr/bin/ssh", row, tmp_path, ("nvidia-smi",))
-    assert command[-2:] == [f"{row['user']}@{node.ssh_host}", "nvidia-smi"]
-    assert "StrictHostKeyChecking=yes" in command
-    assert f"UserKnownHostsFile={tmp_path}/known_hosts" in command
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert not any(row["key"][40:80] in argument for argument in command)
-    world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
-    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node.id].state == "gone", 60.0)
-    with pytest.raises(CommandRefusedError, match=f"node {node.id} is gone and has no address to connect to"):
-        access_row(Config(), identity, jobs_of(world)["job"].nodes[node.id])

@@ -25,7 +25,7 @@ BODY = LaunchBody(
     market=Market.SPOT,
     host_key_public="ssh-ed25519 AAAA",
     host_key_private="secret",
-    ssh_public_key="ssh-ed25519 BBBB",
+    authorized_keys=("ssh-ed25519 BBBB",),
 )
 
 

@@ -1,0 +1,63 @@
+"""The API's route that lets people log in to nodes: it signs their own key, for this node and five minutes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from supervisor.api.gate import caller_of_request
+from supervisor.api.problems import REQUEST_ID
+from supervisor.api.service import Service
+from supervisor.config import Config
+from supervisor.errors import CommandRefusedError
+from supervisor.identity import Identity
+from supervisor.logins import MAX_KEY_CHARACTERS, VALID_S, Login, certificate, public_key
+from supervisor.model import NodeRecord, NodeState
+from supervisor.nodes.prepare import user_of
+from supervisor.runtime.clock import Clock
+
+SSH_PORT = 22
+_NO_ADDRESS = frozenset({NodeState.TERMINATING, NodeState.GONE})
+
+
+class LoginBody(BaseModel):
+    """The caller's public key, one line of a .pub file. The private one never leaves their computer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    public_key: str = Field(max_length=MAX_KEY_CHARACTERS)
+
+
+def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login) -> dict[str, Any]:
+    """How to log in to a node: address, user, the host key it must have, and a certificate for the caller's own key.
+
+    Raises CommandRefusedError without an address, UsageError for a key that is none.
+    """
+    if not node.ssh_host or node.state in _NO_ADDRESS:
+        raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")
+    key, machine, port = public_key(login.public_key), node.machine_name, node.ssh_port
+    host = node.ssh_host if port == SSH_PORT else f"[{node.ssh_host}]:{port}"  # man 8 sshd, SSH_KNOWN_HOSTS
+    return {
+        "host": node.ssh_host,
+        "port": port,
+        "user": user_of(config, node),
+        "known_hosts": f"{host} {identity.host_key(machine).public}\n",
+        "certificate": certificate(identity.login_ca(), key, login.who, machine, login.at, login.serial),
+        "expires_at": login.at + VALID_S,
+    }
+
+
+def add_logins(
+    app: FastAPI, service: Service, login: Callable[[NodeRecord, Login], dict[str, Any]], clock: Clock
+) -> None:
+    """`login`: login_row of this installation."""
+
+    @app.post("/v1/nodes/{node}/login")
+    def log_in(node: str, body: LoginBody, request: Request) -> dict[str, Any]:
+        caller = caller_of_request(request)
+        who = f"{caller.name or 'unknown'} {request.scope[REQUEST_ID]}"
+        return login(service.node(node), Login(body.public_key, who, clock.now(), secrets.randbits(63)))
