@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,9 @@ from supervisor.identity import Identity
 from supervisor.logins import CLOCK_S, MAX_KEY_CHARACTERS, VALID_S, Login, certificate, public_key
 from tests.sim.harness import machine_of, training_world
 from tests.sim.promises import jobs_of
-from tests.support.machines import CLIENT_KEY
 
 IDENTITY = Identity(b"s" * 32)
+KEY = IDENTITY.client_key()  # the same in each process
 NOW = 1_800_000_000.0
 
 
@@ -32,8 +33,7 @@ def text_of(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> str:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-SHORT_RSA = text_of(rsa.generate_private_key(65537, 1024))  # noqa: S505 - to be refused
-CERTIFICATE = certificate(IDENTITY.login_ca(), public_key(CLIENT_KEY.public), "ann 12ab", "chars-1", NOW, 7)
+CERTIFICATE = certificate(IDENTITY.login_ca(), public_key(KEY.public), "ann 12ab", "chars-1", NOW, 7)
 
 
 def test_a_certificate_is_for_one_key_one_machine_and_five_minutes() -> None:
@@ -41,7 +41,7 @@ def test_a_certificate_is_for_one_key_one_machine_and_five_minutes() -> None:
     assert isinstance(read, SSHCertificate)
     read.verify_cert_signature()
     assert read.signature_key() == public_key(IDENTITY.login_ca().public)
-    assert read.public_key() == public_key(CLIENT_KEY.public)
+    assert read.public_key() == public_key(KEY.public)
     assert (read.key_id, read.serial, read.valid_principals) == (b"ann 12ab", 7, [b"chars-1"])
     assert (read.valid_after, read.valid_before) == (NOW - CLOCK_S, NOW + VALID_S)
     assert (set(read.extensions), read.critical_options) == ({b"permit-port-forwarding", b"permit-pty"}, {})
@@ -56,12 +56,12 @@ def test_the_key_that_signs_is_not_the_one_that_logs_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [text_of(rsa.generate_private_key(65537, 2048)), text_of(ec.generate_private_key(ec.SECP384R1()))]
+    "make", [lambda: rsa.generate_private_key(65537, 2048), lambda: ec.generate_private_key(ec.SECP384R1())]
 )
-def test_keys_of_other_types_are_signed_too(key: str) -> None:
-    read = load_ssh_public_identity(
-        certificate(IDENTITY.login_ca(), public_key(f"{key} ann@desk\n"), "ann", "n", NOW, 1).encode()
-    )
+def test_keys_of_other_types_are_signed_too(make: Callable[[], rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey]) -> None:
+    key = text_of(make())
+    line = certificate(IDENTITY.login_ca(), public_key(f"{key} ann@desk\n"), "ann", "n", NOW, 1)
+    read = load_ssh_public_identity(line.encode())
     assert isinstance(read, SSHCertificate)
     assert read.public_key() == public_key(key)
 
@@ -71,12 +71,11 @@ def test_keys_of_other_types_are_signed_too(key: str) -> None:
     [
         ("", "this is no SSH public key"),
         ("ssh-ed25519 AAAA", "this is no SSH public key"),
-        (f"{CLIENT_KEY.public}\n{CLIENT_KEY.public}", "this is no SSH public key"),
-        (f'command="id" {CLIENT_KEY.public}', "this is no SSH public key"),
-        (CLIENT_KEY.public + " c" * MAX_KEY_CHARACTERS, "this is no SSH public key"),
-        (CLIENT_KEY.private_openssh, "this is no SSH public key"),
-        (CLIENT_KEY.public.replace("ssh-ed25519", "ssh-rsa", 1), "this is no SSH public key"),
-        (SHORT_RSA, "has 1024 bits, and 2048 are needed"),
+        (f"{KEY.public}\n{KEY.public}", "this is no SSH public key"),
+        (f'command="id" {KEY.public}', "this is no SSH public key"),
+        (KEY.public + " c" * MAX_KEY_CHARACTERS, "this is no SSH public key"),
+        (KEY.private_openssh, "this is no SSH public key"),
+        (KEY.public.replace("ssh-ed25519", "ssh-rsa", 1), "this is no SSH public key"),
         ("ssh-dss AAAAB3NzaC1kc3M=", "this is no SSH public key"),
         (CERTIFICATE, "of a type that is accepted"),
     ],
@@ -86,10 +85,15 @@ def test_what_is_no_good_key_is_refused_in_one_sentence(text: str, why: str) -> 
         public_key(text)
 
 
+def test_a_short_rsa_key_is_refused() -> None:
+    with pytest.raises(UsageError, match="has 1024 bits, and 2048 are needed"):
+        public_key(text_of(rsa.generate_private_key(65537, 1024)))  # noqa: S505 - as it says
+
+
 def test_ssh_gets_a_certificate_and_trusts_only_the_nodes_own_host_key(tmp_path: Path) -> None:
     world = training_world()
     node = jobs_of(world)["job"].nodes[machine_of(world, 0).instance.node]
-    login = Login(CLIENT_KEY.public, "ann", world.clock.now(), 1)
+    login = Login(KEY.public, "ann", world.clock.now(), 1)
     row = login_row(Config(), IDENTITY, node, login)
     assert row["known_hosts"] == f"{node.ssh_host} {IDENTITY.host_key(node.id).public}\n"
     assert row["expires_at"] == login.at + VALID_S
