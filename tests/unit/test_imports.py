@@ -51,7 +51,7 @@ TOOLS = ("benchmarks", "tools")
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
     ("errors", "cron", "files", "plots", "validation"),
-    ("starting_time", "job_keys"),
+    ("starting_time", "job_keys", "logins"),
     ("deadlines",),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
