@@ -10,7 +10,7 @@ from bootstrap.facts import Facts
 from bootstrap.model import Command, Run, Setup, Skip, Upload
 from bootstrap.templates import fill
 
-# The program gives up after 8 s by itself.
+# The program gives up after 8 s by itself, and after 9 s whatever happens.
 REACH_TIMEOUT_S = 30.0
 # As the agent needs it.
 MIN_PYTHON = (3, 9)

@@ -62,11 +62,25 @@ def _check_groups(
 
 def lets_others_in(rule: Mapping[str, Any], port: int, groups: Sequence[str]) -> bool:
     """Whether the rule allows `port` for others than the group's own members."""
-    everything = rule.get("IpProtocol") == "-1"
-    ports = rule.get("IpProtocol") == "tcp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
     others = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") not in groups]
-    addresses = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
-    return (everything or ports) and bool(addresses or others)
+    return _covers(rule, port) and bool(_addresses(rule) or others)
+
+
+def may_let_in(rule: Mapping[str, Any], port: int, groups: Sequence[str]) -> bool:
+    """Whether the rule allows `port` for members of these groups, or for addresses, which may be theirs."""
+    members = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") in groups]
+    return _covers(rule, port) and bool(_addresses(rule) or members)
+
+
+def _covers(rule: Mapping[str, Any], port: int) -> bool:
+    everything = rule.get("IpProtocol") == "-1"
+    return everything or (
+        rule.get("IpProtocol") == "tcp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
+    )
+
+
+def _addresses(rule: Mapping[str, Any]) -> Any:
+    return rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
 
 
 def _is_for_members(rule: Mapping[str, Any], groups: Sequence[str]) -> bool:

@@ -36,6 +36,7 @@ class Offers(CloudOffers):
         self._subnets = settings.subnets
         self._now = now
         self._on_demand = OnDemandPrices(aws)
+        self._file_systems = efs.FileSystems(aws, settings.security_groups)
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
@@ -62,7 +63,8 @@ class Offers(CloudOffers):
             (each["InstanceType"], each["Location"]) for each in listed if self._may_use(each["Location"], region)
         ]
         places = [place for place in places if not query.zones or place[1] in query.zones]
-        mountable = efs.zones_of(self._aws, region, query.file_servers, deadline)
+        now = self._now().timestamp()
+        mountable = self._file_systems.zones_of(region, query.file_servers, now, deadline)
         if mountable is not None:
             offered, places = places, [place for place in places if place[1] in mountable]
             if offered and not places:

@@ -56,6 +56,8 @@ class Ec2:
         self.keys = Keys()
         # File system -> (zone, state) of its mount targets.
         self.mount_targets: dict[str, list[tuple[str, str]]] = {}
+        # Zone -> the security group of mount targets there; else the default one, as where none is named.
+        self.mount_target_groups: dict[str, str] = {}
         # Names of instance profiles that do not exist; images for machines with Arm processors.
         self.missing_profiles: set[str] = set()
         self.arm_images: set[str] = set()
@@ -80,6 +82,7 @@ class Ec2:
             "GetServiceQuota": self._quota,
             "GetProducts": self._products,
             "DescribeMountTargets": self._mount_targets,
+            "DescribeMountTargetSecurityGroups": self._mount_target_groups,
             "CreateNetworkInterface": self._create_interface,
             "DeleteNetworkInterface": self._delete_interface,
         }
@@ -402,7 +405,8 @@ class Ec2:
             raise FakeAwsError("FileSystemNotFound", f"File system '{name}' does not exist.")
         found = [
             {
-                "MountTargetId": f"fsmt-{number}",
+                "MountTargetId": f"fsmt-{name}-{number:08}",
+                "VpcId": self.fleet.backend(call.region).get_default_vpc().id,
                 "FileSystemId": name,
                 "SubnetId": "subnet-1",
                 "LifeCycleState": state,
@@ -411,6 +415,15 @@ class Ec2:
             for number, (zone, state) in enumerate(self.mount_targets[name])
         ]
         return Answer(200, {"MountTargets": found})
+
+    def _mount_target_groups(self, call: Call) -> Answer:
+        _, _, name = call.form["MountTargetId"].partition("-")
+        system, _, number = name.rpartition("-")
+        if system not in self.mount_targets:
+            return self._by_moto(call)
+        zone, _ = self.mount_targets[system][int(number)]
+        group = self.mount_target_groups.get(zone) or self._default_group(call.region).id
+        return Answer(200, {"SecurityGroups": [group]})
 
     def _products(self, call: Call) -> Answer:
         """One product per type, as AWS lists them: JSON within JSON, with terms that are not on demand beside."""

@@ -134,6 +134,10 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 def _efs_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
     """By method and path: /2015-02-01/file-systems or mount-targets, and an id."""
     kind, _, name = environ["PATH_INFO"].removeprefix("/2015-02-01/").partition("/")
+    name, _, of_it = name.partition("/")
+    if of_it == "security-groups":
+        form = {"MountTargetId": name}
+        return Call("elasticfilesystem", region, "DescribeMountTargetSecurityGroups", form, environ, body)
     verb = {"POST": "Create", "GET": "Describe", "DELETE": "Delete"}[environ["REQUEST_METHOD"]]
     what = {"file-systems": "FileSystem", "mount-targets": "MountTarget"}[kind]
     form = {**dict(parse_qsl(environ.get("QUERY_STRING", ""))), **(json.loads(body) if body else {})}

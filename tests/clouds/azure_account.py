@@ -110,6 +110,11 @@ class Subscription:
         """A security group or a network that was made here."""
         return next((each for key, each in self.things.items() if key.lower() == path.lower()), None)
 
+    def was_made(self, path: str) -> bool:
+        """Whether a security group, or a subnet, was made here."""
+        network, _, below = path.partition("/subnets/")
+        return self.find(network) is not None and (not below or self.subnet(path) is not None)
+
     def left(self) -> list[str]:
         """The names of all that is there."""
         things = [key.rpartition("/")[2] for key in self.things]

@@ -172,7 +172,7 @@ class Arm:
             if call.headers.get("if-none-match") == "*":
                 raise FakeAzureError("PreconditionFailed", f"The resource '{name}' already exists.")
             raise FakeAzureError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
-        check(name, body, self.sizes)
+        check(name, body, self.sizes, self.account.was_made)
         self._check_room(body)
         if call.query["api-version"] >= "2025-11-01" and "securityProfile" not in body["properties"]:
             # The default from that version on; Secure Boot loads no driver that is built on the machine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioners.catalog import MachineType
@@ -30,8 +30,8 @@ def architecture_of(sku: str) -> str:
     return "Arm64" if sku.endswith("-arm64") else "x64"
 
 
-def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType]) -> None:
-    """Raises FakeAzureError."""
+def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType], was_made: Callable[[str], bool]) -> None:
+    """`was_made`: whether a security group or a subnet was made here, by its id. Raises FakeAzureError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}[A-Za-z0-9]", name):
         raise FakeAzureError("InvalidResourceName", f"The name '{name}' is none of a virtual machine.")
     if found := complaints(body):
@@ -55,7 +55,7 @@ def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType]) -> 
     for identity in (body.get("identity") or {}).get("userAssignedIdentities") or {}:
         if identity.lower() != IDENTITY.lower():
             raise FakeAzureError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")
-    _check_network(name, body["location"], asked["networkProfile"])
+    _check_network(name, body["location"], asked["networkProfile"], was_made)
 
 
 def _check_tags(body: dict[str, Any]) -> None:
@@ -89,13 +89,13 @@ def _check_image(image: dict[str, str], size: MachineType) -> None:
         raise FakeAzureError("BadRequest", message)
 
 
-def _check_network(name: str, region: str, network: dict[str, Any]) -> None:
+def _check_network(name: str, region: str, network: dict[str, Any], was_made: Callable[[str], bool]) -> None:
     if "networkApiVersion" not in network:
         raise FakeAzureError("InvalidParameter", "Required parameter 'networkApiVersion' is missing (null).")
     for wanted in network["networkInterfaceConfigurations"]:
         subnet = wanted["properties"]["ipConfigurations"][0]["properties"]["subnet"]["id"]
         group = wanted["properties"].get("networkSecurityGroup", {}).get("id", SECURITY_GROUP)
-        if subnet != SUBNETS.get(region) or group != SECURITY_GROUP:
-            bad = subnet if group == SECURITY_GROUP else group
+        known = {subnet: SUBNETS.get(region), group: SECURITY_GROUP}
+        for bad in (each for each, ours in known.items() if each != ours and not was_made(each)):
             message = f"Resource {bad} referenced by resource {name} was not found. Please make sure it exists."
             raise FakeAzureError("InvalidResourceReference", message)

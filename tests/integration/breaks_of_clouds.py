@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 from tests.support.broken_setups import AWS, AZURE, GCP, Setup, breaks
 
@@ -145,24 +146,32 @@ def _(setup: Setup) -> None:
     setup.values["subnet"] = subnet.id
 
 
-def _efs_job(setup: Setup) -> dict[str, list[tuple[str, str]]]:
-    """A job that mounts an EFS file system; the (zone, state) of each file system's mount targets."""
+def _efs_job(setup: Setup) -> Any:
+    """A job that mounts an EFS file system; the cloud."""
     job = {"name": "first", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "first.py", "checkpoints": "none"}
     storage = [{"mount": "/mnt/data", "nfs": "fs-0123.efs.us-east-1.amazonaws.com:/", "mode": "ro"}]
     text = json.dumps({**job, "resources": {"instance_types": ["g4dn.xlarge"]}, "storage": storage})
     setup.arguments = ["--job", setup.write("job.yaml", text)]
-    targets: dict[str, list[tuple[str, str]]] = setup.cloud(AWS).ec2.mount_targets
-    return targets
+    return setup.cloud(AWS)
 
 
 @breaks("aws-no-mount-target")
 def _(setup: Setup) -> None:
-    _efs_job(setup)["fs-0123"] = [("us-east-1a", "creating")]
+    _efs_job(setup).ec2.mount_targets["fs-0123"] = [("us-east-1a", "creating")]
 
 
 @breaks("aws-mount-target-of-another-zone")
 def _(setup: Setup) -> None:
-    _efs_job(setup)["fs-0123"] = [("us-east-1e", "available")]
+    _efs_job(setup).ec2.mount_targets["fs-0123"] = [("us-east-1e", "available")]
+
+
+@breaks("aws-closed-mount-target")
+def _(setup: Setup) -> None:
+    cloud = _efs_job(setup)
+    cloud.ec2.mount_targets["fs-0123"] = [("us-east-1a", "available")]
+    backend = cloud.fleet.backend("us-east-1")
+    group = backend.create_security_group("nfs", "of a mount target", backend.get_default_vpc().id)
+    cloud.ec2.mount_target_groups["us-east-1a"] = group.id
 
 
 @breaks("aws-no-file-system")

@@ -380,6 +380,38 @@ def test_only_zones_with_a_mount_target_are_offered(aws: Api) -> None:
     assert len({each.zone for each in aws.offers(query)}) > 1
 
 
+def test_only_mount_targets_that_let_nodes_in_are_offered(aws: Api) -> None:
+    backend = aws.cloud.fleet.backend("us-east-1")
+    vpc = backend.get_default_vpc().id
+    (default,) = (each for each in backend.describe_security_groups() if (each.name, each.vpc_id) == ("default", vpc))
+    closed = backend.create_security_group("nfs", "of a mount target", vpc)
+    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1a", "available"), ("us-east-1b", "available")]
+    aws.cloud.ec2.mount_target_groups["us-east-1a"] = closed.id
+    query = replace(T4, file_servers=(EFS,))
+    assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
+    aws.cloud.ec2.mount_targets["fs-1a"].pop()
+    with pytest.raises(ProvisionerError) as refused:
+        aws.offers(query)
+    assert str(refused.value).endswith(
+        f"EFS fs-1a in us-east-1 cannot be mounted: {closed.id} of its mount target in us-east-1a does not let nodes "
+        f"in at port 2049: add a rule for {default.id}"
+    )
+    peers = [{"GroupId": default.id, "OwnerId": closed.owner_id, "VpcId": vpc}]
+    backend.authorize_security_group_ingress(closed.id, "tcp", "443", "2048", [], source_groups=peers)
+    with pytest.raises(ProvisionerError, match="port 2049"):
+        aws.offers(query)
+    backend.authorize_security_group_ingress(closed.id, "tcp", "2049", "2049", [], source_groups=peers)
+    assert {each.zone for each in aws.offers(query)} == {"us-east-1a"}
+    # An open one is looked at again after ten minutes, not at each offer.
+    before = aws.cloud.counted()["elasticfilesystem:DescribeMountTargetSecurityGroups"]
+    aws.offers(query)
+    assert aws.cloud.counted()["elasticfilesystem:DescribeMountTargetSecurityGroups"] == before
+    aws.cloud.denied.add("elasticfilesystem:DescribeMountTargetSecurityGroups")
+    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1b", "available")]
+    aws.cloud.ec2.mount_target_groups["us-east-1b"] = closed.id
+    assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
+
+
 def test_a_file_system_that_no_node_can_mount_is_reported_before_money_is_spent(aws: Api) -> None:
     query = replace(T4, file_servers=(EFS,))
     with pytest.raises(ProvisionerError, match="File system 'fs-1a' does not exist: name an existing file system"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,13 @@ NOT_RUN = {
     INSTALL: {
         "sudo -E": "needs an account: tests/integration/test_init_account.py runs `init --account` and `destroy`",
         "sudo": "needs root on a host of its own, and changes it: tests/acceptance runs them there",
+        "aws ": "needs an account: tests/integration/test_init_account.py compares it with what `init` prints",
+        "gcloud": "needs an account: likewise",
+        "az ": "needs an account: likewise",
+        "echo AZURE_CLIENT_ID": "likewise",
+        "spotsup": "tests/e2e/test_install_clouds.py runs it",
+        "until spotsupctl": "tests/e2e/test_install_clouds.py runs it",
+        "tar ": "tests/e2e/test_install_clouds.py: etcd is there",
         "curl": "needs etcd's page; tests/acceptance/test_hosts.py has an archive of the same form",
         "ssh 10.0.0.5": "needs two hosts: tests/acceptance/test_hosts.py runs it there",
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
@@ -119,6 +127,73 @@ def test_the_installation_follows_the_units() -> None:
         assert service(unit)["User"] == "spotsup"
         assert f"`/{service(unit)['EnvironmentFile'].lstrip('-/')}`" in text
     assert {"/opt/spotsup", "/etc/spotsup/spotsupd.toml"} <= set(re.findall(r"/[\w./-]+[\w]", text))
+
+
+# -- the sequences of docs/install.md ------------------------------------------------------------------------
+
+SEQUENCES = ("On AWS", "On Google Cloud", "On Azure", "From a laptop", "On another cloud", "On one computer")
+MAX_COMMANDS = 10
+# What else runs commands: its options are not ours, and end before the program.
+WRAPPERS = {"sudo", "until", "systemd-run", "env"}
+PROGRAMS = {"spotsupd": spotsupd, "spotsupctl": spotsupctl}
+OTHERS = {"apt-get", "pipx", "curl", "tar", "systemctl", "aws", "gcloud", "az", "echo", "kill", "spotsup-localcloud"}
+
+
+def sequence(heading: str) -> list[str]:
+    return [line for block in blocks(INSTALL, "sh") if block.heading == heading for line in block.commands()]
+
+
+def program_of(command: str) -> tuple[str, list[str]]:
+    """The program that a command runs, and its arguments."""
+    words = shlex.split(command.replace(";", " ;").replace("$'", "'"))
+    at = next(n for n, word in enumerate(words) if word in {*PROGRAMS, *OTHERS})
+    before = [word for word in words[:at] if not word.startswith("-") and "=" not in word]
+    assert {*before} <= {*WRAPPERS, "spotsup"}, command
+    return words[at], words[at + 1 :]
+
+
+@pytest.mark.parametrize("heading", SEQUENCES)
+def test_a_first_trained_step_takes_ten_commands_at_most_and_each_exists(heading: str) -> None:
+    found = [program_of(command) for command in sequence(heading)]
+    assert 0 < len(found) <= MAX_COMMANDS
+    for program, arguments in found:
+        if program in PROGRAMS:
+            problem = unknown_option(PROGRAMS[program], arguments)
+            assert not problem, f"{heading}: {program} {' '.join(arguments)}: {problem}"
+
+
+@pytest.mark.parametrize("heading", SEQUENCES[:4])
+def test_a_sequence_installs_a_closed_etcd_before_the_installation_and_checks_before_it_submits(heading: str) -> None:
+    joined = "\n".join(sequence(heading))
+    places = [joined.index(each) for each in ("etcd-v3.5.33", "spotsupd init", "spotsupd check", "spotsupctl submit")]
+    assert places == sorted(places)
+    assert " --account " in joined
+    assert " --follow " in joined
+    assert "etcd-server" not in joined
+
+
+def unknown_option(group: click.Group, arguments: list[str]) -> str:
+    """The first word that the command line does not know; "" where all is known."""
+    command: click.Command = group
+    for word in arguments:
+        if word in {"--", ";", "|", "&"} or word.startswith(">"):
+            return ""
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            below = command.get_command(click.Context(command), word)
+            if below is None:
+                return f"there is no {word}"
+            command = below
+        elif word.startswith("-"):
+            known = {name for each in command.params if isinstance(each, click.Option) for name in each.opts}
+            if word not in known:
+                return f"there is no {word}"
+    return ""
+
+
+def test_a_word_that_a_command_line_does_not_know_is_found() -> None:
+    assert unknown_option(spotsupd, ["init", "--acount"]) == "there is no --acount"
+    assert unknown_option(spotsupd, ["innit"]) == "there is no innit"
+    assert unknown_option(spotsupctl, ["submit", "--name", "first", "--", "--acount"]) == ""
 
 
 # -- names ---------------------------------------------------------------------------------------------------

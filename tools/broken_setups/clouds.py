@@ -246,6 +246,17 @@ ROWS = (
         program="spotsupd check --job",
     ),
     BrokenSetup(
+        "aws-closed-mount-target",
+        CLOUDS,
+        "AWS: mount targets that let no node in",
+        "job, machines",
+        (
+            "aws cannot give what first asks for: EFS fs-0123 in us-east-1 cannot be mounted: … of its mount target in "
+            "us-east-1a does not let nodes in at port 2049: add a rule for …"
+        ),
+        program="spotsupd check --job",
+    ),
+    BrokenSetup(
         "aws-no-file-system",
         CLOUDS,
         "AWS: an EFS file system that does not exist",

@@ -1,7 +1,7 @@
 """`python -m spotsup_trainer.etcd.reach`: whether this node reaches etcd, and if not, why, and what to do.
 
 Bootstrap runs it before anything that takes long: TCP, TLS, login, one read of an own key. It prints one sentence per
-endpoint that fails, and exits with 1 if all do, within LIMIT_S.
+endpoint that fails, and exits with 1 if all do, after LIMIT_S; after MAX_S whatever name servers and peers do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -23,6 +24,9 @@ from spotsup_trainer.etcd.client import EtcdError
 from spotsup_trainer.wire import Keys
 
 LIMIT_S = 8.0
+# Time limits of sockets end no name server's silence, and no peer that sends a byte now and then. A second is left for
+# the start of the interpreter: within 10 s in all.
+MAX_S = 9.0
 # etcd may restart at this moment, or a tunnel begin: what may pass is tried again.
 _RETRY_S = 0.5
 _CALL_S = 2.5
@@ -210,28 +214,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", required=True)
     parser.add_argument("--node", required=True)
     options = parser.parse_args(argv)
-    key = Keys(options.cluster).agent(options.job, options.node)
-    deadline = time.monotonic() + LIMIT_S
     try:
         access = read_access(options.access)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    while True:
-        problems = []
-        for endpoint in options.etcd.split(","):
-            try:
-                reach(endpoint, access, key)
-            except UnreachedError as error:
-                problems.append(error)
-            else:
-                return 0
-            if time.monotonic() > deadline:
-                break
-        if not any(problem.passing for problem in problems) or time.monotonic() + _CALL_S > deadline:
-            sys.stderr.write("".join(f"etcd cannot be used from this machine: {problem}\n" for problem in problems))
-            return 1
-        time.sleep(_RETRY_S)
+    trying = _Trying(options.etcd.split(","), access, Keys(options.cluster).agent(options.job, options.node))
+    trying.start()
+    trying.join(MAX_S)
+    if trying.reached:
+        return 0
+    problems = list(trying.problems.values())
+    if trying.is_alive():
+        why = "a name server is silent, or what answers there is no etcd"
+        problems.append(f"{trying.asked} does not answer within {MAX_S:g} s: {why}")
+    sys.stderr.write("".join(f"etcd cannot be used from this machine: {problem}\n" for problem in problems))
+    return 1
+
+
+class _Trying(threading.Thread):
+    """Tries endpoints until one is reached, or nothing is to be expected any more."""
+
+    def __init__(self, endpoints: Sequence[str], access: EtcdAccess, key: str) -> None:
+        super().__init__(name="reach", daemon=True)
+        self._endpoints, self._access, self._key = endpoints, access, key
+        self.reached = False
+        # The one that is being asked.
+        self.asked = ""
+        # What was wrong the last time, by endpoint.
+        self.problems: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Ends by itself after LIMIT_S, but for what blocks."""
+        deadline = time.monotonic() + LIMIT_S
+        passing = True
+        while passing and not self.reached:
+            passing = False
+            for endpoint in self._endpoints:
+                self.asked = endpoint
+                try:
+                    reach(endpoint, self._access, self._key)
+                except UnreachedError as error:
+                    self.problems[endpoint] = str(error)
+                    passing = passing or error.passing
+                else:
+                    self.reached = True
+                    return
+                if time.monotonic() + _CALL_S > deadline:
+                    return
+            time.sleep(_RETRY_S)
 
 
 if __name__ == "__main__":
