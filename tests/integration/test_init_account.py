@@ -15,11 +15,16 @@ import pytest
 from supervisor.identity import load_identity
 from tests.clouds.azure_machines import GROUP as RESOURCE_GROUP
 from tests.clouds.azure_machines import SUBSCRIPTION
+from tests.clouds.azure_requests import SUBNETS
 from tests.clouds.base import wire_cloud
+from tests.clouds.gcp_compute import PROJECT
 from tests.integration.test_init import AWS, as_root, host
+from tests.support.documents import blocks
 from tests.support.machines import launched_by, request_for
 from tests.support.programs import run_module
+from tools.stack import ROOT
 
+INSTALL = ROOT / "docs" / "install.md"
 GROUP, DAEMON = "spotsup-vision-nodes", "spotsup-vision-daemon"
 
 
@@ -219,3 +224,55 @@ def test_a_host_gets_a_role_and_the_configuration_the_ids(tmp_path: Path) -> Non
     assert "--port 2379 --source-group sg-" in first
     assert ("done: " in second, "all files are there" in second) == (False, True)
     assert ("nothing of this installation is left in the account" in gone, left) == (True, [])
+
+
+# What docs/install.md calls things, what they are in the test clouds, and what `init` prints for what it cannot know.
+_SECTIONS = {"aws": "On AWS", "gcp": "On Google Cloud", "azure": "On Azure"}
+_OURS = {
+    "my-project": PROJECT,
+    "=ID ": f"={SUBSCRIPTION} ",
+    "=training": f"={RESOURCE_GROUP}",
+    "SUBNET": SUBNETS["eastus"],
+}
+_PRINTED = {
+    "aws": ((r"sg-[0-9a-f]+", "NODES"),),
+    "gcp": ((r"\bHOST\b", "spotsup"), (r"\bZONE\b", "us-central1-a"), (PROJECT, "my-project")),
+    "azure": (
+        (r"\bHOST\b", "spotsup"),
+        (RESOURCE_GROUP, "training"),
+        (r"--identities \S+", "--identities IDENTITY"),
+        (r"(echo AZURE_CLIENT_ID)=\S+ >>", r"\1=CLIENT | sudo tee -a "),
+    ),
+}
+
+
+@as_root
+@pytest.mark.long
+@pytest.mark.parametrize("name", _SECTIONS)
+def test_a_host_is_made_by_the_documented_command_which_prints_the_documented_ones(name: str, tmp_path: Path) -> None:
+    documented = [line for each in blocks(INSTALL, "sh") if each.heading == _SECTIONS[name] for line in each.commands()]
+    (init,) = (line for line in documented if line.startswith("sudo -E spotsupd init "))
+    for theirs, ours in _OURS.items():
+        init = init.replace(theirs, ours)
+    init = init.removeprefix("sudo -E ").replace("10.0.0.5", "etcd.example")
+    with wire_cloud(name) as server:
+        trust = f"--set endpoint_ca={server.ca}" if hasattr(server, "ca") else ""
+        said = host(
+            f"""
+            export {" ".join(f"{key}={value}" for key, value in server.environ.items())}
+            mount -t tmpfs tmpfs /usr/local && mkdir /usr/local/lib
+            cd "$box"
+            printf '#!/bin/sh\necho "etcd Version: 3.5.33"\n' >etcd-v3.5.33-linux-amd64.tar.gz
+            {init} --set endpoint={server.url} {trust} --yes
+            """,
+            tmp_path,
+        )
+    printed = [
+        line.strip().partition("     #")[0] for line in said.splitlines() if re.match(r" +(aws|gcloud|az|echo) ", line)
+    ]
+    for pattern, word in _PRINTED[name]:
+        printed = [re.sub(pattern, word, line) for line in printed]
+    # In Google's default network all machines reach each other.
+    printed = [line for line in printed if "firewall-rules create spotsup-default-etcd" not in line]
+    assert printed
+    assert [line for line in documented if line in printed] == printed
