@@ -17,7 +17,7 @@ from tests.e2e.launching import Nodes, eventually, nodes
 from tests.e2e.ranks import script
 
 PROGRAM = Path(__file__).with_name("program.py")
-NEVER = 10**6
+NEVER, BATCH = 10**6, 4
 STATE = ("step", "weights", "moments", "lr")
 
 
@@ -102,6 +102,12 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         assert progress is not None
         assert (progress.round, progress.step) == (4, job.last_step(4))
         assert resumed <= progress.checkpoint_step <= progress.step
+        batch, per_round = accumulate * BATCH, [job.last_step(number) - job.first_step(number) + 1 for number in (1, 2)]
+        assert progress.loss is not None
+        assert progress.loss > 0.0
+        # lost steps do not count, and rounds had 2, 3, 2 and 1 ranks
+        third, fourth = resumed - sum(per_round), job.last_step(4) - resumed
+        assert progress.samples == batch * (2 * per_round[0] + 3 * per_round[1] + 2 * third + fourth)
 
 
 def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpoint: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from spotsup_trainer import callbacks
 from tests.integration import frameworks
 
 LIGHTNING_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_start", "on_train_end")
-TRANSFORMERS_HOOKS = ("on_train_begin", "on_step_end", "on_save", "on_train_end")
+TRANSFORMERS_HOOKS = ("on_train_begin", "on_step_end", "on_log", "on_save", "on_train_end")
 SAMPLES = 10
 
 # The frameworks' own warnings are not ours to fix.
@@ -145,6 +145,7 @@ def transformers(folder: Path, max_steps: int, *more: Any) -> int:
         save_steps=3,
         eval_strategy="steps",
         eval_steps=1,
+        logging_steps=1,
         report_to=[],
         disable_tqdm=True,
     )

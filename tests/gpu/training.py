@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from spotsup_trainer.callbacks import Parking
 from spotsup_trainer.session import Session
 from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.staging import Staging
@@ -50,7 +51,7 @@ def staging(place: Place) -> Facts:
 
 
 def loss_reading(place: Place) -> Facts:
-    """A step's loss is shown without waiting for the GPU; no call of `session.step()` waits for it."""
+    """A step's loss is shown without waiting for the GPU; no `session.step()` and no Parking waits for it."""
     reading = LossReading()
     x = torch.randn(2048, 2048, device=place.device)
     for _ in range(100 if place.cuda else 1):
@@ -73,6 +74,10 @@ def loss_reading(place: Place) -> Facts:
             optimizer.step()
             optimizer.zero_grad()
             session.step()
+    parking = Parking(environ={})
+    for step in range(1, 5):
+        with _waiting_is_an_error(place):
+            parking.step_done(step, loss=x.mean(), samples=8 * step)
     return {
         "put() took ms": round(1000 * took_s, 3),
         "known at once": "yes" if at_once is not None else "no, after the GPU was done",

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-BATCHES_PER_STEP = 2
+BATCHES_PER_STEP, BATCH = 2, 3
 
 
 @dataclass(frozen=True)
@@ -47,24 +47,33 @@ class LightningTrainer:
     def __init__(self, callback: Any, validate_every: int) -> None:
         self.global_step = self.current_epoch = 0
         self.strategy = SimpleNamespace(checkpoint_io=None)
+        self.accumulate_grad_batches = BATCHES_PER_STEP
+        self.world_size = dist.get_world_size()
+        self.distributed_sampler_kwargs = {"num_replicas": self.world_size} if self.world_size > 1 else None
         self._callback = callback
         self._validate_every = validate_every
 
     def save_checkpoint(self, path: Path) -> None:
+        callback = self._callback.state_dict()
         if dist.get_rank() == 0:
-            torch.save({"global_step": self.global_step}, path)
+            torch.save({"global_step": self.global_step, "callback": callback}, path)
         dist.barrier()
 
     def fit(self, steps: int, ckpt_path: str | None) -> None:
         if ckpt_path is not None:
-            self.global_step = torch.load(ckpt_path)["global_step"]
+            saved = torch.load(ckpt_path)
+            self.global_step = saved["global_step"]
+            self._callback.load_state_dict(saved["callback"])
         self._callback.on_train_start(self, None)
         batch_idx = 0
         while self.global_step < steps:
             time.sleep(0.005)
             batch_idx += 1
             self.global_step += batch_idx % BATCHES_PER_STEP == 0
-            self._callback.on_train_batch_end(self, None, {}, None, batch_idx - 1)
+            # Lightning divides the loss
+            outputs = {"loss": torch.tensor(1.0 / self.global_step if self.global_step else 9.0) / BATCHES_PER_STEP}
+            batch = {"ids": ["a"] * BATCH, "x": torch.zeros(BATCH, 5)}
+            self._callback.on_train_batch_end(self, None, outputs, batch, batch_idx - 1)
             if batch_idx % self._validate_every == 0:
                 self._callback.on_validation_start(self, None)
         self._callback.on_train_end(self, None)
@@ -75,14 +84,17 @@ class HuggingFaceTrainer:
 
     def __init__(self, callback: Any, output_dir: Path) -> None:
         self._callback, self._output_dir = callback, output_dir
-        self._state = SimpleNamespace(global_step=0, epoch=0.0)
+        self._state = SimpleNamespace(global_step=0, epoch=0.0, stateful_callbacks={})
         self._control = SimpleNamespace(should_save=False, should_evaluate=False, should_training_stop=False)
 
     def train(self, steps: int, resume_from_checkpoint: str | None) -> None:
-        state, control, args = self._state, self._control, SimpleNamespace()
+        state, control = self._state, self._control
+        args = SimpleNamespace(
+            train_batch_size=BATCH, gradient_accumulation_steps=BATCHES_PER_STEP, world_size=dist.get_world_size()
+        )
         if resume_from_checkpoint is not None:
             saved = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
-            state.global_step = saved["global_step"]
+            state.global_step, state.stateful_callbacks = saved["global_step"], saved["stateful_callbacks"]
         self._callback.on_train_begin(args, state, control, model=None)
         while not control.should_training_stop:  # looked at after a step: a complete training makes one more
             time.sleep(0.01)
@@ -92,6 +104,7 @@ class HuggingFaceTrainer:
             control.should_save = state.global_step % 3 == 0 or control.should_training_stop  # save_steps=3
             control.should_evaluate = True
             self._callback.on_step_end(args, state, control, model=None)
+            self._callback.on_log(args, state, control, logs={"loss": 1.0 / state.global_step, "epoch": 0.0})
             if control.should_save:
                 self._save()
                 control.should_save = False
@@ -102,7 +115,9 @@ class HuggingFaceTrainer:
         if dist.get_rank() == 0:
             folder = self._output_dir / f"checkpoint-{self._state.global_step}"
             folder.mkdir(parents=True)
-            (folder / "trainer_state.json").write_text(json.dumps({"global_step": self._state.global_step}))
+            callbacks = {type(self._callback).__name__: self._callback.state()}
+            state = {"global_step": self._state.global_step, "stateful_callbacks": callbacks}
+            (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
 def stand_in(framework: str) -> ModuleType:
@@ -110,6 +125,7 @@ def stand_in(framework: str) -> ModuleType:
     module = ModuleType(framework)
     base = "TrainerCallback" if framework == "transformers" else "Callback"
     setattr(module, base, type(base, (), {}))
+    module.trainer_callback = SimpleNamespace(ExportableState=type("ExportableState", (), {}))  # type: ignore[attr-defined]  # made here
     module.plugins = SimpleNamespace(AsyncCheckpointIO=AsyncCheckpointIO)  # type: ignore[attr-defined]  # made here
     return module
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from spotsup_trainer import callbacks, wire
 from spotsup_trainer.callbacks.parking import Parking
 from torch.distributed import TCPStore
 
-from tests.integration.frameworks import Rank, begin, look, stand_in, train
+from tests.integration.frameworks import BATCH, BATCHES_PER_STEP, Rank, begin, look, stand_in, train
 
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers")
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -90,6 +92,9 @@ def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framewor
     output = progress(jobs)
     assert output is not None
     assert (output.round, output.step, output.checkpoint_step) == (1, step, step)
+    assert output.samples == step * BATCHES_PER_STEP * BATCH * 2
+    # transformers logs a step after the callback has reported it
+    assert output.loss in (pytest.approx(1 / step), pytest.approx(1 / (step - 1)))
 
     alone = ranks(framework, 1, tmp_path, 2, step + 5)
     with running(alone) as processes:
@@ -99,6 +104,7 @@ def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framewor
     output = progress(alone)
     assert output is not None
     assert (output.step, output.checkpoint_step) == (step + 5, checkpoint_steps(tmp_path)[-1])
+    assert output.samples == BATCHES_PER_STEP * BATCH * (2 * step + 5), "two ranks, then one"
 
 
 def test_lightning_keeps_the_newest_and_takes_nothing_unfinished(tmp_path: Path) -> None:
@@ -180,6 +186,59 @@ def test_a_job_begins_with_the_checkpoint_of_an_earlier_one(tmp_path: Path, monk
 def test_outside_a_job_nothing_is_asked_for() -> None:
     parking = Parking(environ={})
     assert not parking.step_done(1)
+
+
+def test_loss_and_samples_of_a_step_are_reported(tmp_path: Path) -> None:
+    environ = {"SPOTSUP_YIELD_FILE": str(tmp_path / "yield"), "SPOTSUP_PROGRESS_FILE": str(tmp_path / "progress")}
+    at = [100.0]
+    parking = Parking(4, environ=environ, clock=lambda: at[0])
+
+    def reported(**more: Any) -> tuple[float | None, int]:
+        at[0] += 1.0
+        parking.step_done(int(at[0]), **more)
+        found = wire.decode(wire.Progress, (tmp_path / "progress").read_bytes())
+        return found.loss, found.samples
+
+    assert reported() == (None, 0)
+    assert reported(loss=torch.tensor([2.5], requires_grad=True), samples=64) == (2.5, 64)
+    assert reported(samples=128) == (2.5, 128), "a loss that is known every few steps stays"
+    assert reported(loss=1.5, samples=192) == (1.5, 192)
+    assert reported(loss=float("nan"), samples=256) == (None, 256)
+
+
+class OnGpu(torch.Tensor):  # type: ignore[misc]  # torch is untyped here
+    """A loss that says it is on a GPU: whoever reads its value fails, as torch's own check for synchronisation does."""
+
+    device = torch.device("cuda", 0)  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in {"item", "__float__", "__bool__", "tolist", "cpu", "numpy"}:
+            raise AssertionError(f"{func.__name__} waits for the GPU")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_loss_on_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ready = [False]
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda: None, query=lambda: ready[0]))
+    empty = torch.empty
+    # pinned memory needs a GPU, too
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **(options | {"pin_memory": False})))
+    environ = {"SPOTSUP_YIELD_FILE": str(tmp_path / "yield"), "SPOTSUP_PROGRESS_FILE": str(tmp_path / "progress")}
+    parking = Parking(environ=environ)
+    loss = torch.tensor(0.5).as_subclass(OnGpu)
+    with pytest.raises(AssertionError, match="waits for the GPU"):
+        float(loss)
+
+    def known() -> float | None:
+        parking.ended()
+        return wire.decode(wire.Progress, (tmp_path / "progress").read_bytes()).loss
+
+    parking.step_done(1, loss=loss)
+    assert known() is None, "it is under way"
+    parking.step_done(2, loss=loss)
+    ready[0] = True
+    assert known() == 0.5
 
 
 def test_a_step_that_was_not_saved_is_not_called_saved(tmp_path: Path) -> None:

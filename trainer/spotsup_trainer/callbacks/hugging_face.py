@@ -18,7 +18,11 @@ except ImportError as error:
     raise ImportError("SpotsupTrainerCallback needs transformers, which cannot be imported here") from error
 
 
-class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc]  # transformers may not be installed
+# What a callback with a state of its own is, which the Trainer's checkpoints hold, from transformers 4.42 on.
+_WithState: Any = getattr(_transformers.trainer_callback, "ExportableState", object)
+
+
+class SpotsupTrainerCallback(_transformers.TrainerCallback, _WithState):  # type: ignore[misc]  # may not be installed
     """On a notice, makes the Trainer save this very step into its `output_dir`, on all ranks, and parks.
 
     All other checkpoints are the Trainer's own (`save_strategy`, `save_steps`). To resume:
@@ -26,6 +30,9 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         callback = SpotsupTrainerCallback()
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.newest(training_args.output_dir))
+
+    The loss is the one that the Trainer logs every `logging_steps`; with the number of samples it is shown in
+    `spotsupctl status` and `report`.
 
     The last step of training does not park, because the script goes on to its end. A notice during an evaluation waits
     for the next step, because the Trainer cannot save before it evaluates.
@@ -35,6 +42,8 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         self._park_timeout_s = park_timeout_s
         self._parking: Parking | None = None
         self._leaving = False
+        self._loss: float | None = None
+        self.samples = 0
 
     @staticmethod
     def newest(output_dir: str | os.PathLike[str]) -> str | None:
@@ -57,11 +66,24 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
         """The process group exists now: agree with all ranks."""
         self._parking = Parking(state.global_step, park_timeout_s=self._park_timeout_s)
+        self._loss, self.samples = None, _samples(state)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002  # the framework's
+    def state(self) -> dict[str, Any]:
+        """For the Trainer's checkpoints: how to make this callback, and its attributes."""
+        return {"args": {"park_timeout_s": self._park_timeout_s}, "attributes": {"samples": self.samples}}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002  # the framework's
+        """The Trainer has read its loss; nobody waits for it once more."""
+        self._loss = (logs or {}).get("loss", self._loss)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """After an optimizer step of any number of batches: request a checkpoint if a node must leave."""
         assert self._parking is not None
-        leaving = self._parking.step_done(state.global_step, int(state.epoch or 0))
+        # the last step of an epoch may have fewer: the Trainer's own samples per second count them in the same way
+        self.samples += args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        leaving = self._parking.step_done(
+            state.global_step, int(state.epoch or 0), loss=self._loss, samples=self.samples
+        )
         # a Trainer that resumes after its last step makes one more before it sees that training is over
         self._leaving = leaving and not control.should_training_stop
         if self._leaving:
@@ -80,6 +102,12 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         """Report the last step."""
         assert self._parking is not None
         self._parking.ended()
+
+
+def _samples(state: Any) -> int:
+    """Those that the checkpoint which `state` is from has counted; 0 if it is none of ours."""
+    saved = (getattr(state, "stateful_callbacks", None) or {}).get("SpotsupTrainerCallback")
+    return int(saved["attributes"]["samples"]) if isinstance(saved, dict) else 0
 
 
 def _is_whole(file: Path) -> bool:

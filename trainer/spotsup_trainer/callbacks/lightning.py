@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.callbacks.parking import Parking, as_rank_0_sees
+from spotsup_trainer.session.batch_size import batch_size
 from spotsup_trainer.worker_files import earlier_folders
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -28,6 +30,8 @@ def _framework() -> Any:
 
 class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # Lightning may not be installed
     """On a notice, makes the Trainer save this very step, on all ranks, and parks.
+
+    The loss that `training_step` returns, and the number of samples, are shown in `spotsupctl status` and `report`.
 
     It also saves every `every_steps`, and in a spotsup job before each validation: a notice during a validation waits
     for the next step, but loses none.
@@ -62,7 +66,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._every_steps, self._keep = every_steps, keep
         self._park_timeout_s = park_timeout_s
         self._parking: Parking | None = None
-        self._step = 0
+        self._step = self._samples = 0
 
     def newest(self) -> str | None:
         """The newest complete checkpoint, the same on all ranks (collective); None without one.
@@ -85,13 +89,23 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
                 _remove(leftover)
         self._parking.all_here()
 
-    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Lightning's own ModelCheckpoint saves here, too. Nothing is done within an accumulated step."""
+    def state_dict(self) -> dict[str, Any]:
+        """For Lightning's checkpoints: the samples that all ranks have trained on."""
+        return {"samples": self._samples}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The reverse."""
+        self._samples = state_dict["samples"]
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:  # noqa: ARG002  # the framework's
+        """Lightning's own ModelCheckpoint saves here, too. Within an accumulated step, samples are counted only."""
         assert self._parking is not None
+        self._samples += batch_size(batch) * _replicas(trainer)
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
-        leaving = self._parking.step_done(self._step, trainer.current_epoch)
+        loss = _loss(outputs, trainer.accumulate_grad_batches)
+        leaving = self._parking.step_done(self._step, trainer.current_epoch, loss=loss, samples=self._samples)
         if leaving or (self._every_steps is not None and self._step % self._every_steps == 0):
             self._save(trainer, self._parking)
         if leaving:
@@ -122,6 +136,18 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
             for old in _checkpoints_in(self._directory)[self._keep :]:
                 _remove(old)
         parking.saved()
+
+
+def _loss(outputs: Any, accumulated: int) -> Any:
+    """Of the last micro-batch, as `training_step` returned it; None where it returned none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    # Lightning has divided it
+    return None if loss is None else loss * accumulated
+
+
+def _replicas(trainer: Any) -> int:
+    """Ranks with samples of their own; below tensor parallelism these are fewer than the ranks."""
+    return int((trainer.distributed_sampler_kwargs or {}).get("num_replicas", trainer.world_size))
 
 
 def _checkpoints_in(folder: Path) -> list[Path]:

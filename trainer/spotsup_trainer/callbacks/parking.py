@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
@@ -70,7 +71,8 @@ class Parking:
             )
         self.active = bool(active)
         self._step = self._saved_step = step
-        self._epoch = 0
+        self._epoch = self._samples = 0
+        self._loss = LossReading()
         self._at = self._first_step_at = self._progress_at = 0.0
         self._first_step = 0
         self._files.announce()
@@ -81,8 +83,16 @@ class Parking:
         """This process's rank in the round."""
         return self._peers.rank
 
-    def step_done(self, step: int, epoch: int = 0) -> bool:
-        """Report `step` completed optimizer steps. True, on every rank, if all must save this very step and `park`."""
+    def step_done(self, step: int, epoch: int = 0, *, loss: Any = None, samples: int = 0) -> bool:
+        """Report `step` completed optimizer steps. True, on every rank, if all must save this very step and `park`.
+
+        For people, in status and report: `loss` (a number, or a tensor of one) of this step, and the `samples` that all
+        ranks together have trained on since the first step of all. Rank 0's count. A tensor on a GPU is not waited for:
+        its value is shown a step or two later. Without a `loss`, the one before stays.
+        """
+        if loss is not None and self.rank == 0:
+            self._loss.put(loss)
+        self._samples = samples
         self._step, self._epoch, self._at = step, epoch, self._clock()
         first = self._first_step_at == 0.0
         self._files.moments.step_done(first=first)
@@ -127,6 +137,8 @@ class Parking:
                 at=self._at,
                 first_step_at=self._first_step_at,
                 epoch=self._epoch,
+                samples=self._samples,
+                loss=self._loss.value,
                 checkpoint_step=self._saved_step,
                 first_step=self._first_step,
             )

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-
 from spotsup_trainer.session.agreement import Call
+from spotsup_trainer.session.batch_size import batch_size
 from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.loading import Loop
 from spotsup_trainer.session.peers import Peers
@@ -197,7 +196,7 @@ class Wrapped(Loop):
         at = self._course.cursor
         self._taken_after = self._course.position.step
         mine = [batch for source in self._sources for batch in source.take(self._micro_batches)]
-        sizes = [_size(batch) + 1 for batch in mine]
+        sizes = [batch_size(batch) + 1 for batch in mine]
         if mine:
             self._spare = mine[-1]
         largest, smallest = max(sizes, default=0), min(sizes, default=0)
@@ -385,11 +384,3 @@ def _only_counts(state: Any) -> bool:
     if isinstance(fetched, dict) and state.get("dataset_state") is fetched.get("dataset_iter_state") is None:
         return True
     return any(map(_only_counts, state.values()))
-
-
-def _size(batch: Any) -> int:
-    """The number of samples, where it can be seen: the length of the first tensor; else 0."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 0
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    return next((_size(part) for part in parts if isinstance(part, (torch.Tensor, Mapping, list, tuple))), 0)
