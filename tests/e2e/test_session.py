@@ -110,13 +110,23 @@ def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path
     assert not (tmp_path / "audit").exists()
 
 
+def test_context_parallelism_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    assert run_round(ranks(2, tmp_path, context_parallel=2, tells_mesh=False)) == [1, 1]
+    for rank in (0, 1):
+        assert "SessionError: model.places is a DTensor over the mesh dimension 'dp_cp', " in output(tmp_path, rank)
+    assert not (tmp_path / "audit").exists()
+
+
 @pytest.mark.timeout(600)  # four processes with dozens of collectives per step: 45 s a round on a very busy machine
-def test_fsdp_with_tensor_parallelism_trains_the_weights_of_one_process_over_two_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["tensor_parallel", "context_parallel"])
+def test_ranks_that_share_samples_train_the_weights_of_one_process_over_two_changes(
+    parallel: str, tmp_path: Path
+) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
-    options: dict[str, Any] = {"epochs": 2, "every_steps": 2, "tensor_parallel": 2}
-    assert run_round(ranks(1, alone)) == [0]
+    options: dict[str, Any] = {"epochs": 2, "every_steps": 2, parallel: 2}
+    assert run_round(ranks(1, alone, context_parallel=int(parallel == "context_parallel"))) == [0]
     for number, (world, steps) in enumerate(((4, 3), (2, 7), (4, 10**6)), start=1):
         codes = run_round(ranks(world, together, round=number, steps=steps, **options), timeout_s=180.0)
         assert codes == [0] * world, [output(together, rank) for rank in range(world)]

@@ -53,12 +53,52 @@ class Rank:
     replicas: int = 1  # of what FSDP shards: HSDP, where there are more ranks
     own_loaders: str = ""  # instead of the Session's: "rank", one for each, or "shards", four
     tensor_parallel: int = 1  # ranks that compute each sample together, below FSDP
+    context_parallel: int = 0  # ranks that have a part each of each sample's sequence, below FSDP; 1: attention, uncut
     tells_mesh: bool = True  # to the Session
     differs: bool = False  # from other ranks, in a module that nothing keeps alike
     largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
     warn_after_s: float | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class Whole(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """A sequence of which each rank of a group has a part. By hand: torch 2.13 cuts attention for GPUs only."""
+
+    @staticmethod
+    def forward(context: Any, own: torch.Tensor, group: Any) -> torch.Tensor:
+        """The parts of all, in the order of the ranks."""
+        context.group = group
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, own.contiguous(), group=group)
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Each rank's loss depends on all parts."""
+        total = gradient.clone()
+        dist.all_reduce(total, group=context.group)
+        return total.chunk(dist.get_world_size(context.group), 1)[dist.get_rank(context.group)], None
+
+
+class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """Causal attention over a sample's six numbers, and an output for each that this rank has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.linspace(-1.0, 1.0, 6 * 8).reshape(6, 8))
+        self.into, self.keys, self.out = nn.Linear(1, 8), nn.Linear(8, 24), nn.Linear(8, 1)
+        self.group: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ranks, rank = (dist.get_world_size(self.group), dist.get_rank(self.group)) if self.group else (1, 0)
+        own = torch.arange(x.shape[1]).chunk(ranks)[rank]
+        hidden = (self.into(x[:, own].unsqueeze(-1)) + self.places[own]).tanh()
+        queries, both = self.keys(hidden).split((8, 16), dim=-1)
+        keys, values = (Whole.apply(both, self.group) if self.group else both).chunk(2, -1)
+        later = torch.arange(x.shape[1]) > own.unsqueeze(1)
+        scores = (queries @ keys.transpose(1, 2)).masked_fill(later, -torch.inf)
+        return self.out(hidden + scores.softmax(-1) @ values).squeeze(-1)
 
 
 class Numbers:
@@ -87,6 +127,8 @@ def train(job: Rank) -> None:
     torch.manual_seed(0)
     mesh = None
     model: Any = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+    if job.context_parallel:
+        model = Attention().double()
     if job.world > 1:
         store = f"file://{job.folder}/store.{job.round}"
         dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
@@ -125,6 +167,12 @@ def _parallel(job: Rank, model: nn.Module) -> tuple[nn.Module, Any]:
         return fully_shard(
             model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("dp_replicate", "dp_shard"))
         ), None
+    if job.context_parallel > 1:
+        shape = (job.world // job.context_parallel, job.context_parallel)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "cp"))
+        model.group = mesh.get_group("cp")
+        every = init_device_mesh("cpu", (job.world,), mesh_dim_names=("dp_cp",))
+        return fully_shard(model, mesh=every), mesh if job.tells_mesh else None
     if job.tensor_parallel == 1:
         return fully_shard(model) if job.sharded else DistributedDataParallel(model), None
     shape = (job.world // job.tensor_parallel, job.tensor_parallel)
@@ -164,7 +212,8 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
     for index, x, y in _batches(job, session):
         if session.steps_done == job.steps:
             break
-        session.backward(nn.functional.mse_loss(model(x), y))
+        made = model(x)
+        session.backward(nn.functional.mse_loss(made, y.expand_as(made)))
         trained += index.tolist() if session.weight else ()
         if session.accumulating:
             continue
@@ -190,7 +239,7 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
 
 def _audit(job: Rank, session: Session, trained: list[int]) -> None:
     """Ranks that compute samples which another one counts write elsewhere, the same."""
-    part = job.rank % job.tensor_parallel
+    part = job.rank % (job.tensor_parallel * max(1, job.context_parallel))
     folder = job.folder / (f"audit.{part}" if part else "audit")
     folder.mkdir(exist_ok=True)
     step = session.steps_done + 1

@@ -20,6 +20,8 @@ STEPS_PER_EPOCH = -(-SAMPLES // GLOBAL_BATCH)
 # A killed round may repeat some steps, so a change takes fewer than these on average.
 STEPS_PER_CHANGE = 3
 TIMEOUT_S = 300.0
+# What one process does as well as several.
+ALSO_ALONE = {"own_loaders", "context_parallel"}
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,19 @@ class Mode:
 
 
 FSDP: dict[str, Any] = {"sharded": True}
+CP: dict[str, Any] = {"context_parallel": 2}
 MODES = {
     "ddp": Mode("DDP", (1, 2, 3, 4), 1, {}),
     "fsdp": Mode("FSDP2", (1, 2, 3, 4), 1, FSDP),
     "hsdp": Mode("HSDP, 2 replicas", (2, 4), 1, {"replicas": 2}),
     "tp": Mode("FSDP2 + TP over 2", (2, 4), 1, {"tensor_parallel": 2}),
+    "cp": Mode("FSDP2 + CP over 2", (2, 4), 1, CP),
     "shards": Mode("StatefulDataLoader, 4 shards", (1, 2, 3, 4), 1, {"own_loaders": "shards"}),
     "ddp-same": Mode("DDP", (2,), 2, {}),
     "fsdp-same": Mode("FSDP2", (2,), 2, FSDP),
     "hsdp-same": Mode("HSDP, 2 replicas", (4,), 4, {"replicas": 2}),
     "tp-same": Mode("FSDP2 + TP over 2", (4,), 4, {"tensor_parallel": 2}),
+    "cp-same": Mode("FSDP2 + CP over 2", (4,), 4, CP),
     "rank-same": Mode("StatefulDataLoader, 1 per rank", (2,), 2, {"own_loaders": "rank"}),
 }
 
@@ -80,7 +85,7 @@ def run(key: str, changes: int, seed: int, folder: Path) -> Outcome:
     alone, together = folder / f"{key}.alone", folder / f"{key}.together"
     alone.mkdir()
     together.mkdir()
-    own = {name: value for name, value in mode.options.items() if mode.alone > 1 or name == "own_loaders"}
+    own = mode.options if mode.alone > 1 else {name: mode.options[name] for name in ALSO_ALONE & mode.options.keys()}
     finish(ranks(mode.alone, alone, epochs=epochs, **own))
     at = killed = 0
     for number in range(1, changes + 1):
