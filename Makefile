@@ -36,7 +36,7 @@ help:
 	@echo "make fuzz MINUTES=10                       broken messages, records, replies of clouds: nothing spreads"
 	@echo "make explore                               the property tests with 3,000 new examples each"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
-	@echo "make exactness  ten kinds of training over 50 membership changes each, compared with the run without (CHANGES=5)"
+	@echo "make exactness  twelve kinds of training over 50 membership changes each, compared with the run without (CHANGES=5)"
 	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
 	@echo "make gpu     what works on this machine's NVIDIA GPUs, with a report; needs torch, no network (ONLY=nccl, DRY=1)"
 	@echo "make chaos   random faults in a real installation, judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"

@@ -66,6 +66,25 @@ def test_epochs_are_counted_over_all_calls(tmp_path: Path) -> None:
     assert (one.steps_done, one.epoch) == (4, 2)
 
 
+def test_a_loop_around_a_loader_of_one_epoch_is_refused_and_not_empty(tmp_path: Path) -> None:
+    """As it is written with a DataLoader. Without a word it would train for one epoch of three."""
+    one = session(tmp_path)
+    seen = []
+
+    def epoch_by_epoch() -> None:
+        for _ in range(3):
+            for batch in one.loader(TEN, global_batch=5):
+                seen.append(batch.tolist())
+                one.step()
+
+    with pytest.raises(SessionError, match=r"^epoch 0 is complete, .* write `for epoch in loader\.epochs\(\):`"):
+        epoch_by_epoch()
+    assert len(seen) == 2
+    one.finish()
+    again = session(tmp_path)  # started again after its end, it has nothing to do
+    assert list(again.loader(TEN, global_batch=5)) == list(again.loader(TEN, global_batch=5)) == []
+
+
 def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
     one = session(tmp_path)
     next(iter(one.loader(TEN, global_batch=4, seed=5)))

@@ -28,6 +28,9 @@ class Course:
         self._step: Step | None = None
         # The micro-batch of it that is trained on.
         self.piece = 0
+        # What the newest loader gives, if a step of it was completed here.
+        self._begun: Identity | None = None
+        self._trained: Identity | None = None
 
     @property
     def cursor(self) -> Cursor:
@@ -56,18 +59,24 @@ class Course:
             raise SessionError("there is no current batch: use indices while iterating over a loader")
         return self._step
 
-    def begin(self, identity: Identity) -> None:
+    def begin(self, identity: Identity, epochs: int) -> None:
         """A loader begins at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
-        samples and miss others.
+        samples and miss others; and for a loader of one epoch in a loop over epochs, whose second turn is empty.
         """
         at = self.position
+        if epochs == 1 <= at.epoch and identity == self._trained:
+            raise SessionError(
+                f"epoch {at.epoch - 1} is complete, and a loader of one epoch has nothing left: `epochs` counts from "
+                "the first step of all, over all rounds. Make the loader once, with all epochs, and write "
+                "`for epoch in loader.epochs():` instead of a loop around it"
+            )
         saved = (at.data_length, at.data_seed, at.data_shuffled)
         if at.offset and saved != identity:
             raise SessionError(
                 f"epoch {at.epoch} was begun with length, seed, order = {_shown(saved)}, but this loader has "
                 f"{_shown(identity)}: use the same, or another checkpoint directory"
             )
-        self._taken, self._step = at, None
+        self._taken, self._step, self._begun = at, None, identity
 
     def take(self, identity: Identity, step: Step, piece: int) -> None:
         """A micro-batch of `step` is about to be trained on."""
@@ -115,6 +124,7 @@ class Course:
                 "next one while session.accumulating is true"
             )
         self.position = replace(self._taken, step=self.position.step + 1)
+        self._trained = self._begun
 
 
 def _shown(identity: Identity) -> str:

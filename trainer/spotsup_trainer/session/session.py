@@ -251,7 +251,7 @@ class Session:
             order = OwnBatches(batch_sampler, len(dataset))
         else:
             order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
-        self._course.begin(order.identity)
+        self._course.begin(order.identity, epochs)
         self._samples_wanted = epochs * len(dataset)
         position = self._course.position
         loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")

@@ -60,7 +60,7 @@ class Wrapped(Loop):
         self._told = False
         mine = range(part.rank, self.count, part.world) if self.sharded else range(part.rank, part.rank + 1)
         self._sources = [_Source(loader(number) if shards else loader, number, part.rank) for number in mine]
-        course.begin(self._identity)
+        course.begin(self._identity, epochs)
         # A rank without a loader of its own repeats another one's batches with weight 0.
         self._spare: Any = _END
         self._taken_after = -1
