@@ -209,7 +209,7 @@ def test_loss_and_samples_of_a_step_are_reported(tmp_path: Path) -> None:
 class OnGpu(torch.Tensor):  # type: ignore[misc]  # torch is untyped here
     """A loss that says it is on a GPU: whoever reads its value fails, as torch's own check for synchronisation does."""
 
-    device = torch.device("cuda", 0)  # type: ignore[assignment]
+    device = torch.device("cuda", 0)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
