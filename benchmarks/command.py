@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.recovery.watch import BenchError, Stop
@@ -21,6 +22,8 @@ from tools.stack import ROOT, InterruptedByUserError, StackError
 T = TypeVar("T")
 
 FOLDER = ROOT / "build" / "bench"
+
+MAX_COLUMNS = 1000
 
 progress = Console(stderr=True, highlight=False)
 
@@ -79,11 +82,14 @@ def measured(name: str, work: Callable[[Stop], T]) -> T:
 
 
 def show(
-    tables: Sequence[Table], notes: str, path: Path, *, sentences: Iterable[str] = (), width: int | None = None
+    tables: Sequence[Table], notes: str, path: Path, *, sentences: Iterable[str] = (), file: IO[str] | None = None
 ) -> None:
-    """Print the tables, their legend, the conclusions, and the path of the JSON file."""
-    console = Console(highlight=False, width=width)
+    """Print the tables, their legend, the conclusions, and the path of the JSON file. No table is cut: rich takes a
+    pipe for 80 columns, and on a terminal that is narrower long lines go on in the next."""
+    console = Console(highlight=False, file=file)
     for table in tables:
+        wide = console.options.update(max_width=MAX_COLUMNS)
+        console.width = max(console.width, Measurement.get(console, wide, table).maximum)
         console.print(table)
         console.print()
     console.print(notes, style="dim", soft_wrap=True)

@@ -82,6 +82,12 @@ ROWS: dict[str, Sequence[Panel]] = {
             about="detect, checkpoint, agree, start, connect, restore, first_step; whole is their sum.",
         ),
         Panel(
+            "Restored in an hour, by where from",
+            [("sum by (source) (increase(spotsup_restored_bytes_total[1h]))", "{{source}}")],
+            "bytes",
+            about="own: memory of each rank's node. peers: other ranks, also what one of them read from storage.",
+        ),
+        Panel(
             "From notice to request",
             [
                 (quantiles("spotsup_notice_to_request_seconds", "", 0.5), "median"),

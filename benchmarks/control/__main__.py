@@ -260,7 +260,7 @@ def main() -> int:
     options, about = _parse(), results.machine()
     rows = results.summarise(measured("bench-control", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, SUBJECTS)
-    show([table(rows)], NOTES, options.json, sentences=verdicts(rows), width=190)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
     return 0
 
 

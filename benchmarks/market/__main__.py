@@ -223,7 +223,7 @@ def main() -> int:
     tables = [
         each for each in (table(rows), losses_table(rows), jobs_table(rows), deadlines_table(rows)) if each.row_count
     ]
-    show(tables, NOTES, options.json, sentences=judged, width=200)
+    show(tables, NOTES, options.json, sentences=judged)
     return 0
 
 

@@ -3,14 +3,18 @@
 One node of several is replaced by a newcomer, as after a kill. The state is replicated, as with DDP. Nodes are
 processes on this machine: their network is its loopback. Storage is the local disk, whose pages in memory are dropped
 before each run (the ranks share what is read after that), and the same at no more than 1.25 GB/s for all ranks
-together, as from a file server behind 10 Gbit/s, where each byte that a rank reads counts. Writes
-build/bench/restore.json.
+together, as from a file server behind 10 Gbit/s, where each byte that a rank reads counts.
+
+A size that ends in "-lean" takes the memory of two states instead of one per node and survivor: the survivors have one
+snapshot together, and write what they restore to one buffer of 64 MiB. They read and write as many bytes as
+otherwise. What does not fit even so is not measured, which the result says. Writes build/bench/restore.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import struct
@@ -38,14 +42,21 @@ SUBJECTS = {
 }
 LIMITED_BYTES_PER_S = 1.25e9
 STORAGES = {"disk": 0.0, "1.25 GB/s": LIMITED_BYTES_PER_S}
-SIZES = ("1x2", "1x4", "0.5x8", "4x2")
+SIZES = ("1x2", "1x4", "0.5x8", "4x2", "8x2-lean", "8x4-lean", "32x2-lean")
+LEAN = "-lean"
 GOAL = 3.0
 LIMIT_S = 300.0
-# The model of each rank, the memory of each survivor, and some to spare.
-SPARE_GIB = 2.0
+# Of each process, without its state; and for the machine.
+PROCESS_GIB = 0.4
+SPARE_GIB = 1.0
 NOTES = """\
 restore: from the first rank's beginning to the last one's end.
-storage: what all ranks together read from storage. network: what they got from other ranks."""
+storage: what all ranks together read from storage. network: what they got from other ranks. With 2 nodes, every rank
+  from storage is twice the bytes of once; with 8 it is eight times.
+1.25 GB/s: storage that is slowed down to that, for all ranks together: a choice of this benchmark.
+lean: the survivors share one snapshot, and restore into one buffer of 64 MiB: as many bytes, in less memory. Only the
+  newcomer's values are compared one by one.
+All nodes share this machine's cores and memory: of separate machines, each would copy at its own speed."""
 
 
 @dataclass(frozen=True)
@@ -54,43 +65,53 @@ class Size:
 
     gib: float
     nodes: int
+    # The survivors share a snapshot, and a buffer each for all tensors.
+    lean: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Of "GIBxNODES"."""
-        gib, _, nodes = text.partition("x")
+        """Of "GIBxNODES", or "GIBxNODES-lean"."""
+        gib, _, nodes = text.removesuffix(LEAN).partition("x")
         try:
-            found = cls(float(gib), int(nodes))
+            found = cls(float(gib), int(nodes), text.endswith(LEAN))
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not GIBxNODES, such as 1x2") from None
-        if found.gib <= 0 or found.nodes < 2:  # a newcomer, and one that is left
+            raise argparse.ArgumentTypeError(f"{text!r} is not GIBxNODES, such as 1x2, or 8x2{LEAN}") from None
+        if not 0 < found.gib < math.inf or found.nodes < 2:  # a newcomer, and one that is left
             raise argparse.ArgumentTypeError(f"{text!r}: more than 0 GiB, and 2 nodes or more")
         return found
 
     @property
     def needed_gib(self) -> float:
-        """Memory."""
-        return self.gib * (2 * self.nodes - 1) + SPARE_GIB
+        """Memory: the model of each rank and the snapshot of each survivor, or one of both."""
+        states = 2 if self.lean else 2 * self.nodes - 1
+        return self.gib * states + PROCESS_GIB * self.nodes + SPARE_GIB
+
+    def __str__(self) -> str:
+        return f"{self.gib:g} GiB, {self.nodes} nodes{', lean' if self.lean else ''}"
 
     def case(self, storage: str) -> str:
         """As the table says it."""
-        return f"{self.gib:g} GiB, {self.nodes} nodes, {storage}"
+        return f"{self}, {storage}"
+
+    def left_out(self, available_gib: float) -> str:
+        """Why it is not measured; "" where it can be."""
+        if available_gib >= self.needed_gib:
+            return ""
+        return f"{self}: not measured: it needs {self.needed_gib:.1f} GiB of memory; {available_gib:.1f} are free"
 
 
 def measure(size: Size, options: argparse.Namespace, stop: Stop, say: Callable[[str], None]) -> list[Sample]:
     """All ways with this size. Raises BenchError, InterruptedByUserError."""
-    available_gib = snapshot_files.available_bytes() / 2**30
-    if available_gib < size.needed_gib:
-        raise BenchError(f"{available_gib:.1f} GiB of memory are free; {size.needed_gib:.1f} are needed for {size}")
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
     (options.folder / "meter").write_bytes(struct.pack("d", 0.0))
-    memories = [snapshot_files.create(1) for _ in range(size.nodes)]
+    created = [snapshot_files.create(1) for _ in range(2 if size.lean else size.nodes)]
+    memories = [*created[:1] * (size.nodes - 1), created[1]] if size.lean else created
     samples: list[Sample] = []
     try:
         number = 1
-        _run("save", memories[:-1], size, options, number, 0.0, stop)
-        for storage, bytes_per_s in STORAGES.items():
+        _run("save", created[:-1], size, options, number, 0.0, stop)
+        for storage, bytes_per_s in ((each, STORAGES[each]) for each in options.storages):
             for _ in range(options.repeat):
                 for way in (SURVIVORS, ONCE, EVERY):
                     number += 1
@@ -99,7 +120,7 @@ def measure(size: Size, options: argparse.Namespace, stop: Stop, say: Callable[[
                     samples += _samples(size.case(storage), way, found)
                     say(f"{size.case(storage)}: {way} {samples[-3].value:.2f} s")
     finally:
-        for memory in memories:
+        for memory in created:
             for files in snapshot_files.named_by({snapshot_files.VARIABLE: memory}):
                 for descriptor in (*files.slots, files.lineage):
                     os.close(descriptor)
@@ -130,6 +151,7 @@ def _run(
     try:
         for rank, memory in enumerate(memories):
             command = [sys.executable, "-m", "benchmarks.restore.rank", "--folder", str(options.folder), "--way", way]
+            command += ["--aliased"] if size.lean and rank < size.nodes - 1 else []
             command += ["--gib", str(size.gib), "--round", str(number), "--storage-bytes-per-s", str(bytes_per_s)]
             environ = {
                 **os.environ,
@@ -205,16 +227,24 @@ def main() -> None:
     parser = parser_of("restore", __doc__)
     add_repeat(parser)
     default = [Size.parse(text) for text in SIZES]
-    parser.add_argument("--sizes", nargs="+", type=Size.parse, default=default, metavar="GIBxNODES")
+    parser.add_argument("--sizes", nargs="+", type=Size.parse, default=default, metavar=f"GIBxNODES[{LEAN}]")
+    parser.add_argument("--storages", nargs="+", choices=STORAGES, default=list(STORAGES))
     options = parser.parse_args()
     about, say = results.machine(), stopwatch()
-    samples = measured(
-        "bench-restore",
-        lambda stop: [sample for size in options.sizes for sample in measure(size, options, stop, say)],
-    )
-    rows = results.summarise(samples)
-    results.write(options.json, rows, about, SUBJECTS)
-    show(tables(rows), NOTES, options.json, sentences=sentences(rows))
+    left_out: list[str] = []
+
+    def work(stop: Stop) -> list[Sample]:
+        samples: list[Sample] = []
+        for size in options.sizes:
+            if why := size.left_out(snapshot_files.available_bytes() / 2**30):
+                left_out.append(why)
+            else:
+                samples += measure(size, options, stop, say)
+        return samples
+
+    rows = results.summarise(measured("bench-restore", work))
+    results.write(options.json, rows, about, SUBJECTS, {"not_measured": left_out})
+    show(tables(rows) if rows else [], NOTES, options.json, sentences=[*sentences(rows), *left_out])
 
 
 if __name__ == "__main__":

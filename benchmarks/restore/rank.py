@@ -94,25 +94,32 @@ def meter_storage(meter: Meter) -> None:
 
 
 class Model(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Tensors of 64 MiB: as of a model and its optimizer, replicated as with DDP."""
+    """Tensors of 64 MiB: as of a model and its optimizer, replicated as with DDP.
 
-    def __init__(self, gib: float, value: float) -> None:
+    `aliased`: all of them are one buffer. Then as many bytes are restored in the memory of one tensor.
+    """
+
+    def __init__(self, gib: float, value: float, *, aliased: bool = False) -> None:
         super().__init__()
         count = max(1, round(gib * 2**30 / TENSOR_BYTES))
-        tensors = [torch.full((TENSOR_BYTES // 4096, 1024), value + at) for at in range(count)]
-        self.tensors = nn.ParameterList(tensors)
+        buffer = torch.full((TENSOR_BYTES // 4096, 1024), value)
+        tensors = [buffer.view_as(buffer) if aliased else torch.full_like(buffer, value + at) for at in range(count)]
+        self.tensors = nn.ParameterList(nn.Parameter(tensor) for tensor in tensors)
+        self._aliased = aliased
 
     def check(self) -> None:
-        """Raises AssertionError if it is not what was saved."""
+        """Raises AssertionError if it is not what was saved; of aliased tensors, if it is none of what was saved."""
+        saved = {0.5 + at for at in range(len(self.tensors))}
         for at, tensor in enumerate(self.tensors):
             found = tensor.detach().view(-1)
             for place in (0, len(found) // 3, -1):
-                assert float(found[place]) == 0.5 + at, f"tensor {at}: {found[place]}"
+                expected = saved if self._aliased else {0.5 + at}
+                assert float(found[place]) in expected, f"tensor {at}: {found[place]}"
 
 
 def restore(options: argparse.Namespace, peers: Peers) -> dict[str, float]:
     """Seconds, when they began and ended, and GiB from storage."""
-    model = Model(options.gib, -1.0)
+    model = Model(options.gib, -1.0, aliased=options.aliased)
     meter = Meter(options.folder / "meter", options.storage_bytes_per_s)
     meter_storage(meter)
     checkpoints = _checkpoints(options, peers, model)
@@ -151,6 +158,7 @@ def main() -> None:
     parser.add_argument("--way", choices=("save", "survivors", "once", "every"), required=True)
     parser.add_argument("--gib", type=float, required=True)
     parser.add_argument("--round", type=int, required=True)
+    parser.add_argument("--aliased", action="store_true")
     parser.add_argument("--storage-bytes-per-s", type=float, default=0.0)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -130,6 +130,7 @@ def pause_row(pause: Pause) -> dict[str, Any]:
         "ended_at": pause.at,
         "pause_s": pause.pause_s,
         "parts": {f"{name}_s": value for name, value in pause.parts().items()},
+        "restored_from": {f"{name}_bytes": size for name, size in pause.sources().items()},
         "text": in_words(pause),
     }
 

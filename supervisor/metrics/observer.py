@@ -79,6 +79,12 @@ class Observer:
             buckets=PAUSE_BUCKETS_S,
             registry=self.registry,
         )
+        self._restored = Counter(
+            "spotsup_restored_bytes",
+            "What ranks got to restore their state after pauses, by where from: own memory, other ranks, storage.",
+            ["source"],
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "spotsup_notice_to_request_seconds",
             "From a preemption notice to the request of the node's replacement.",
@@ -144,6 +150,8 @@ class Observer:
             for phase, seconds in {"whole": pause.pause_s, **pause.parts()}.items():
                 if seconds is not None:
                     self._pauses.labels(phase).observe(seconds)
+            for source, size in pause.sources().items():
+                self._restored.labels(source).inc(size or 0)
 
     def _nodes(self, before: Mapping[str, NodeRecord], nodes: Mapping[str, NodeRecord]) -> None:
         changed = {name: node for name, node in nodes.items() if before.get(name) is not node}

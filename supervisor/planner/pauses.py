@@ -8,8 +8,10 @@ from supervisor.model import EventKind
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
 
+_SOURCES = {"own": "own memory", "peers": "other ranks", "storage": "storage"}
 MAX_PAUSES = 10  # newest ones that are believed of one message, and shown
 MAX_PAUSE_S = 30 * 24 * 3600.0  # a longer one is a mistake, or a lie
+MAX_RESTORED_BYTES = 2**50  # the same
 
 
 def pauses_of(view: JobView) -> tuple[Pause, ...]:
@@ -21,7 +23,10 @@ def pauses_of(view: JobView) -> tuple[Pause, ...]:
 
 def _is_possible(pause: Pause, newest: int) -> bool:
     known = [value for value in (pause.pause_s, *pause.parts().values()) if value is not None]
-    return 1 < pause.round <= newest and all(0 <= value <= MAX_PAUSE_S for value in known)
+    sizes = [size for size in pause.sources().values() if size is not None]
+    if not all(0 <= value <= MAX_PAUSE_S for value in known) or not all(0 <= s <= MAX_RESTORED_BYTES for s in sizes):
+        return False
+    return 1 < pause.round <= newest
 
 
 def report_pauses(draft: Draft) -> None:
@@ -36,16 +41,27 @@ def report_pauses(draft: Draft) -> None:
             continue
         draft.set_job(last_reported_pause=pause.round)
         measured = {"pause_s": pause.pause_s} | {f"{name}_s": value for name, value in pause.parts().items()}
+        measured |= {f"{name}_bytes": size for name, size in pause.sources().items()}
         known: dict[str, float | str] = {name: value for name, value in measured.items() if value is not None}
         known |= {"round": pause.round, "ended_at": pause.at}
         draft.add_event(EventKind.TRAINING_PAUSED, in_words(pause), node, **known)
 
 
 def in_words(pause: Pause) -> str:
-    """`training paused for 0.31 s before round 5: detect 0.02 s, checkpoint 0 s, …`."""
+    """`training paused for 0.31 s before round 5: detect 0.02 s, …; restored from own memory 12.00 GiB, …`.
+
+    Agents of an earlier version do not say what was read.
+    """
     how_long = "a time that is not known" if pause.pause_s is None else seconds(pause.pause_s)
     parts = ", ".join(f"{name.replace('_', ' ')} {seconds(value)}" for name, value in pause.parts().items())
-    return f"training paused for {how_long} before round {pause.round}: {parts}"
+    whole = f"training paused for {how_long} before round {pause.round}: {parts}"
+    read = ", ".join(f"{_SOURCES[name]} {size_of(size)}" for name, size in pause.sources().items() if size is not None)
+    return f"{whole}; restored from {read}" if read else whole
+
+
+def size_of(size: int) -> str:
+    """In MiB or GiB."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB" if size else "0"
 
 
 def seconds(value: float | None) -> str:

@@ -50,6 +50,7 @@ def test_the_parts_of_a_pause_add_up_after_a_loss_and_after_a_notice(job: Nodes)
     assert lost.pause_s == pytest.approx(seen_s, abs=NEAR_S)
     assert sum(each for each in lost.parts().values() if each is not None) == pytest.approx(lost.pause_s, abs=0.01)
     assert None not in lost.parts().values()
+    assert None not in lost.sources().values()
     # The lease had to end; no checkpoint was written.
     assert lost.detect_s is not None
     assert lost.detect_s > 0.5 * job.ttl_s

@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.wire import Pause
 
 from tests.e2e.launching import Nodes, eventually, nodes
 
@@ -23,6 +25,11 @@ def restored(job: Nodes) -> list[tuple[str, ...]]:
     """(step, own, peers, storage) of each round."""
     text = "\n".join(job.log(node).read_text() for node in job.launchers)
     return sorted({match.groups() for match in LINE.finditer(text)}, key=lambda each: int(each[0]))
+
+
+def pause_before(job: Nodes, number: int, node: str) -> Pause | None:
+    found = RunDir(job.folder / f"run-{node}").pauses()
+    return next((each for each in found.pauses if each.round == number), None) if found else None
 
 
 def trained(job: Nodes, world: int, after_round: int, steps: int) -> int:
@@ -49,6 +56,9 @@ def test_a_killed_worker_costs_no_byte_of_storage_where_memory_is_left(
         assert own != "nothing"
         assert storage == "nothing"
         assert job.first_step(second) == int(step) + 1
+        measured = eventually("the pause is measured", lambda: pause_before(job, second, "a"), LIMIT_S)
+        assert measured.own_bytes
+        assert measured.storage_bytes == 0
 
         job.kill("b")  # with its memory
         third = trained(job, 1, second, 12)

@@ -180,12 +180,13 @@ def test_a_pause_is_counted_once_with_its_parts() -> None:
         job(),
         [member(1)],
         round=round_of(1, number=2),
-        pauses=Pauses("job-u-1", (Pause(2, NOW - 1, 4.0, detect_s=1.0, agree_s=3.0),)),
+        pauses=Pauses("job-u-1", (Pause(2, NOW - 1, 4.0, detect_s=1.0, agree_s=3.0, storage_bytes=2**30),)),
     )
     found = seen(paused, replace(paused, revision=8), first=training())
     assert found["spotsup_pause_seconds_count phase=whole"] == 1
     assert found["spotsup_pause_seconds_sum phase=agree"] == 3.0
     assert "spotsup_pause_seconds_count phase=restore" not in found
+    assert found["spotsup_restored_bytes_total source=storage"] == 2**30
 
 
 def test_what_was_before_this_daemon_led_is_not_counted_again() -> None:
@@ -277,7 +278,7 @@ def exported() -> Mapping[str, set[str]]:
         known |= dict.fromkeys(names or [metric.name], labels | set(getattr(metric, "_labelnames", ())))
     for found in observer._ticks, observer._pauses, observer._requests, observer._starts:
         known |= {f"{found._name}_{end}": {*found._labelnames, "le"} for end in ("bucket", "sum", "count")}
-    for counter in observer._interruptions, observer._answers:
+    for counter in observer._interruptions, observer._answers, observer._restored:
         known[f"{counter._name}_total"] = set(counter._labelnames)
     return known
 

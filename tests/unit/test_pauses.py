@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +28,21 @@ def test_after_a_loss_the_time_until_it_is_known_counts_as_detection() -> None:
 
 def test_when_all_were_parked_it_was_the_checkpoint() -> None:
     assert pause_of(3, PARKED, 101.0, WHOLE, AT) == Pause(3, AT, 10.0, 0.0, 5.0, 1.0, 1.0, 1.5, 1.0, 0.5)
+
+
+def test_a_pause_has_what_was_read_from_where_if_that_is_known() -> None:
+    found = pause_of(3, KILLED, 101.0, replace(WHOLE, own_bytes=5.0, peers_bytes=0.0, storage_bytes=2.0**70), AT)
+    assert found is not None
+    assert found.sources() == {"own": 5, "peers": 0, "storage": None}, "more than 2^53 bytes are a mistake"
+    found = pause_of(3, KILLED, 101.0, replace(WHOLE, own_bytes=-1.0), AT)
+    assert found is not None
+    assert set(found.sources().values()) == {None}
+
+
+def test_without_a_state_nothing_was_read(tmp_path: Path) -> None:
+    MomentFile(tmp_path / "moments", lambda: 1.0).restored(None)
+    found = read_moments(tmp_path / "moments")
+    assert (found.own_bytes, found.peers_bytes, found.storage_bytes) == (0, 0, 0)
 
 
 def test_there_is_no_pause_before_a_step_of_the_round_is_completed() -> None:
@@ -130,6 +146,16 @@ def test_a_few_pauses_are_kept_and_none_of_another_job() -> None:
 # -- the worker's file -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Sources:
+    own: int
+    peers: int
+    storage: int
+
+
+READ = (12.0, 34.0, 2.0**40)
+
+
 def trained(run_dir: RunDir, number: int, first: float, last: float) -> None:
     times = iter([first, last])
     file = MomentFile(run_dir.path / f"moments-{number}", lambda: next(times))
@@ -146,18 +172,18 @@ def test_a_worker_writes_what_it_has_done_as_it_does_it(tmp_path: Path, monkeypa
     file.called()
     seen.append(read_moments(tmp_path / "moments"))
     monkeypatch.setattr(connect, "total_s", 0.75)
-    file.restored()
+    file.restored(Sources(12, 34, 2**40))
     for first in (True, False, False):
         seen.append(read_moments(tmp_path / "moments"))
         file.step_done(first=first)
     assert seen == [
         Moments(1.0, 0.5),
-        Moments(1.0, 0.5, 2.0, 0.75),
-        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 3.0),
-        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 4.0),
+        Moments(1.0, 0.5, 2.0, 0.75, None, None, *READ),
+        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 3.0, *READ),
+        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 4.0, *READ),
     ]
     assert read_moments(tmp_path / "moments").last_step_at == 5.0
-    assert all((tmp_path / "moments").stat().st_size == 48 for _ in pairwise(seen))
+    assert all((tmp_path / "moments").stat().st_size == 72 for _ in pairwise(seen))
 
 
 def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:

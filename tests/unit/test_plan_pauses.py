@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Pause, Pauses, decode, encode
+from spotsup_trainer.wire import Pause, Pauses, WireError, decode, encode
 
 from supervisor.api.views import job_detail
 from supervisor.model import EventKind
-from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, pauses_of
+from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, MAX_RESTORED_BYTES, pauses_of
 from tests.unit.scene import NOW, job, member, name, round_of, scene, view
 
 KILL = Pause(2, NOW - 40, 5.31, 5.0, 0.0, 0.11, 0.12, 0.05, 0.02, 0.01)
+READ = replace(KILL, own_bytes=3 * 2**33, peers_bytes=2**33, storage_bytes=0)
 PARK = Pause(3, NOW - 10, None, None, None, 0.1, 0.2, None, 0.3, 0.004)
 
 
@@ -51,6 +52,30 @@ def test_each_pause_is_an_event_once_with_what_is_known() -> None:
     assert again.events == []
 
 
+def test_an_event_says_how_much_came_from_where() -> None:
+    record = replace(job(), last_reported_round=3)
+    (event,) = scene(member(1), member(2), record=record, **said(READ)).events
+    assert event.text.endswith(
+        ", first step 0.01 s; restored from own memory 24.00 GiB, other ranks 8.00 GiB, storage 0"
+    )
+    assert {name: event.data[f"{name}_bytes"] for name in ("own", "peers", "storage")} == {
+        "own": 3 * 2**33,
+        "peers": 2**33,
+        "storage": 0,
+    }
+
+
+def test_a_message_of_an_earlier_agent_is_read() -> None:
+    """It does not say what was restored from where."""
+    text = encode(Pauses(name(1), (KILL,))).decode()
+    for field in ("own", "peers", "storage"):
+        text = text.replace(f',"{field}_bytes":null', "").replace(f'"{field}_bytes":null,', "")
+    assert "_bytes" not in text
+    assert decode(Pauses, text) == Pauses(name(1), (KILL,))
+    with pytest.raises(WireError, match="storage_bytes is not a whole number"):
+        decode(Pauses, encode(Pauses(name(1), (replace(READ, storage_bytes=2**53 + 1),))))
+
+
 @pytest.mark.parametrize(
     "pause",
     [
@@ -60,6 +85,8 @@ def test_each_pause_is_an_event_once_with_what_is_known() -> None:
         Pause(3, NOW, -1.0),
         Pause(3, NOW, 1.0, detect_s=-1.0),
         Pause(3, NOW, MAX_PAUSE_S * 2),
+        Pause(3, NOW, 1.0, storage_bytes=-1),
+        Pause(3, NOW, 1.0, peers_bytes=MAX_RESTORED_BYTES + 1),
     ],
 )
 def test_what_cannot_be_is_left_out(pause: Pause) -> None:
@@ -75,7 +102,8 @@ def test_a_flood_of_pauses_is_bounded_and_a_strangers_name_is_not_taken_over() -
 
 
 def test_status_has_the_last_pauses_in_order() -> None:
-    found = job_detail(view(job(), [member(1)], **said(PARK, KILL)), "", NOW)["pauses"]
+    found = job_detail(view(job(), [member(1)], **said(PARK, READ)), "", NOW)["pauses"]
+    assert found[0]["restored_from"] == {"own_bytes": 3 * 2**33, "peers_bytes": 2**33, "storage_bytes": 0}
     assert [each["round"] for each in found] == [2, 3]
     assert found[0]["parts"] == {
         "detect_s": 5.0,
@@ -91,5 +119,5 @@ def test_status_has_the_last_pauses_in_order() -> None:
 
 
 def test_a_message_comes_back_as_it_was_sent_and_infinity_is_not_known() -> None:
-    sent = Pauses(name(1), (KILL, PARK, Pause(4, NOW, math.inf)))
-    assert decode(Pauses, encode(sent)) == Pauses(name(1), (KILL, PARK, Pause(4, NOW, None)))
+    sent = Pauses(name(1), (READ, PARK, Pause(4, NOW, math.inf)))
+    assert decode(Pauses, encode(sent)) == Pauses(name(1), (READ, PARK, Pause(4, NOW, None)))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,30 @@ class Moments:
     # The first and the last step of the round were completed.
     first_step_at: float | None = None
     last_step_at: float | None = None
+    # What all ranks together had got for the restored state: from the memory of their own nodes, from other ranks, and
+    # from storage.
+    own_bytes: float | None = None
+    peers_bytes: float | None = None
+    storage_bytes: float | None = None
+
+
+class Sources(Protocol):
+    """Bytes that all ranks together got: see restoring.py."""
+
+    @property
+    def own(self) -> int:
+        """The memory of their own nodes."""
+        ...
+
+    @property
+    def peers(self) -> int:
+        """Other ranks."""
+        ...
+
+    @property
+    def storage(self) -> int:
+        """Storage."""
+        ...
 
 
 _NAMES = tuple(field.name for field in fields(Moments))
@@ -47,8 +72,10 @@ class MomentFile:
         """Session, or a callback, is called."""
         self._write("called_at", self._clock(), connect.total_s)
 
-    def restored(self) -> None:
-        """The state is restored: training can begin."""
+    def restored(self, sources: Sources | None) -> None:
+        """The state is restored, from so many bytes of each source, or there was none: training can begin."""
+        sizes = (sources.own, sources.peers, sources.storage) if sources else (0, 0, 0)
+        self._write("own_bytes", *sizes)
         self._write("restored_at", self._clock(), connect.total_s)
 
     def step_done(self, *, first: bool) -> None:

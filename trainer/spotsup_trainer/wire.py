@@ -233,6 +233,8 @@ class Progress:
 
 # The parts of a pause, in order. docs/glossary.md has their definitions.
 PAUSE_PARTS = ("detect", "checkpoint", "agree", "start", "connect", "restore", "first_step")
+# Where a restored state came from: the memory of each rank's own node, other ranks, storage.
+PAUSE_SOURCES = ("own", "peers", "storage")
 
 
 @dataclass(frozen=True)
@@ -254,10 +256,19 @@ class Pause:
     connect_s: FiniteOrNone = None
     restore_s: FiniteOrNone = None
     first_step_s: FiniteOrNone = None
+    # What all ranks together got for the restored state, by where from. What one rank read from storage for others is
+    # in both `storage` and `peers`.
+    own_bytes: int | None = None
+    peers_bytes: int | None = None
+    storage_bytes: int | None = None
 
     def parts(self) -> dict[str, float | None]:
         """By the names in PAUSE_PARTS, in order."""
         return {name: getattr(self, f"{name}_s") for name in PAUSE_PARTS}
+
+    def sources(self) -> dict[str, int | None]:
+        """By the names in PAUSE_SOURCES, in order."""
+        return {name: getattr(self, f"{name}_bytes") for name in PAUSE_SOURCES}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
+from spotsup_trainer.decoding import MAX_INTEGER
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.moments import Moments
 from spotsup_trainer.wire import Pause, Pauses
@@ -52,7 +54,14 @@ def pause_of(number: int, stopped: Stopped | None, agreed_at: float, moments: Mo
     parts["first_step_s"] = first - begun
     pause_s = None if last is None else max(0.0, first - last)
     rounded = {name: None if value is None else round(max(0.0, value), 4) for name, value in parts.items()}
-    return Pause(number, at, None if pause_s is None else round(pause_s, 4), **rounded)
+    read = {name: _whole(getattr(moments, name)) for name in ("own_bytes", "peers_bytes", "storage_bytes")}
+    fields: dict[str, Any] = {**rounded, **read}
+    return Pause(number, at, None if pause_s is None else round(pause_s, 4), **fields)
+
+
+def _whole(size: float | None) -> int | None:
+    """Programs may write anything there; None: not known."""
+    return int(size) if size is not None and 0 <= size <= MAX_INTEGER else None
 
 
 def _zero(known: float | None) -> float | None:

@@ -143,7 +143,7 @@ class Session:
             seeds.begin(program, start.rng_seed, self.steps_done, self.rank)
         self._files.announce()
         level = self._agree(Call.INIT)
-        self._files.moments.restored()
+        self._files.moments.restored(self._checkpoints.sources if self._checkpoints else None)
         self._act(level)
 
     # -- state ------------------------------------------------------------------------------------------------
