@@ -25,6 +25,15 @@ def path_of(spec: JobSpec, task_id: str) -> str:
     return f"{spec.shared}/spotsup/{task_id}/checkpoints" if spec.shared else f"{task_id}/checkpoints"
 
 
+def output_of(spec: JobSpec, task_id: str, *, rented: bool) -> str:
+    """The folder of one run for what its program writes besides, such as curves; "" if nothing there would outlive a
+    node. Relative as in path_of. `rented`: machines share no folder but the job's storage.
+    """
+    if spec.kind == "data" or (rented and not spec.shared):
+        return ""
+    return f"{spec.shared}/spotsup/{task_id}/output" if spec.shared else f"{task_id}/output"
+
+
 def lost_with_nodes(spec: JobSpec) -> str:
     """Why this job's checkpoints would end with its rented nodes, and what to write instead; "" if they would not."""
     if spec.kind == "data" or spec.checkpoints == NO_CHECKPOINTS or urls.is_url(spec.checkpoints):

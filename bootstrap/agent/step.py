@@ -59,6 +59,7 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "run_dir": paths.run,
         "log_dir": paths.log,
         "checkpoints": expand(config.get("checkpoints", ""), facts.home),
+        "output": expand(config.get("output", ""), facts.home),
     }
     if setup.etcd_access:
         config["etcd_access"] = paths.etcd_access

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from bootstrap.model import Paths
 from supervisor.api.gate import caller_of_request
 from supervisor.api.problems import REQUEST_ID
 from supervisor.api.service import Service
@@ -33,7 +34,8 @@ class LoginBody(BaseModel):
 
 
 def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login) -> dict[str, Any]:
-    """How to log in to a node: address, user, the host key it must have, and a certificate for the caller's own key.
+    """How to log in to a node: address, user, the host key it must have, and a certificate for the caller's own key;
+    and where its agent's configuration is.
 
     Raises CommandRefusedError without an address, UsageError for a key that is none.
     """
@@ -48,6 +50,7 @@ def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login
         "known_hosts": f"{host} {identity.host_key(machine).public}\n",
         "certificate": certificate(identity.login_ca(), key, login.who, machine, login.at, login.serial),
         "expires_at": login.at + VALID_S,
+        "agent_config": Paths(config.node.root, node.id).agent_config,
     }
 
 

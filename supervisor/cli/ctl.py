@@ -87,6 +87,7 @@ _MODULES = {
     "status": ("cost", "events", "list:list_jobs", "logs", "nodes", "queue", "status", "top"),
     "submit": ("plan", "submit"),
     "sweep": ("sweep",),
+    "tensorboard": ("tensorboard",),
 }
 _ALL = {
     name: f"supervisor.cli.{module}:{attribute or name.replace('-', '_')}"

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,12 +75,15 @@ def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) 
     minutes; a session lasts as long as you like. A machine with another host key than it was given is refused. Your own
     SSH settings hold for the host of --jump alone. The exit code is ssh's.
     """
-    with connected(context) as client:
-        sys.exit(with_login(client, node, jump, [], command))
+    with connected(context) as client, logged_in(client, node, jump) as (words, _):
+        sys.exit(run_ssh([*words, *command]))
 
 
-def with_login(client: Client, node: str, jump: str, options: Sequence[str], command: Sequence[str]) -> int:
-    """Run ssh to a node with a key of its own, and with further options. Returns its exit code.
+@contextmanager
+def logged_in(
+    client: Client, node: str, jump: str, options: Sequence[str] = ()
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """The words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's answer.
 
     Raises SpotsupError where this computer has no ssh.
     """
@@ -92,10 +96,16 @@ def with_login(client: Client, node: str, jump: str, options: Sequence[str], com
         key = Path(folder) / "key"
         subprocess.run([maker, "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
         login = client.post(node_path(node, "/login"), {"public_key": key.with_suffix(".pub").read_text()})
-        running = subprocess.Popen([*ssh_command(program, login, key, jump), *options, "--", _place(login), *command])
-        # Ctrl-C is for the program on the node; this process still has to remove the key.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        code = running.wait()
+        place = f"{login['user']}@{login['host']}"
+        yield [*ssh_command(program, login, key, jump), *options, "--", place], login
+
+
+def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
+    """Run it to its end. Returns its exit code."""
+    running = subprocess.Popen(words, stdin=stdin)
+    # Ctrl-C is for the program on the node; this process still has to remove the key.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = running.wait()
     return code if code >= 0 else 128 - code
 
 
@@ -110,10 +120,6 @@ def ssh_command(program: str, login: dict[str, Any], key: Path, jump: str = "") 
         *("-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-p", str(login["port"])),
     ]
     return [program, *options, *(["-J", jump] if jump else [])]
-
-
-def _place(login: dict[str, Any]) -> str:
-    return f"{login['user']}@{login['host']}"
 
 
 @click.command()

@@ -14,6 +14,7 @@ from spotsup_trainer.objects import url as urls
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
+from supervisor.checkpoints import output_of
 from supervisor.config import Config, NodeConfig
 from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.identity import Identity
@@ -195,6 +196,11 @@ def _agent_config(
         run_dir="",
         log_dir="",
         checkpoints=folder_on(config, node.offer.cloud, job.checkpoint_path),
+        output=folder_on(
+            config,
+            node.offer.cloud,
+            output_of(job.spec, job.task_id, rented=CLOUDS[node.offer.cloud].host.rented),
+        ),
         resume_from=tuple(folder_on(config, node.offer.cloud, path) for path in job.resume_from),
         command=job.spec.command,
         min_nodes=job.min_nodes,

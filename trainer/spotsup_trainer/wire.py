@@ -353,6 +353,8 @@ class AgentConfig:
     multiple_of: int = 1
     # A file with `EtcdAccess` (etcd/access.py); "" where etcd needs none.
     etcd_access: WholeText = ""
+    # A folder for what the program writes besides checkpoints, the same on all nodes and kept; "" for none.
+    output: WholeText = ""
 
 
 def after(prefix: str) -> str:

@@ -63,6 +63,7 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         # Two variables: a program that takes an address for a folder would write to the node's own disk.
         "SPOTSUP_CHECKPOINT_DIR": "" if urls.is_url(config.checkpoints) else config.checkpoints,
         "SPOTSUP_CHECKPOINT_URL": config.checkpoints if urls.is_url(config.checkpoints) else "",
+        "SPOTSUP_OUTPUT_DIR": config.output,
         "SPOTSUP_GPU_CHECK": "1" if config.gpus else "",
         ACCESS_VARIABLE: config.etcd_access,
     }

@@ -85,8 +85,9 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
             tempfile.TemporaryDirectory(prefix="spotsup-")
         )
         run_dir = RunDir(Path(folder).absolute())
-        if checkpoint_dir := os.environ.get("SPOTSUP_CHECKPOINT_DIR"):
-            _make_dir(Path(checkpoint_dir))
+        for variable in ("SPOTSUP_CHECKPOINT_DIR", "SPOTSUP_OUTPUT_DIR"):
+            if folder := os.environ.get(variable):
+                _make_dir(Path(folder))
         try:
             outcome = _run(args, server, run_dir, warm=warm)
         except UsageError as error:
@@ -98,7 +99,7 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
 
 
 def _make_dir(path: Path) -> None:
-    """Create the checkpoint directory for the script. A disk that refuses, or hangs, must not stop training."""
+    """Create a directory for the script. A disk that refuses, or hangs, must not stop training."""
     deadline = time.monotonic() + _MKDIR_TIMEOUT_S
 
     def make() -> bool:
@@ -107,7 +108,7 @@ def _make_dir(path: Path) -> None:
 
     try:
         if not call_while(make, lambda: time.monotonic() < deadline):
-            log.warning("the checkpoint directory %s does not answer for %.0f s", path, _MKDIR_TIMEOUT_S)
+            log.warning("the directory %s does not answer for %.0f s", path, _MKDIR_TIMEOUT_S)
     except OSError as error:
         log.warning("the checkpoint directory %s cannot be created: %s", path, error)
 
