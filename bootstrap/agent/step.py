@@ -59,10 +59,11 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "run_dir": paths.run,
         "log_dir": paths.log,
         "checkpoints": expand(config.get("checkpoints", ""), facts.home),
-        "output": expand(config.get("output", ""), facts.home),
     }
     if setup.etcd_access:
         config["etcd_access"] = paths.etcd_access
+    if config.get("output"):
+        config["output"] = expand(config["output"], facts.home)
     if "resume_from" in config:
         config["resume_from"] = [expand(folder, facts.home) for folder in config["resume_from"]]
     if setup.image is not None:

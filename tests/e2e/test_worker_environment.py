@@ -41,6 +41,7 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
         run_dir=str(folder / node / "run"),
         log_dir=str(folder / node / "log"),
         checkpoints=str(folder / "checkpoints"),
+        output=str(folder / "output"),
         resume_from=("/earlier", "s3://bucket/earlier", "/older"),
         command=("program.py",),
         min_nodes=1,
@@ -93,6 +94,8 @@ def test_every_variable_of_the_document_is_there_and_means_what_it_says(etcd_end
             assert (environ["SPOTSUP_JOB"], environ["SPOTSUP_TASK_ID"]) == ("resnet", "resnet-7")
             assert int(environ["TORCHELASTIC_RESTART_COUNT"]) == int(environ["SPOTSUP_ROUND"]) - 1
             assert environ["SPOTSUP_CHECKPOINT_DIR"] == str(tmp_path / "checkpoints")
+            assert environ["SPOTSUP_OUTPUT_DIR"] == str(tmp_path / "output")
+            assert Path(environ["SPOTSUP_OUTPUT_DIR"]).is_dir()
             assert environ["SPOTSUP_RESUME_FROM"] == "/earlier:s3://bucket/earlier:/older"
             assert environ["MASTER_ADDR"] == environ["SPOTSUP_NODE_ADDRS"].split(",")[0]
             node = environ["SPOTSUP_NODE_ID"]

@@ -99,8 +99,9 @@ def merged(*starts: Start) -> dict[int, float]:
 
 
 def test_tensorboard_shows_one_curve_with_the_values_that_count(etcd_endpoint: str, tmp_path: Path) -> None:
-    starts = over_a_kill_and_a_notice("with_tensorboard", etcd_endpoint, tmp_path)
-    folder = tmp_path / "checkpoint" / "curves"
+    output = tmp_path / "output"
+    starts = over_a_kill_and_a_notice("with_tensorboard", etcd_endpoint, tmp_path, SPOTSUP_OUTPUT_DIR=str(output))
+    folder = output / "curves"
     for curve in (as_read(folder, "loss"), as_shown(folder, "loss")):
         assert [step for step, _ in curve] == list(range(1, STEPS + 1))
         assert dict(curve) == pytest.approx(merged(*starts), abs=1e-6)

@@ -22,6 +22,7 @@ from provisioners.gcp.settings import GcpSettings
 from provisioners.localcloud.settings import LocalSettings
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
+from supervisor.checkpoints import output_of
 from supervisor.config import Config, NodeConfig
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
@@ -79,7 +80,7 @@ def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Sect
         ("", "", "STATE/localcloud/shared/resnet-ab12c/checkpoints"),
     ],
 )
-def test_each_run_has_its_own_folder_of_checkpoints(
+def test_each_run_has_its_own_folders_for_checkpoints_and_output(
     tmp_path: Path, storage: str, checkpoints: str, folder: str
 ) -> None:
     config = Config(state_dir=str(tmp_path))
@@ -91,7 +92,16 @@ def test_each_run_has_its_own_folder_of_checkpoints(
     job = job_with(storage=mounts if storage else [], checkpoints=checkpoints)
     node = NodeRecord("n1", "resnet", "token", Offer("local", "r", "z", "t", Market.SPOT, None), 0.0)
     setup = setup_of(config, node, job, (), Archive.of(b"c"), Archive.of(b"t"), None)
-    assert decode(AgentConfig, setup.agent_config).checkpoints == folder.replace("STATE", str(tmp_path))
+    made = decode(AgentConfig, setup.agent_config)
+    assert made.checkpoints == folder.replace("STATE", str(tmp_path))
+    output = "/mnt/out/spotsup" if storage else f"{tmp_path}/localcloud/shared"
+    assert made.output == f"{output}/resnet-ab12c/output"
+
+
+def test_a_rented_job_without_shared_storage_has_no_folder_for_its_output() -> None:
+    spec = job_with(checkpoints="s3://bucket/prefix").spec
+    assert output_of(spec, "resnet-ab12c", rented=True) == ""
+    assert output_of(spec, "resnet-ab12c", rented=False) == "resnet-ab12c/output"
 
 
 @pytest.mark.parametrize(
