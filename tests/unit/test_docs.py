@@ -131,12 +131,33 @@ def test_the_installation_follows_the_units() -> None:
 
 # -- the sequences of docs/install.md ------------------------------------------------------------------------
 
-SEQUENCES = ("On AWS", "On Google Cloud", "On Azure", "From a laptop", "On another cloud", "On one computer")
+SEQUENCES = (
+    "On AWS",
+    "On Google Cloud",
+    "On Azure",
+    "From a laptop",
+    "On another cloud",
+    "On one computer",
+    "Several daemons",
+)
 MAX_COMMANDS = 10
 # What else runs commands: its options are not ours, and end before the program.
 WRAPPERS = {"sudo", "until", "systemd-run", "env"}
 PROGRAMS = {"spotsupd": spotsupd, "spotsupctl": spotsupctl}
-OTHERS = {"apt-get", "pipx", "curl", "tar", "systemctl", "aws", "gcloud", "az", "echo", "kill", "spotsup-localcloud"}
+OTHERS = {
+    "apt-get",
+    "pipx",
+    "curl",
+    "tar",
+    "systemctl",
+    "aws",
+    "gcloud",
+    "az",
+    "echo",
+    "kill",
+    "ssh",
+    "spotsup-localcloud",
+}
 
 
 def sequence(heading: str) -> list[str]:
