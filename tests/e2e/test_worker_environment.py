@@ -103,6 +103,8 @@ def test_every_variable_of_the_document_is_there_and_means_what_it_says(etcd_end
             assert Path(environ["SPOTSUP_LOG_DIR"]).is_dir()
             files_of_round = [environ[f"SPOTSUP_{name}_FILE"] for name in ("YIELD", "SESSION", "PARKED", "PROGRESS")]
             assert all(file.startswith(environ["SPOTSUP_RUN_DIR"] + "/") for file in files_of_round)
+            caches = [environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+            assert caches == [f"{environ['SPOTSUP_RUN_DIR']}/compiled/{name}" for name in ("inductor", "triton")]
         return found
 
     with agent("a", "127.0.0.71", etcd_endpoint, tmp_path) as first:

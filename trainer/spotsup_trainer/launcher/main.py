@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotsup_trainer import snapshot_files
+from spotsup_trainer.launcher.compiled import cache_folders
 from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Inherited by all workers.
     wanted = os.environ.get("SPOTSUP_SNAPSHOTS", "1") != "0"
     os.environ[snapshot_files.VARIABLE] = snapshot_files.create(args.nproc_per_node) if wanted else ""
+    os.environ.update(cache_folders(os.environ))
     # Before any code that starts threads or touches GPUs, and with no caller that would clean up in a worker.
     notes = Preparation(os.environ.get("SPOTSUP_RUN_DIR"))
     worker_argv = (program, *args.training_script_args)
