@@ -27,6 +27,7 @@ from benchmarks.recovery.grid import (
     FLOOR_SESSION,
     OMISSIONS,
     SPOTSUP,
+    SPOTSUP_CHAR,
     TUNED,
     Cell,
     Fault,
@@ -45,6 +46,7 @@ FLOORS_PER_REPETITION = 2
 
 SUBJECTS = {
     SPOTSUP: spotsup.DESCRIPTIONS,
+    SPOTSUP_CHAR: "the same with the char model of trainer/examples as program",
     **launchers.DESCRIPTIONS,
     TUNED: stock.TUNED.describe(),
     DEFAULT: stock.DEFAULT.describe(),
@@ -105,8 +107,9 @@ class Bench:
         for subject in launchers.DESCRIPTIONS:
             if cells := wanted.get(subject):
                 yield partial(self._launchers, subject, cells)
-        if cells := wanted.get(SPOTSUP):
-            yield partial(self._spotsup, cells)
+        for subject in (SPOTSUP, SPOTSUP_CHAR):
+            if cells := wanted.get(subject):
+                yield partial(self._spotsup, subject, cells)
         for tuning in (stock.TUNED, stock.DEFAULT):
             for cell in wanted.get(tuning.name, ()):
                 yield partial(self._torchrun, tuning, cell)
@@ -121,10 +124,10 @@ class Bench:
             for cell, watched, parts in outcomes:
                 self._note(subject, cell, watched, parts=parts)
 
-    def _spotsup(self, cells: Sequence[Cell], turn: Turn) -> None:
-        with closing(spotsup.measure(cells, turn)) as outcomes:
+    def _spotsup(self, subject: str, cells: Sequence[Cell], turn: Turn) -> None:
+        with closing(spotsup.measure(cells, turn, subject)) as outcomes:
             for struck in outcomes:
-                self._note(SPOTSUP, struck.cell, struck.watched, struck.fence, struck.parts)
+                self._note(subject, struck.cell, struck.watched, struck.fence, struck.parts)
 
     def _torchrun(self, tuning: stock.Tuning, cell: Cell, turn: Turn) -> None:
         self._note(tuning.name, cell, stock.measure_torchrun(tuning, cell, turn))

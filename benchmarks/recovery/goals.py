@@ -17,6 +17,7 @@ from benchmarks.recovery.grid import (
     LAUNCHERS_COLD_SESSION,
     LAUNCHERS_WARM,
     SPOTSUP,
+    SPOTSUP_CHAR,
     Cell,
     Fault,
     Recovery,
@@ -28,6 +29,9 @@ FENCED, LATE = "old workers gone after a thaw", "steps completed after a thaw"
 
 FLOORS = 1.3
 WARM_S = 0.3
+# Of the char model, in a whole installation.
+NOTICE_S = 0.3
+LEASE_AND_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,12 @@ def judge(rows: Sequence[Row], lease_s: float) -> list[Goal]:
         if cell.recovery is not Recovery.SHRINKING:
             ask(f"notice: {FLOORS:g} floors", SPOTSUP, cell, PAUSED, floors, statistic="median")
         ask("notice: no step lost", SPOTSUP, cell, LOST, 0.0, statistic="max")
+    for cell in CELLS[SPOTSUP_CHAR]:
+        if cell.fault is Fault.NOTICE:
+            ask(f"char model, notice: {NOTICE_S:g} s", SPOTSUP_CHAR, cell, PAUSED, NOTICE_S, statistic="median")
+        else:
+            text = f"char model, loss: lease + {LEASE_AND_S:g} s"
+            ask(text, SPOTSUP_CHAR, cell, FIRST, lease_s + LEASE_AND_S, statistic="median")
     return found
 
 

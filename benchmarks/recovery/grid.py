@@ -11,6 +11,7 @@ NODES = 3
 MIN_NODES = 2
 
 SPOTSUP = "spotsup"
+SPOTSUP_CHAR = "spotsup-char"
 LAUNCHERS_WARM = "spotsup-launchers-warm"
 LAUNCHERS_COLD = "spotsup-launchers-cold"
 LAUNCHERS_COLD_SESSION = "spotsup-cold-session"
@@ -124,6 +125,7 @@ CELLS: dict[str, tuple[Cell, ...]] = {
         *_cells([_FREEZE], [_OTHER], [_SPARE]),
         *_cells([_FREEZE], [_FIRST], [_SPARE], once=True),
     ),
+    SPOTSUP_CHAR: _cells([_KILL, _NOTICE, _FREEZE], [_OTHER], [_SPARE]),
     LAUNCHERS_WARM: _cells([_KILL], [_OTHER, _FIRST], [_SPARE]),
     LAUNCHERS_COLD: _cells([_KILL], [_OTHER, _FIRST], [_SPARE]),
     LAUNCHERS_COLD_SESSION: _cells([_KILL], [_OTHER, _FIRST], [_SPARE], once=True),
@@ -147,6 +149,8 @@ CELLS: dict[str, tuple[Cell, ...]] = {
 _NO_NOTICE = "torchrun hears of no notice: the best that its user can do is to send its agent SIGTERM"
 _STORE_GONE = "rank 0's agent serves the c10d store: without it no node can continue, with or without a replacement"
 _ALONE = "the launchers alone stand for what a spare and a tombstone cost; the rest rests on the daemon"
+_AS_PLAIN = "the model makes no difference there: measured with the program of all subjects"
+
 OMISSIONS: tuple[Omission, ...] = (
     Omission(
         SPOTSUP,
@@ -162,6 +166,9 @@ OMISSIONS: tuple[Omission, ...] = (
         (_FIRST,),
         (_REPLACEMENT,),
     ),
+    Omission(SPOTSUP_CHAR, _AS_PLAIN, (_SIGTERM,)),
+    Omission(SPOTSUP_CHAR, _AS_PLAIN, (_KILL, _NOTICE, _FREEZE), (_FIRST,)),
+    Omission(SPOTSUP_CHAR, _AS_PLAIN, (_KILL, _NOTICE, _FREEZE), (_OTHER,), (_REPLACEMENT, _SHRINKING)),
     *(
         Omission(subject, _ALONE, faults, (), recoveries)
         for subject in (LAUNCHERS_WARM, LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION, LAUNCHERS_IMPORT, LAUNCHERS_IMPORT_LATE)

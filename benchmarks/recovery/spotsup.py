@@ -12,7 +12,7 @@ from typing import Any
 
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S
 
-from benchmarks.recovery.grid import MIN_NODES, NODES, Cell, Fault, Recovery
+from benchmarks.recovery.grid import MIN_NODES, NODES, SPOTSUP, SPOTSUP_CHAR, Cell, Fault, Recovery
 from benchmarks.recovery.machines import RES_OPTIONS
 from benchmarks.recovery.stock import WORKER
 from benchmarks.recovery.timeline import Span
@@ -34,12 +34,18 @@ DESCRIPTIONS = (
     f"leases of {LEASE_S:g} s, listings every second, notices of {NOTICE_S} s"
 )
 
+EXAMPLES = WORKER.parents[2] / "trainer" / "examples"
+# What a job runs, by subject.
+PROGRAMS = {
+    SPOTSUP: f"{WORKER.name} --session",
+    SPOTSUP_CHAR: f"char_worker.py --examples '{EXAMPLES}'",
+}
 JOB_FILE = """\
 name: {name}
 nodes: {{min: {least}, desired: {nodes}, max: {nodes}{spares}}}
 code: {code}
 run: >-
-  worker.py --session --marks {marks} --checkpoint-every {every}
+  {program} --marks {marks} --checkpoint-every {every}
 env: {{OMP_NUM_THREADS: "1", RES_OPTIONS: "{res_options}"}}
 """
 
@@ -68,13 +74,13 @@ class Struck:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
+def measure(cells: Sequence[Cell], turn: Turn, subject: str = SPOTSUP) -> Generator[Struck]:
     """One installation, a job without a spare and then one with: a fault hits one node after the other, each time once
     all nodes that are wanted are there and have trained for a while.
 
     Leaves no process. Raises StackError or BenchError.
     """
-    stack = Stack(turn.folder / "spotsup", cluster="bench", lease_ttl_s=LEASE_S)
+    stack = Stack(turn.folder / subject, cluster="bench", lease_ttl_s=LEASE_S)
     turn.stop.stack = stack
     try:
         stack.prepare()
@@ -82,7 +88,7 @@ def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
         for spares, name in enumerate(("plain", "spared")):
             mine = [cell for cell in cells if (cell.recovery is Recovery.SPARE) == bool(spares)]
             if mine:
-                patient = _Patient(stack, turn, name, spares)
+                patient = _Patient(stack, turn, name, spares, PROGRAMS[subject])
                 yield from patient.suffer(mine)
                 patient.cancel()
     finally:
@@ -93,14 +99,16 @@ def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
 class _Patient:
     """One job, and the faults that hit it."""
 
-    def __init__(self, stack: Stack, turn: Turn, name: str, spares: int) -> None:
+    def __init__(self, stack: Stack, turn: Turn, name: str, spares: int, program: str) -> None:
         self._stack, self._turn, self._name, self._spares = stack, turn, name, spares
         self._job = Job(stack.folder / f"marks-{name}", turn.stop)
         self._struck: set[str] = set()
+        self._worker = program.partition(" ")[0]
         file = stack.folder / f"{name}.yaml"
         file.write_text(
             JOB_FILE.format(
                 name=name,
+                program=program,
                 least=MIN_NODES,
                 nodes=NODES,
                 spares=f", spares: {spares}" if spares else "",
@@ -176,7 +184,7 @@ class _Patient:
     def _thaw(self, node: str, old: Span) -> Fence:
         """Thaw a node that believes it is still in a round: its workers must stop, and their steps must not count."""
         before = self._span(old.round)
-        workers = [each for each in self._stack.processes_of(node) if _name(each.pid) == WORKER.name]
+        workers = [each for each in self._stack.processes_of(node) if _name(each.pid) == self._worker]
         if not workers:
             raise BenchError(f"no worker is left on {node}, which was frozen with one")
         began = time.monotonic()

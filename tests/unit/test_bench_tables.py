@@ -246,7 +246,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_result() -> None:
     [
         (["--only", "kill,fire"], "'kill,fire': there are kill, freeze, SIGTERM, notice"),
         (["--only", ""], "there are kill"),
-        (["--subjects", "torchrun"], "there are spotsup, spotsup-launchers-warm"),
+        (["--subjects", "torchrun"], "there are spotsup, spotsup-char, spotsup-launchers-warm"),
         (["--repeat", "0"], "'0' is not a whole number above 0"),
         (["--limit", "10"], "give 40 or more"),
     ],
@@ -279,6 +279,7 @@ def row(subject: str, cell: Cell, metric: str, median: float | None, most: float
 
 SPARED = Cell(Fault.KILL, Victim.FIRST, Recovery.SPARE)
 NOTICED = Cell(Fault.NOTICE, Victim.OTHER, Recovery.REPLACEMENT)
+CHAR_KILLED, CHAR_NOTICED, CHAR_FROZEN = grid.CELLS[grid.SPOTSUP_CHAR]
 WARM, SPARE = "tombstone and spare, warm: 0.3 s", "tombstone and spare: 1.3 floors"
 SILENT, THAWED = "silent loss: lease + 1.3 floors", "a thawed node ends the step it froze in, at most"
 
@@ -309,6 +310,12 @@ def met(*rows: Row) -> dict[str, bool]:
         (row(grid.SPOTSUP, FREEZE, LATE, 0.0, 2.0), {THAWED: False}),
         (row(grid.SPOTSUP, NOTICED, PAUSED, 2.6), {"notice: 1.3 floors": True}),
         (row(grid.SPOTSUP, NOTICED, LOST, 0.0, 1.0), {"notice: no step lost": False}),  # not even once
+        (row(grid.SPOTSUP_CHAR, CHAR_NOTICED, PAUSED, 0.3), {"char model, notice: 0.3 s": True}),
+        (row(grid.SPOTSUP_CHAR, CHAR_NOTICED, PAUSED, 0.31), {"char model, notice: 0.3 s": False}),
+        (row(grid.SPOTSUP_CHAR, CHAR_KILLED, FIRST, 6.0), {"char model, loss: lease + 1 s": True}),
+        (row(grid.SPOTSUP_CHAR, CHAR_KILLED, FIRST, 6.01), {"char model, loss: lease + 1 s": False}),
+        (row(grid.SPOTSUP_CHAR, CHAR_FROZEN, FIRST, 6.01), {"char model, loss: lease + 1 s": False}),
+        (row(grid.SPOTSUP_CHAR, CHAR_FROZEN, FIRST, None), {"char model, loss: lease + 1 s": False}),
         (row(grid.TUNED, SPARED, FIRST, 9.0), {}),  # torchrun has no goals
     ],
 )
