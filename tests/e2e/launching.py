@@ -181,10 +181,15 @@ class Nodes:
             logs = "\n".join(f"--- {node}\n{self.log(node).read_text()[-3000:]}" for node in self.launchers)
             raise AssertionError(f"{error}\n{logs}") from None
 
-    def ready(self, *nodes: str) -> None:
+    def ready(self, *nodes: str, timeout_s: float = 60.0) -> None:
         """Wait until these launchers wait to be in a round: their workers are warm."""
+
+        def waits(node: str) -> bool:
+            member = self.member(node)
+            return member is not None and member.state == "waiting"
+
         for node in nodes:
-            eventually(f"{node} waits", lambda node=node: (m := self.member(node)) and m.state == "waiting")  # type: ignore[misc]
+            eventually(f"{node} waits", partial(waits, node), timeout_s)
 
     def last_step(self, number: int) -> int:
         """The last step that was completed in a round: by all ranks, or it does not count."""

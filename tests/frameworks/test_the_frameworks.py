@@ -55,7 +55,7 @@ def recorder(base: type, hooks: tuple[str, ...], calls: list[tuple[str, int]]) -
     def note(name: str) -> Callable[..., None]:
         return lambda _self, *arguments, **_: calls.append((name, len(arguments)))
 
-    return type("Recorder", (base,), {name: note(name) for name in hooks})()
+    return type("Recorder", (base,), {name: note(name) for name in hooks} | {"state": lambda _: {}})()
 
 
 def lightning(

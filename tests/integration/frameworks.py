@@ -105,10 +105,13 @@ class HuggingFaceTrainer:
             control.should_evaluate = True
             self._callback.on_step_end(args, state, control, model=None)
             self._callback.on_log(args, state, control, logs={"loss": 1.0 / state.global_step, "epoch": 0.0})
+            if control.should_evaluate:
+                self._callback.on_log(args, state, control, logs={"eval_loss": 9.0, "epoch": 0.0})
             if control.should_save:
                 self._save()
                 control.should_save = False
                 self._callback.on_save(args, state, control, model=None)
+        self._callback.on_log(args, state, control, logs={"train_loss": 9.0, "train_runtime": 1.0})
         self._callback.on_train_end(args, state, control, model=None)
 
     def _save(self) -> None:
