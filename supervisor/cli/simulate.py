@@ -53,6 +53,7 @@ def _costs(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--job", "job_path", type=FILE, help="The job file.")
 @click.option("--jobs", "folder", type=FILE, help="Instead: a folder of job files, which share the recording.")
 @click.option("--every", "every_h", type=NOT_NEGATIVE, default=0.0, help="Hours between the submissions of --jobs.")
+@click.option("--config", type=FILE, help="With --jobs: a daemon's configuration, for its [queue] and [budget].")
 @click.option("--prices", type=FILE, help="Spot prices of the recording's zones: a CSV `seconds,ZONE…`.")
 @click.option("--start", "start_h", type=NOT_NEGATIVE, default=0.0, show_default=True, help="Hours to leave out.")
 @click.option("--hours", type=POSITIVE, help="Hours of it to use.  [default: all]")
@@ -60,7 +61,7 @@ def _costs(command: Callable[..., None]) -> Callable[..., None]:
 @_costs
 @click.option("--seed", type=int, default=1, show_default=True, help="Which machines of a zone are taken.")
 @click.option("--baseline", is_flag=True, help="Also what others would have done; with --jobs: one after another.")
-@click.option("--plot", type=FILE, help="Also draw nodes, offers and prices into this file, .png or .svg.")
+@click.option("--plot", type=FILE, help="Also draw nodes, events, offers and prices into this file, .png or .svg.")
 @output_option
 def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None:
     """Play a job on a RECORDING of a spot market, by this daemon's own planner, and print what came of it.
@@ -75,6 +76,8 @@ def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if (options["job_path"] is None) is (options["folder"] is None):
         raise click.UsageError("give one of --job JOB.yaml and --jobs FOLDER")
+    if options["config"] is not None and options["folder"] is None:
+        raise click.UsageError("--config has limits that jobs share: it goes with --jobs FOLDER")
     with exit_on_error("spotsupd"):
         market, start_h, hours = read(recording, options["prices"]), options["start_h"], options["hours"]
         market = market.cut(start_h * 3600, market.end_s if hours is None else (start_h + hours) * 3600)
@@ -100,24 +103,31 @@ def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple
     if options["plot"] is not None:
         from supervisor.replay.plot import draw
 
-        draw(replay, options["plot"])
+        draw([replay], options["plot"])
     return {"job": spec.name, "seed": seed, "results": as_json(results)}, table(results)
 
 
 def _play_many(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The same of several jobs. Raises UsageError."""
     from supervisor.cli.check_job import read_job
+    from supervisor.config import load_config
     from supervisor.errors import UsageError
     from supervisor.replay import compare
     from supervisor.replay.schedule import schedule_of
     from supervisor.replay.tables import jobs_as_json, table_of_jobs
 
     folder, seed = options["folder"], options["seed"]
-    if options["plot"] is not None:
-        raise UsageError("--plot draws one job: it goes with --job")
     entries = schedule_of(folder, options["every_h"], options["work_node_h"])
     if options["baseline"] and any(entry.work_node_h is None for entry in entries):
         raise UsageError("--baseline plays the jobs one after another: give each its work, with --work or the schedule")
     jobs = [(read_job(folder / entry.file), entry) for entry in entries]
-    parts, totals = compare.together(market, jobs, costs, seed, in_turn=options["baseline"])
+    rules = load_config(options["config"]).rules()
+    replays, totals = compare.together(
+        market, jobs, costs, seed, in_turn=options["baseline"], queue=rules.queue, budgets=rules.budgets
+    )
+    if options["plot"] is not None:
+        from supervisor.replay.plot import draw
+
+        draw(replays, options["plot"])
+    parts = [replay.part() for replay in replays]
     return {"seed": seed, **jobs_as_json(parts, totals)}, table_of_jobs(parts, totals)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from provisioners.base import (
@@ -48,7 +47,7 @@ class RecordedCloud(SimCloud):
         self.bought: list[Bought] = []
         # By job.
         self.bought_for: dict[str, list[Bought]] = {}
-        self.refusals: Counter[str] = Counter()
+        self.refused_at: dict[str, list[float]] = {}  # seconds of the recording
         # By zone: the spot machines that existed when it was looked at last.
         self._alive: dict[str, list[Machine]] = {}
         self._costs = costs
@@ -99,7 +98,7 @@ class RecordedCloud(SimCloud):
         zone = self.recording.zones.index(request.offer.zone)
         if len(self._held(zone)) < self.recording.capacity.at(self._second())[zone]:
             return None
-        self.refusals[_job_of(request)] += 1
+        self.refused_at.setdefault(_job_of(request), []).append(self._second())
         message = f"{request.offer.zone} has no capacity"
         return NoCapacity(Scope.TYPE_IN_ZONE, self._costs.refused_s, message)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
+from supervisor.budget import Budgets
 from supervisor.errors import UsageError
+from supervisor.market.admission import QueueRules
 from supervisor.replay import baselines, oracle
 from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Part, Result, Total, total_of
+from supervisor.replay.ledger import HOUR_S, Result, Total, total_of
 from supervisor.replay.recording import Recording
 from supervisor.replay.run import POLICY, Replay, run_together
 from supervisor.replay.schedule import Entry
+from supervisor.replay.world import RecordedWorld
 from supervisor.spec import JobSpec
 
 RIGID = "rigid"
@@ -28,24 +32,39 @@ def replayed(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_
 
 
 def together(
-    recording: Recording, jobs: Sequence[tuple[JobSpec, Entry]], costs: Costs, seed: int, *, in_turn: bool = False
-) -> tuple[list[Part], list[Total]]:
-    """Jobs that share the recording, each submitted in its time, and their sum. `in_turn`: also the sum if each had
-    been submitted once the one before had ended. Raises UsageError."""
+    recording: Recording,
+    jobs: Sequence[tuple[JobSpec, Entry]],
+    costs: Costs,
+    seed: int,
+    *,
+    in_turn: bool = False,
+    queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
+    budgets: Budgets = Budgets(),  # noqa: B008 - frozen
+) -> tuple[list[Replay], list[Total]]:
+    """Jobs that share the recording within the operator's limits, each submitted in its time, and their sum. `in_turn`:
+    also the sum if each had been submitted once the one before had ended. Raises UsageError."""
+    make_world = partial(RecordedWorld, queue=queue, budgets=budgets)
 
-    def played(*, one_by_one: bool) -> list[Part]:
+    def played(*, one_by_one: bool) -> list[Replay]:
         replays = [
-            replace(replayed(recording, spec, costs, seed, entry.work_node_h), submit_s=entry.hours * HOUR_S)
+            replace(
+                replayed(recording, spec, costs, seed, entry.work_node_h),
+                submit_s=entry.hours * HOUR_S,
+                owner=entry.owner,
+            )
             for spec, entry in jobs
         ]
-        run_together(replays, in_turn=one_by_one)
-        return [replay.part() for replay in replays]
+        run_together(replays, in_turn=one_by_one, make_world=make_world)
+        return replays
 
-    parts = played(one_by_one=False)
-    totals = [total_of(POLICY, parts)]
+    def total(policy: str, replays: Sequence[Replay]) -> Total:
+        return total_of(policy, [replay.part() for replay in replays])
+
+    together = played(one_by_one=False)
+    totals = [total(POLICY, together)]
     if in_turn:
-        totals.append(total_of(IN_TURN, played(one_by_one=True)))
-    return parts, totals
+        totals.append(total(IN_TURN, played(one_by_one=True)))
+    return together, totals
 
 
 def others(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_node_h: float | None) -> Iterator[Result]:

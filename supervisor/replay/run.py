@@ -139,6 +139,15 @@ class Replay:
         """All that were paid for."""
         return [self._rental(bought) for bought in self._bought()]
 
+    def refused(self) -> Sequence[float]:
+        """When a request was refused, in seconds."""
+        return self.world.recorded.refused_at.get(self.spec.name, ())
+
+    def moved(self) -> list[float]:
+        """When a round formed in another zone than the one before, in seconds."""
+        pairs = zip(pairwise(self.zones), self.rounds[1:], strict=True)
+        return [second for (before, after), (second, _) in pairs if before != after]
+
     def repeated(self) -> list[tuple[float, float, float]]:
         """The times of steps that had to be repeated: from, to, and nodes."""
         training, began = self._training, self.world.started_at
@@ -187,7 +196,7 @@ class Replay:
             pauses=max(0, len(self.rounds) - 1),
             moves=moves_of(self.zones),
             requests=self.requests,
-            refusals=self.world.recorded.refusals[self.spec.name],
+            refusals=len(self.refused()),
         )
 
     def part(self) -> Part:

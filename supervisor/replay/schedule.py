@@ -13,8 +13,9 @@ from supervisor.errors import UsageError
 
 NAME = "schedule.csv"
 COLUMNS = ("job", "hours", "work")
+OWNER = "owner"  # a fourth column, which may be left out
 MAX_JOBS = 1000
-_HEAD = f"`{','.join(COLUMNS)}`"
+_HEAD = f"`{','.join(COLUMNS)}` or `{','.join((*COLUMNS, OWNER))}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Entry:
     file: str  # its name
     hours: float  # of the recording
     work_node_h: float | None = None  # None: it trains to the recording's end
+    owner: str = ""  # who submits it
 
 
 def schedule_of(folder: Path, every_h: float = 0.0, work_node_h: float | None = None) -> list[Entry]:
@@ -56,18 +58,19 @@ def _read(path: Path, work_node_h: float | None) -> list[Entry]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is not CSV: {error}") from error
-    if not rows or tuple(cell.strip() for cell in rows[0]) != COLUMNS:
+    head = tuple(cell.strip() for cell in rows[0]) if rows else ()
+    if head not in {COLUMNS, (*COLUMNS, OWNER)}:
         raise UsageError(f"{path} does not begin with {_HEAD}")
     if len(rows) == 1:
         raise UsageError(f"{path} has no rows below its first line")
-    return [_entry(path, row, work_node_h) for row in rows[1:]]
+    return [_entry(path, row, len(head), work_node_h) for row in rows[1:]]
 
 
-def _entry(path: Path, row: Sequence[str], work_node_h: float | None) -> Entry:
-    if len(row) != len(COLUMNS):
-        raise UsageError(f"{path}: {','.join(row)[:80]!r} has {len(row)} columns, not {_HEAD}")
-    file, hours, work = (cell.strip() for cell in row)
-    return Entry(file, _number(path, hours), _number(path, work) if work else work_node_h)
+def _entry(path: Path, row: Sequence[str], columns: int, work_node_h: float | None) -> Entry:
+    if len(row) != columns:
+        raise UsageError(f"{path}: {','.join(row)[:80]!r} has {len(row)} columns, not the {columns} of its first line")
+    file, hours, work, *owner = (cell.strip() for cell in row)
+    return Entry(file, _number(path, hours), _number(path, work) if work else work_node_h, *owner)
 
 
 def _number(path: Path, cell: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from provisioners.base import Market
+from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
 from supervisor.planner.actions import Action, Bootstrap
 from supervisor.planner.world import Rules
@@ -41,13 +42,18 @@ class RecordedWorld(World):
         *,
         queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
         queue_hold_s: float = Rules().queue_hold_s,
+        budgets: Budgets = Budgets(),  # noqa: B008 - frozen
     ) -> None:
-        """`queue`, `queue_hold_s`: as of Rules."""
+        """`queue`, `queue_hold_s`, `budgets`: as of Rules."""
         self._costs = costs
         # By job that was submitted and has not ended: how many nodes it wants.
         self.desired: dict[str, int] = {}
         rules = Rules(
-            notice_s={cloud: costs.notice_s}, gone_kept=self.gone_kept, queue=queue, queue_hold_s=queue_hold_s
+            notice_s={cloud: costs.notice_s},
+            gone_kept=self.gone_kept,
+            queue=queue,
+            queue_hold_s=queue_hold_s,
+            budgets=budgets,
         )
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from supervisor.budget import Budgets
 from supervisor.cli.daemon import main
 from supervisor.errors import UsageError
+from supervisor.market.admission import Cap, QueueRules
 from supervisor.planner.world import Rules
-from supervisor.replay import compare, oracle
+from supervisor.replay import compare, oracle, plot
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording
 from supervisor.replay.run import Replay, run_together
@@ -146,8 +148,8 @@ def jobs(*entries: tuple[str, int, float, float | None]) -> list[tuple[JobSpec, 
 
 def test_jobs_share_what_a_zone_has_and_each_begins_at_its_time() -> None:
     recording = market((3,), interval_s=6 * 3600.0)
-    parts, (total,) = compare.together(recording, jobs(("one", 2, 0.0, 2.0), ("two", 2, 0.5, 2.0)), COSTS, 1)
-    one, two = parts
+    played, (total,) = compare.together(recording, jobs(("one", 2, 0.0, 2.0), ("two", 2, 0.5, 2.0)), COSTS, 1)
+    one, two = (each.part() for each in played)
     assert (one.submitted_h, two.submitted_h) == (0.0, 0.5)
     assert one.result.finished
     assert two.result.finished
@@ -179,9 +181,27 @@ def test_one_after_another_takes_longer_and_costs_no_more() -> None:
 def test_one_job_alone_is_played_the_same_way_as_among_others_that_come_after_it() -> None:
     recording = market((4, 2), (2, 4), (1, 1), (4, 0), interval_s=EVERY_S)
     alone = replay(recording, 1, 3).run()
-    (first, late), _ = compare.together(recording, jobs(("job", 3, 0.0, None), ("late", 1, 9.0, None)), COSTS, 1)
+    played, _ = compare.together(recording, jobs(("job", 3, 0.0, None), ("late", 1, 9.0, None)), COSTS, 1)
+    first, late = (each.part() for each in played)
     assert asdict(first.result) == asdict(alone)
     assert (late.first_step_h, late.result.requests, late.result.hours) == (None, 0, 0.0)
+
+
+def test_jobs_of_a_user_share_the_limits_and_budgets_of_the_operator() -> None:
+    recording = market((4,), interval_s=6 * 3600.0)
+    one, two = (job(2, 2, name=name) for name in ("one", "two"))
+    of_ann = [(one, Entry("one.yaml", 0.0, 2.0, "ann")), (two, Entry("two.yaml", 0.0, 2.0, "ann"))]
+    of_both = [of_ann[0], (two, Entry("two.yaml", 0.0, 2.0, "bob"))]
+    queue = QueueRules(user=Cap(nodes=2))
+    for entries, waits in ((of_ann, True), (of_both, False)):
+        played, _ = compare.together(recording, entries, COSTS, 1, queue=queue)
+        first_h = [played[number].part().first_step_h or 9.0 for number in (0, 1)]
+        assert (max(first_h) > 1.0) is waits, "one user has room for one of them at a time"
+    budgets = Budgets(users={"ann": 1.0})
+    played, _ = compare.together(recording, [of_ann[0]], COSTS, 1, budgets=budgets)
+    found = played[0].result()
+    assert not found.finished
+    assert found.usd == pytest.approx(1.0, abs=0.2), "it is paused once the budget is spent"
 
 
 def test_jobs_that_cannot_share_a_world_are_refused() -> None:
@@ -227,9 +247,42 @@ def test_the_command_prints_a_table_or_json_and_draws_a_picture(tmp_path: Path) 
     assert shown.exit_code == 0, shown.output
     assert shown.output.split()[:4] == ["spotsup", "rigid", "restart-all", "oracle"]
     assert picture.read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "picture.svg"
+    assert simulate(tmp_path, "--plot", str(picture)).exit_code == 0
+    drawn = picture.read_text()
+    for event in ("pause", "notice", "loss", "move", "refusal"):
+        assert f"<!-- {event} -->" in drawn, "each kind of event has a name in the legend"
     exact = simulate(tmp_path, "-o", "json", "--hours", "0.5")
     (result,) = json.loads(exact.output)["results"]
     assert (result["policy"], result["hours"], result["usd"]) == ("spotsup", 0.5, None)
+
+
+def test_a_picture_has_each_event_of_the_replay() -> None:
+    played = replay(market((3, 0), (1, 3), (0, 3), interval_s=EVERY_S), 1, 3)
+    found = played.run()
+    events = {name: list(seconds) for name, _, seconds in plot._events(played)}
+    assert [len(events[name]) for name in ("pause", "move", "refusal")] == [found.pauses, found.moves, found.refusals]
+    assert len(events["loss"]) == len(events["notice"]) >= 3, "two are taken, then the last one"
+    assert EVERY_S - COSTS.notice_s < min(events["loss"]) <= EVERY_S
+    assert [at + COSTS.notice_s for at in sorted(events["notice"])][:2] == [EVERY_S, EVERY_S]
+
+
+def test_limits_of_a_folder_of_jobs_are_those_of_a_configuration(tmp_path: Path) -> None:
+    folder, limits = tmp_path / "jobs", tmp_path / "spotsupd.toml"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(f"name: {name}\nnodes: 1\nrun: train.py\n")
+    (folder / "schedule.csv").write_text("job,hours,work,owner\none.yaml,0,0.5,ann\ntwo.yaml,0,0.5,ann\n")
+    limits.write_text("[queue.user]\nnodes = 1\n")
+    (tmp_path / "market.csv").write_text("seconds,z-1a\n0,2\n7200,2\n")
+    command = ["simulate", str(tmp_path / "market.csv"), "--jobs", str(folder), "-o", "json"]
+    for options, together in (([], True), (["--config", str(limits)], False)):
+        shown = CliRunner().invoke(main, [*command, *options])
+        assert shown.exit_code == 0, shown.output
+        first_h = [each["first_step_h"] for each in json.loads(shown.output)["jobs"]]
+        assert (max(first_h) < 0.2) is together
+    wrong = simulate(tmp_path, "--config", str(limits))
+    assert (wrong.exit_code, "it goes with --jobs FOLDER" in wrong.output) == (2, True)
 
 
 def test_the_command_plays_a_folder_of_jobs(tmp_path: Path) -> None:
@@ -248,9 +301,12 @@ def test_the_command_plays_a_folder_of_jobs(tmp_path: Path) -> None:
     exact = json.loads(shown("-o", "json", "--hours", "0.5").output)
     assert [(each["job"], each["result"]["finished"]) for each in exact["jobs"]] == [("one", False), ("two", False)]
     assert exact["totals"][0]["jobs"] == 2
+    picture = tmp_path / "picture.svg"
+    assert shown("--hours", "0.5", "--plot", str(picture)).exit_code == 0
+    drawn = picture.read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("one on market: 1 rounds", "two on market: 1 rounds"))
     for options, sentence in (
         (("--baseline",), "--baseline plays the jobs one after another: give each its work"),
-        (("--plot", "p.png"), "--plot draws one job: it goes with --job"),
         (("--job", "job.yaml"), "give one of --job JOB.yaml and --jobs FOLDER"),
     ):
         wrong = shown(*options)

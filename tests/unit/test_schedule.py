@@ -33,7 +33,7 @@ def test_a_schedule_gives_times_and_work_and_may_leave_files_out(folder: Path) -
     [
         ("", r"schedule.csv does not begin with `job,hours,work`"),
         ("job,hours,work\n", r"schedule.csv has no rows below its first line"),
-        ("job,hours,work\na.yaml,1\n", r"'a.yaml,1' has 2 columns, not `job,hours,work`"),
+        ("job,hours,work\na.yaml,1\n", r"'a.yaml,1' has 2 columns, not the 3 of its first line"),
         ("job,hours,work\na.yaml,-1,\n", r"'-1' is no number of hours from 0 on"),
         ("job,hours,work\na.yaml,1,nan\n", r"'nan' is no number of hours from 0 on"),
         ("job,hours,work\nc.yaml,1,\n", r"schedule.csv names 'c.yaml', which .* does not have"),
