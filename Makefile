@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -33,6 +33,7 @@ help:
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
+	@echo "make scenario  a day of 20 jobs of four users on 64 simulated nodes, with its report (SEED=7, RECORDING=file.csv)"
 	@echo "make fuzz MINUTES=10                       broken messages, records, replies of clouds: nothing spreads"
 	@echo "make explore                               the property tests with 3,000 new examples each"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
@@ -197,6 +198,10 @@ chaos: setup
 sim: setup
 	@$(python) -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --start $(or $(START),1)) \
 		$(if $(HOURS),--hours $(HOURS))
+
+scenario: setup
+	@$(python) -m tests.scenario $(if $(SEED),--seed $(SEED)) $(if $(RECORDING),--recording '$(RECORDING)') \
+		$(if $(SHORT),--short)
 
 sim-long: setup
 	@$(python) -m tests.sim.run --table --minutes $(or $(MINUTES),60) --start $(or $(START),100000) --hours $(or $(HOURS),0)

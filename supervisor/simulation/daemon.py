@@ -290,7 +290,7 @@ class Daemon:
         self._swept = (-1, -1)
         effects = Effects(
             owner=OWNER,
-            provisioners={world.cloud.name: world.cloud},
+            provisioners=world.provisioners,
             identity=IDENTITY,
             preparer=Preparer(self),
             evidence=world.nodes,
@@ -301,7 +301,7 @@ class Daemon:
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)
-        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, (world.cloud.name,))
+        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, tuple(world.provisioners))
         self._ticked_at = world.clock.now() - 1.0
         self._ticked_revision = 0
         self._idle_ticks = 0

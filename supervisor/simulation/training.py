@@ -6,7 +6,7 @@ Steps are computed when they are read, so that hours in which nothing changes co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -90,6 +90,8 @@ class Training:
         self.step_s = STEP_TIME_S
         self._slow: set[str] = set()
         self.target_steps = 10**9
+        # The loss after so many steps; None: the program reports none.
+        self.loss_of: Callable[[int], float] | None = None
         # How often launchers took the steps for hung.
         self.hangs = 0
         self._etcd = etcd
@@ -467,6 +469,7 @@ class Training:
             checkpoint_p95_s=self.saving_s,
             checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
             first_step=self._first[2],
+            loss=None if self.loss_of is None else self.loss_of(steps),
         )
         if current.nodes()[0] not in self._cut and now >= self._since:
             self._client.put(self._keys.progress(self._job), encode(progress))

@@ -6,11 +6,12 @@ less often, because each tick would find what the previous one found; any change
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 from spotsup_trainer.wire import Keys
 
+from provisioners.base import Provisioner
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
@@ -80,6 +81,11 @@ class World:
         self.daemon = self.start_daemon()
         self.daemon.leader.seize()
         self.set_fault_rates(fault_rates)
+
+    @property
+    def provisioners(self) -> Mapping[str, Provisioner]:
+        """By name, the clouds that daemons ask. The machines of all are in `cloud`."""
+        return {self.cloud.name: self.cloud}
 
     def set_fault_rates(self, rates: FaultRates) -> None:
         """How often each fault occurs from now on."""

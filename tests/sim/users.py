@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from supervisor.api.changes import LimitChanges, Scale
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
+from supervisor.market.admission import QueueRules
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.new_job import uid_of
 from supervisor.planner.world import JobView
@@ -59,16 +60,39 @@ def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool],
     return wait_for
 
 
-def service_of(world: World, daemon: Daemon) -> Service:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an installation's API knows from its configuration."""
+
+    clouds: Sequence[str] = ("local",)
+    hosted: Sequence[str] = ("local",)
+    queue: QueueRules = field(default_factory=QueueRules)
+    budgeted: bool = False
+
+
+LOCAL = Terms()
+
+
+def service_of(world: World, daemon: Daemon, terms: Terms = LOCAL) -> Service:
     """The API of one daemon."""
-    return Service(daemon.journal, daemon.leader, daemon.clock, ["local"], waiter(world, daemon), hosted=["local"])
+    return Service(
+        daemon.journal,
+        daemon.leader,
+        daemon.clock,
+        terms.clouds,
+        waiter(world, daemon),
+        hosted=terms.hosted,
+        queue=terms.queue,
+        budgeted=terms.budgeted,
+    )
 
 
 class Users:
     """All users. What was acknowledged is checked after every event."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, terms: Terms = LOCAL) -> None:
         self._world = world
+        self.terms = terms
         self._expected: dict[str, Expected] = {}
         self._seen = 0
         self._submissions = 0
@@ -101,7 +125,7 @@ class Users:
         return False
 
     def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str, owner: str) -> bool | None:
-        service, name = service_of(self._world, daemon), value["name"]
+        service, name = service_of(self._world, daemon, self.terms), value["name"]
         uid, numbers = uid_of(submission), (value["nodes"]["desired"], value["nodes"].get("spares", 0))
         before, hours = self._expected.get(name), value.get("limits", {}).get("hours")
         self._expected[name] = Expected({uid, ""}) if before is None else before.or_new(uid, numbers, hours)
@@ -147,6 +171,12 @@ class Users:
         if expected is not None and expected.nodes:
             self._ask(expected, "limit", expected.hours, hours, lambda s: s.limits(name, LimitChanges(hours=hours)))
 
+    def limit_usd(self, name: str, usd: float) -> None:
+        """Set the limit of dollars."""
+        expected = self._expected.get(name)
+        if expected is not None and expected.nodes:
+            self._ask(expected, "limit of dollars", set(), usd, lambda s: s.limits(name, LimitChanges(usd=usd)))
+
     def cancel(self, name: str) -> None:
         """Cancel a job."""
         expected = self._expected.get(name)
@@ -184,7 +214,7 @@ class Users:
         expected.commands[kind] += 1
         mine, alone, self._answered = expected.commands[kind], expected.under_way[kind] == 1, False
         try:
-            command(service_of(self._world, daemon))
+            command(service_of(self._world, daemon, self.terms))
         except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if not known and alone and mine == expected.commands[kind]:
