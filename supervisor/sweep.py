@@ -11,16 +11,18 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from supervisor.errors import UsageError
 from supervisor.job_keys import set_key
 
 MAX_MEMBERS = 100
+METRIC = r"[A-Za-z_][A-Za-z0-9_./-]{0,63}"  # as spotsup_trainer.session.metrics
 MAX_NAME = 35  # with "-100" a job's name
 _AXIS = re.compile(r"[A-Za-z_][\w.-]*")
 
 Value: TypeAlias = str | int | float | bool
+Mode: TypeAlias = Literal["min", "max"]
 Axis: TypeAlias = tuple[str, tuple[Value, ...]]
 
 
@@ -28,7 +30,7 @@ Axis: TypeAlias = tuple[str, tuple[Value, ...]]
 class EarlyStop:
     """Asynchronous successive halving (ASHA): of those that came so far, the best go on.
 
-    At step `first_step`, and at `factor` times that, and so on, a member goes on if its loss is among the best
+    At step `first_step`, and at `factor` times that, and so on, a member goes on if its score is among the best
     1 of `factor` of all that have come there. https://arxiv.org/abs/1810.05934
     """
 
@@ -49,6 +51,7 @@ class Result:
     loss: float | None
     usd: float
     trained_s: float
+    value: float | None = None  # of the sweep's metric, if that is not the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Member:
     number: int
     point: tuple[tuple[str, Value], ...]  # its parameters
     created: bool = False  # its job is stored
-    rungs: tuple[float, ...] = ()  # the losses with which it came to each rung
+    rungs: tuple[float, ...] = ()  # the scores with which it came to each rung
     stopped: str = ""  # why it was ended early; empty while it is not
     result: Result | None = None  # once its job has ended
 
@@ -78,6 +81,8 @@ class SweepRecord:
     early_stop: EarlyStop | None = None
     cancel_requested: bool = False
     problem: str = ""  # why its next member cannot be made just now
+    metric: str = ""  # by which members are compared: what `Session.report` named so; empty: the loss
+    mode: Mode = "min"  # which value of it is the best
 
     @property
     def over(self) -> bool:
@@ -86,9 +91,21 @@ class SweepRecord:
 
     @property
     def best(self) -> Member | None:
-        """The member with the lowest loss of those that have ended without a failure."""
-        good = [each for each in self.members if each.result and each.result.loss is not None and not _failed(each)]
-        return min(good, key=_loss, default=None)
+        """The one with the best score of those that have ended without a failure."""
+        good = [each for each in self.members if self._score_of(each) is not None and not _failed(each)]
+        return min(good, key=lambda each: self.rank(self._score_of(each)), default=None)
+
+    def score(self, result: Result) -> float | None:
+        """What a result counts by; None while there is nothing."""
+        found = result.value if self.metric else result.loss
+        return found if found is not None and math.isfinite(found) else None
+
+    def rank(self, score: float | None) -> float:
+        """The lower the better; without a score it is the worst."""
+        return math.inf if score is None else -score if self.mode == "max" else score
+
+    def _score_of(self, member: Member) -> float | None:
+        return self.score(member.result) if member.result else None
 
     def job_name(self, member: Member) -> str:
         """The name of a member's job."""
@@ -180,10 +197,10 @@ def _updated(sweep: SweepRecord, member: Member, seen: Seen | None) -> Member:
     member = replace(member, created=True)
     if seen.ended and (member.result is None or member.result.usd != seen.result.usd):
         member = replace(member, result=seen.result)
-    loss, early = seen.result.loss, sweep.early_stop
-    if early is not None and loss is not None and math.isfinite(loss):
+    score, early = sweep.score(seen.result), sweep.early_stop
+    if early is not None and score is not None:
         missing = early.rungs_below(seen.result.step) - len(member.rungs)
-        member = replace(member, rungs=member.rungs + (loss,) * max(0, missing))
+        member = replace(member, rungs=member.rungs + (score,) * max(0, missing))
     return member
 
 
@@ -198,19 +215,16 @@ def _stopped_early(
         rung, seen = len(member.rungs), jobs.get(member.number)
         if rung == judged[member.number] or member.stopped or seen is None or seen.ended or seen.cancelling:
             return member.stopped
-        there = sorted(each.rungs[rung - 1] for each in sweep.members if len(each.rungs) >= rung)
+        there = sorted((each.rungs[rung - 1] for each in sweep.members if len(each.rungs) >= rung), key=sweep.rank)
         place, kept = there.index(member.rungs[-1]) + 1, math.ceil(len(there) / early.factor)
         if place <= kept:
             return ""
         step, verb = early.first_step * early.factor ** (rung - 1), "goes" if kept == 1 else "go"
-        return f"loss {member.rungs[-1]:.4g} is number {place} of {len(there)} at step {step}; {kept} {verb} on"
+        what = f"{sweep.metric or 'loss'} {member.rungs[-1]:.4g}"
+        return f"{what} is number {place} of {len(there)} at step {step}; {kept} {verb} on"
 
     return replace(sweep, members=tuple(replace(each, stopped=verdict(each)) for each in sweep.members))
 
 
 def _failed(member: Member) -> bool:
     return member.result is not None and member.result.state in ("failed", "unknown")
-
-
-def _loss(member: Member) -> float:
-    return member.result.loss if member.result and member.result.loss is not None else math.inf

@@ -11,6 +11,7 @@ from spotsup.errors import (
     UsageError,
 )
 from spotsup.job import Event, Job, Status
+from spotsup.sweep import Sweep, SweepStatus, Trial
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +24,9 @@ __all__ = [
     "NotFoundError",
     "SpotsupError",
     "Status",
+    "Sweep",
+    "SweepStatus",
+    "Trial",
     "UnreachableError",
     "UsageError",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spotsup.archive import pack_directory
 from spotsup.errors import UsageError
 from spotsup.job import Job, Status
+from spotsup.sweep import Sweep
 from spotsup.transport import TIMEOUT_S, Transport, found_target, target_of
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
@@ -44,22 +46,68 @@ class Client:
         `more`: any other key of a job file (docs/reference/job-file.md), `spec`: all of them at once. Raises
         SpotsupError.
         """
-        made: dict[str, Any] = {**(spec or {}), **more}
-        made.update({key: value for key, value in (("run", run), ("name", name), ("nodes", nodes)) if value})
-        made.setdefault("nodes", 1)
-        if not made.get("name"):
-            raise UsageError("the job has no name")
-        folder = Path(made.pop("code", None) or code) if spec and code == "." else Path(code)
+        made, folder = _made(run, name, nodes, code, spec, more)
         asked = {"spec": made, "resume_from": resume_from}
         submission = uuid.uuid4().hex
         self._transport.json("POST", "/v1/check", asked)
-        stored = self._transport.json(
-            "PUT", "/v1/blobs", data=pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES).data
-        )
         row = self._transport.json(
-            "POST", "/v1/jobs", {**asked, "code_sha256": stored["sha256"], "submission": submission}
+            "POST", "/v1/jobs", {**asked, "code_sha256": self._stored(folder), "submission": submission}
         )
         return Job(self._transport, row["name"])
+
+    def sweep(  # noqa: PLR0913 - all but two by name, with defaults
+        self,
+        run: str = "",
+        parameters: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        name: str = "",
+        nodes: int | Mapping[str, int] | None = None,
+        code: str | Path = ".",
+        parallel: int | None = None,
+        metric: str = "loss",
+        mode: str = "min",
+        early_stop: int | None = None,
+        spec: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Sweep:
+        """Submit a job for each combination of `parameters`, `parallel` at a time, by default all.
+
+        `parameters`: `{"lr": [0.1, 0.01]}` adds `--lr 0.1` to `run`; a name with a dot is a key of the job file.
+        `metric`, `mode`: what `Session.report` has under that name, and whether its "min" or "max" is the best.
+        `early_stop`: at this step, and at 3, 9, … times it, only the best third goes on. The rest is as for `submit`.
+        Raises SpotsupError.
+        """
+        made, folder = _made(run, name, nodes, code, spec, more)
+        axes = [{"name": key, "values": _values(key, given)} for key, given in (parameters or {}).items()]
+        if not axes:
+            raise UsageError("the sweep has no parameters")
+        submission, count = uuid.uuid4().hex, math.prod(len(given) for given in (parameters or {}).values())
+        row = self._transport.json(
+            "POST",
+            "/v1/sweeps",
+            {
+                "spec": made,
+                "code_sha256": self._stored(folder),
+                "submission": submission,
+                "axes": axes,
+                "parallel": max(1, min(parallel or count, count)),
+                "early_stop": {"first_step": early_stop} if early_stop else None,
+                "metric": "" if metric == "loss" else metric,
+                "mode": mode,
+            },
+        )
+        return Sweep(self._transport, row["name"])
+
+    def sweep_named(self, name: str) -> Sweep:
+        """A sweep by its name. Raises NotFoundError."""
+        found = Sweep(self._transport, name)
+        found.status()
+        return found
+
+    def _stored(self, folder: Path) -> str:
+        """The digest of a folder that the daemon has now."""
+        packed = pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES).data
+        return str(self._transport.json("PUT", "/v1/blobs", data=packed)["sha256"])
 
     def job(self, name: str) -> Job:
         """A job by its name. Raises NotFoundError."""
@@ -76,3 +124,27 @@ class Client:
         """Whom the daemon takes this client for: `name`, `role`."""
         found: Mapping[str, Any] = self._transport.json("GET", "/v1/me")
         return found
+
+
+def _made(
+    run: str,
+    name: str,
+    nodes: int | Mapping[str, int] | None,
+    code: str | Path,
+    spec: Mapping[str, Any] | None,
+    more: Mapping[str, Any],
+) -> tuple[dict[str, Any], Path]:
+    """A job file's content, and the folder with its code. Raises UsageError."""
+    made: dict[str, Any] = {**(spec or {}), **more}
+    made.update({key: value for key, value in (("run", run), ("name", name), ("nodes", nodes)) if value})
+    made.setdefault("nodes", 1)
+    if not made.get("name"):
+        raise UsageError("the job has no name")
+    return made, Path(made.pop("code", None) or code) if spec and code == "." else Path(code)
+
+
+def _values(name: str, given: Sequence[Any]) -> list[Any]:
+    """An axis's values; arguments are texts as Python writes them. Raises UsageError."""
+    if isinstance(given, str) or not given:
+        raise UsageError(f"the parameter {name!r} needs a list of values")
+    return list(given)

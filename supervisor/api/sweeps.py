@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,9 +21,10 @@ from supervisor.market.admission import QueueRules
 from supervisor.new_job import uid_of
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.sweeps import seen_of
-from supervisor.sweep import MAX_NAME, EarlyStop, Member, SweepRecord, Value, expand, member_spec
+from supervisor.sweep import MAX_NAME, METRIC, EarlyStop, Member, SweepRecord, Value, expand, member_spec
 
 MAX_TRIES = 20
+NOTHING_YET: Mapping[str, Any] = {"step": 0, "loss": None, "usd": 0.0, "trained_s": 0.0, "value": None}
 
 
 class EarlyStopBody(BaseModel):
@@ -55,6 +56,8 @@ class SweepBody(BaseModel):
     axes: list[AxisBody] = Field(min_length=1, max_length=16)
     parallel: int = Field(ge=1, le=1000)
     early_stop: EarlyStopBody | None = None
+    metric: str = Field(default="", pattern=f"^({METRIC})?$")
+    mode: Literal["min", "max"] = "min"
 
 
 class Sweeps:
@@ -77,7 +80,19 @@ class Sweeps:
         members = tuple(Member(number, point) for number, point in enumerate(points, 1))
         early = EarlyStop(body.early_stop.first_step, body.early_stop.factor) if body.early_stop else None
         now, uid = self._clock.now(), uid_of(body.submission)
-        sweep = SweepRecord(name, uid, owner, body.spec, body.code_sha256, now, body.parallel, members, early)
+        sweep = SweepRecord(
+            name,
+            uid,
+            owner,
+            body.spec,
+            body.code_sha256,
+            now,
+            body.parallel,
+            members,
+            early,
+            metric=body.metric,
+            mode=body.mode,
+        )
         for member in members:
             spec = self._service.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
             check_admissible(spec, owner, self._queue)
@@ -140,7 +155,7 @@ class Sweeps:
             seen = seen_of(sweep, member, reading, now)
             result = seen.result if seen else member.result
             state = result.state if result else "cancelled" if sweep.cancel_requested else "waiting for its turn"
-            known = asdict(result) if result else {"step": 0, "loss": None, "usd": 0.0, "trained_s": 0.0}
+            known = asdict(result) if result else dict(NOTHING_YET)
             rows.append(
                 {
                     **known,
@@ -157,6 +172,8 @@ class Sweeps:
             "submitted_at": sweep.submitted_at,
             "state": _state(sweep),
             "parallel": sweep.parallel,
+            "metric": sweep.metric or "loss",
+            "mode": sweep.mode,
             "early_stop": asdict(sweep.early_stop) if sweep.early_stop else None,
             "problem": sweep.problem or None,
             "usd": round(sum(row["usd"] for row in rows), 4),

@@ -25,7 +25,7 @@ def show_sweeps(sweeps: Sequence[dict[str, Any]]) -> None:
 
 
 def show_sweep(sweep: dict[str, Any]) -> None:
-    """`spotsupctl sweep show`: those with the lowest loss first, then those that have none yet."""
+    """`spotsupctl sweep show`: those with the best score first, then those that have none yet."""
     console = console_of()
     members = sweep["members"]
     states = {
@@ -39,12 +39,26 @@ def show_sweep(sweep: dict[str, Any]) -> None:
     if sweep["problem"]:
         console.print(f"[red]its next job cannot begin:[/red] {escape(sweep['problem'])}")
     keys = list(members[0]["parameters"])
-    table = table_of("JOB", *keys, "STATE", "STEP", "LOSS", "COST", "")
-    for each in sorted(members, key=lambda row: math.inf if row["loss"] is None else row["loss"]):
+    by_loss, best_first = sweep["metric"] == "loss", -1.0 if sweep["mode"] == "max" else 1.0
+
+    def rank(row: dict[str, Any]) -> float:
+        score = row["loss"] if by_loss else row["value"]
+        return math.inf if score is None else best_first * score
+
+    columns = ("LOSS",) if by_loss else (escape(sweep["metric"].upper()), "LOSS")
+    table = table_of("JOB", *keys, "STATE", "STEP", *columns, "COST", "")
+    for each in sorted(members, key=rank):
         loss = "" if each["loss"] is None else f"{each['loss']:.4f}"
         note = "best" if each["name"] == sweep["best"] else each["stopped"] or ""
         point = [escape(str(each["parameters"][key])) for key in keys]
+        scores = (loss,) if by_loss else ("" if each["value"] is None else f"{each['value']:.4g}", loss)
         table.add_row(
-            each["name"], *point, state_text(each["state"]), str(each["step"] or ""), loss, dollars(each["usd"]), note
+            each["name"],
+            *point,
+            state_text(each["state"]),
+            str(each["step"] or ""),
+            *scores,
+            dollars(each["usd"]),
+            note,
         )
     console.print(table)

@@ -38,7 +38,15 @@ OFFERS_EXPLAINED = 5
     *("--early-stop", "first_step"),
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="With --sweep: at this step, and at 3, 9, … times it, only the best third by loss goes on (ASHA).",
+    help="With --sweep: at this step, and at 3, 9, … times it, only the best third goes on (ASHA).",
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="With --sweep: compare by what the program's `Session.report` names so.  [default: loss]",
+)
+@click.option(
+    "--mode", type=click.Choice(["min", "max"]), help="With --metric: which value is the best.  [default: min]"
 )
 @click.option("--explain", is_flag=True, help="Submit nothing; show the offers, and each step on the nodes.")
 @output_option
@@ -54,6 +62,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
     axes: tuple[str, ...],
     parallel: int | None,
     first_step: int | None,
+    metric: str | None,
+    mode: str | None,
     output: str,
     **options: Any,
 ) -> None:
@@ -69,6 +79,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
         raise click.UsageError("--sweep makes several jobs: leave --follow, --resume-from and --explain out")
     if not axes and (parallel or first_step):
         raise click.UsageError("--parallel and --early-stop go with --sweep")
+    if (metric and not axes) or (mode and not metric):
+        raise click.UsageError("--metric goes with --sweep, and --mode with --metric")
     with connected(context) as daemon:
         prepared = _prepared(what, options)
         if explain:
@@ -78,7 +90,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
             from supervisor.cli.sweep import submit_sweep
 
             agree = None if yes or output == "json" or not at_a_terminal() else _agree
-            sweep = submit_sweep(daemon, prepared, axes, parallel, first_step, agree)
+            sweep = submit_sweep(daemon, prepared, axes, parallel, first_step, (metric or "", mode or "min"), agree)
             print_json(sweep) if output == "json" else click.echo(sweep["name"])
             return
         asked = {"spec": prepared.spec, "resume_from": resume_from}

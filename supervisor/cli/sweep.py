@@ -46,9 +46,12 @@ def submit_sweep(
     axes: Sequence[str],
     parallel: int | None,
     first_step: int | None,
+    by: tuple[str, str],
     agree: Callable[[Client, Prepared, int], None] | None,
 ) -> dict[str, Any]:
-    """Store a sweep; `agree` asks the person first. Returns the sweep. Raises SpotsupError."""
+    """Store a sweep. Returns it. Raises SpotsupError.
+
+    `by`: the metric, and which of its "min" and "max" is the best. `agree` asks the person first."""
     parsed = [axis(text) for text in axes]
     count = math.prod(len(values) for _, values in parsed)
     at_once = min(parallel or count, count)
@@ -62,6 +65,8 @@ def submit_sweep(
         "axes": [{"name": name, "values": values} for name, values in parsed],
         "parallel": at_once,
         "early_stop": {"first_step": first_step} if first_step else None,
+        "metric": "" if by[0] == "loss" else by[0],
+        "mode": by[1],
     }
     found: dict[str, Any] = daemon.post("/v1/sweeps", body)
     return found
@@ -92,7 +97,7 @@ def list_sweeps(context: click.Context, output: str) -> None:
 @output_option
 @click.pass_context
 def show_one(context: click.Context, name: str, output: str) -> None:
-    """Show a sweep's jobs with their parameters, best loss first, and what they cost."""
+    """Show a sweep's jobs with their parameters, the best first, and what they cost."""
     with connected(context) as daemon:
         found = daemon.get(f"/v1/sweeps/{quote(name, safe='')}")
     if output == "json":

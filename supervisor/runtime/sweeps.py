@@ -53,7 +53,9 @@ def seen_of(sweep: SweepRecord, member: Member, reading: Reading, now: float) ->
     job, progress = view.record, view.progress
     loss = progress.loss if progress and progress.loss is not None and math.isfinite(progress.loss) else None
     usd, hours_s = spent_usd(job, view.nodes.values(), now), trained_s(job, now)
-    result = Result(str(job.state), progress.step if progress else 0, loss, round(usd, 4), round(hours_s, 1))
+    value = progress.metrics.get(sweep.metric) if progress and sweep.metric else None
+    step = progress.step if progress else 0
+    result = Result(str(job.state), step, loss, round(usd, 4), round(hours_s, 1), value)
     return Seen(job.ended, job.state is not JobState.PAUSED, job.cancel_requested, result)
 
 

@@ -92,6 +92,8 @@ class Training:
         self.target_steps = 10**9
         # The loss after so many steps; None: the program reports none.
         self.loss_of: Callable[[int], float] | None = None
+        # What the program reports by name.
+        self.metrics: dict[str, float | None] = {}
         # How often launchers took the steps for hung.
         self.hangs = 0
         self._etcd = etcd
@@ -470,6 +472,7 @@ class Training:
             checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
             first_step=self._first[2],
             loss=None if self.loss_of is None else self.loss_of(steps),
+            metrics=self.metrics,
         )
         if current.nodes()[0] not in self._cut and now >= self._since:
             self._client.put(self._keys.progress(self._job), encode(progress))

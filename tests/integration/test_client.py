@@ -24,12 +24,15 @@ import bootstrap.archive
 from bootstrap import pack_directory
 from supervisor.api.routes import create_app
 from supervisor.api.serving import ApiServer
+from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import contexts
+from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, service, training_world
 from tests.sim.promises import jobs_of
+from tests.sim.test_sweeps import run as run_sweeps
 from tests.support.https import TOKEN, Https
 
 REPO = Path(__file__).resolve().parents[2]
@@ -47,6 +50,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def unix(world: World, path: Path) -> Iterator[None]:
     """The API of a world on a Unix socket."""
     app = create_app(service(world), lambda: Status(0.0, "", {}, {}), world.clock, "0")
+    add_sweeps(app, Sweeps(service(world), world.daemon.journal, world.clock, QueueRules()))
     server = ApiServer(app, bind_socket(path))
     server.start()
     try:
@@ -99,6 +103,40 @@ def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: P
     assert https.authorizations
     with pytest.raises(UnreachableError, match="no spotsupd answers"):
         client.jobs()
+
+
+def test_a_notebook_runs_a_sweep(tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
+    world = empty_world()
+    with unix(world, tmp_path / "s"):
+        client = Client()
+        sweep = client.sweep(
+            "train.py", {"lr": [0.1, 0.01]}, name="search", code=code, metric="accuracy", mode="max", parallel=5
+        )
+        assert repr(sweep) == "Sweep('search')"
+        run_sweeps(world, 20)
+        for name, accuracy in (("search-1", 0.7), ("search-2", 0.9)):
+            world.nodes.trainings[name].metrics = {"accuracy": accuracy}
+        run_sweeps(world, 5)
+        first, second = sweep.results()
+        assert (first.name, first.value, first.parameters) == ("search-2", 0.9, {"lr": 0.01})
+        assert (second.value, second.stopped) == (0.7, "")
+        assert sweep.job(first).status().state == "running"
+        with pytest.raises(TimeoutError, match="search is running after 0 s"):
+            sweep.wait(0.0)
+        for name in ("search-1", "search-2"):
+            world.nodes.trainings[name].finish()
+        run_sweeps(world, 60)
+        done = client.sweep_named("search").wait()
+        assert (done.state, done.best, done.metric, done.mode) == ("finished", "search-2", "accuracy", "max")
+        refused: list[dict[str, Any]] = [{}, {"lr": "0.1"}, {"lr": []}]
+        for wrong in refused:
+            with pytest.raises(UsageError):
+                client.sweep("train.py", wrong, name="wrong", code=code)
+        with pytest.raises(NotFoundError):
+            client.sweep_named("none")
+        other = client.sweep("train.py", {"a": [1]}, name="other", code=code)
+        assert other.cancel().state == "cancelled"
 
 
 def test_without_an_address_it_is_the_daemon_of_spotsupctl(tmp_path: Path) -> None:
@@ -198,7 +236,7 @@ def test_its_version_is_that_of_the_others() -> None:
 def test_its_readme_is_what_it_does(tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.documents import blocks
 
-    first, second = blocks(REPO / "client" / "README.md", "python")
+    first, second, third = blocks(REPO / "client" / "README.md", "python")
     world = empty_world()
     with unix(world, tmp_path / "s"):
         monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
@@ -210,3 +248,5 @@ def test_its_readme_is_what_it_does(tmp_path: Path, code: Path, monkeypatch: pyt
         world.run_until(lambda world: jobs_of(world)["my-job"].record.ended, 600.0)
         with pytest.raises(JobFailedError):
             exec(compile(second.text, "README.md", "exec"), names)  # noqa: S102
+        exec(compile(third.text, "README.md", "exec"), names)  # noqa: S102
+        assert len(names["sweep"].results()) == 4

@@ -215,12 +215,22 @@ def test_a_sweep_is_submitted_shown_and_cancelled(desk: Desk) -> None:
     assert "search  cancelled  6     6      4          -" in " ".join(desk.said("sweep", "list").split("\n"))
 
 
+def test_a_sweep_by_a_metric_has_a_column_for_it(desk: Desk) -> None:
+    job = desk.write("job.yaml", "name: search\nnodes: 1\nrun: train.py\n")
+    desk.said("submit", job, "--sweep", "lr=0.1,0.01", "--metric", "val/accuracy", "--mode", "max")
+    said = desk.said("sweep", "show", "search").splitlines()
+    assert said[1].split()[:6] == ["JOB", "lr", "STATE", "STEP", "VAL/ACCURACY", "LOSS"]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (("--sweep", "lr"), "--sweep lr: write NAME=VALUE,VALUE or NAME=1..3"),
         (("--sweep", "nodes.dsired=1,2"), "unknown key `nodes.dsired`"),
         (("--sweep", "lr=1,2", "--follow"), "--sweep makes several jobs: leave --follow"),
+        (("--sweep", "a=1,2", "--metric", "two words"), "metric"),
+        (("--sweep", "a=1,2", "--mode", "max"), "--mode with --metric"),
+        (("--metric", "accuracy"), "--metric goes with --sweep"),
         (("--parallel", "2"), "--parallel and --early-stop go with --sweep"),
         (("--sweep", "a=1..99", "--sweep", "b=1,2"), "the sweep has 198 combinations; 1 to 100 are accepted"),
     ],

@@ -213,6 +213,24 @@ def test_the_worst_are_ended_early() -> None:
     assert verbs.row(verbs.one("lr"))["members"][0]["stopped"] == "worst"
 
 
+def test_members_are_compared_by_what_their_programs_report() -> None:
+    world = empty_world()
+    verbs = sweeps(world)
+    verbs.submit(body(world, parallel=4, metric="accuracy", mode="max", early_stop={"first_step": 1}), ANN)
+    run(world, 5)
+    for number, accuracy in enumerate((0.3, 0.9, 0.5, None), 1):
+        assert world.run_until(lambda w, name=f"lr-{number}": name in w.nodes.trainings, 60.0)  # type: ignore[misc]
+        world.nodes.trainings[f"lr-{number}"].metrics = {} if accuracy is None else {"accuracy": accuracy}
+    run(world, 90)
+    row = verbs.row(verbs.one("lr"))
+    assert (row["metric"], row["mode"]) == ("accuracy", "max")
+    assert [each["value"] for each in row["members"]] == [0.3, 0.9, 0.5, None]
+    assert "lr-2" in running(world)
+    assert "lr-4" in running(world), "one that reports nothing is not judged"
+    assert "lr-1" not in running(world)
+    assert row["members"][0]["stopped"].startswith("accuracy 0.3 is number")
+
+
 def test_a_sweep_that_cannot_go_on_says_so_and_keeps_none_other_from_it() -> None:
     world = empty_world()
     verbs, journal = sweeps(world), world.daemon.journal

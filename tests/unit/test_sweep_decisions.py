@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -126,6 +127,44 @@ def test_the_best_is_that_of_the_lowest_loss_that_has_not_failed() -> None:
     assert record.over
     assert record.best is not None
     assert record.best.number == 3
+
+
+def by_accuracy(value: float | None, step: int = 0, state: str = "running") -> Seen:
+    found = seen(state, step, 0.5)
+    return replace(found, result=replace(found.result, value=value))
+
+
+def test_a_metric_takes_the_place_of_the_loss_and_its_highest_value_may_be_the_best() -> None:
+    named = sweep(3, 3, metric="accuracy", mode="max")
+    jobs = {
+        1: by_accuracy(0.7, 9, "succeeded"),
+        2: by_accuracy(0.9, 9, "succeeded"),
+        3: by_accuracy(None, 9, "succeeded"),
+    }
+    best = decide(named, jobs).record.best
+    assert best is not None
+    assert best.number == 2
+    lowest = decide(replace(named, mode="min"), jobs).record.best
+    assert lowest is not None
+    assert lowest.number == 1, "one without a value is never the best"
+
+
+def test_the_worst_by_a_metric_are_ended_and_none_is_judged_before_it_has_one() -> None:
+    named = sweep(3, 3, metric="accuracy", mode="max", early_stop=EarlyStop(100))
+    first = decide(named, {1: by_accuracy(0.9, 100), 2: by_accuracy(None, 100), 3: by_accuracy(0.2, 50)})
+    assert [each.rungs for each in first.record.members] == [(0.9,), (), ()]
+    second = decide(first.record, {1: by_accuracy(0.9, 100), 2: by_accuracy(0.4, 150), 3: by_accuracy(0.95, 100)})
+    assert numbers(second.cancel) == [2]
+    assert second.record.members[1].stopped == "accuracy 0.4 is number 3 of 3 at step 100; 1 goes on"
+
+
+def test_a_sweep_of_before_there_were_metrics_is_read() -> None:
+    stored = json.loads(
+        dump(sweep(1, 1, members=(Member(1, (("a", 1),), result=Result("succeeded", 3, 0.5, 1.0, 2.0)),)))
+    )
+    del stored["metric"], stored["mode"], stored["members"][0]["result"]["value"]
+    found = load(SweepRecord, json.dumps(stored).encode(), "")
+    assert found.best == found.members[0]
 
 
 # -- who is ended early --------------------------------------------------------------------------------------

@@ -229,6 +229,8 @@ class Progress:
     checkpoint_every_s: float = 0.0
     # The first step that this round completed: what earlier rounds made from it on is made again. 0: not known.
     first_step: int = 0
+    # What the program has reported last by `Session.report`, by name; None: not a finite number.
+    metrics: Mapping[str, FiniteOrNone] = field(default_factory=dict)
 
 
 # The parts of a pause, in order. docs/glossary.md has their definitions.

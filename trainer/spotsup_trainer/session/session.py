@@ -31,6 +31,7 @@ from spotsup_trainer.session.course import Course
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
+from spotsup_trainer.session.metrics import Metrics
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
@@ -114,6 +115,7 @@ class Session:
         self._rank, self._world = parallel.data_place(state, mesh, data_dims, self._peers.rank, self._peers.world)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss = LossReading()
+        self._metrics = Metrics()
         self._gradients = Gradients(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
@@ -356,6 +358,15 @@ class Session:
         self._due_from = (self.steps_done, self._clock())
         return self._save(self._checkpoints, anew=True)
 
+    def report(self, **values: Any) -> None:
+        """Report metrics by name, such as `session.report(accuracy=0.93)`: numbers, or tensors of one. Not collective;
+        rank 0's count. Call it after each evaluation: of each name the last value is shown, and compared by sweeps.
+
+        At most 32 names of 64 characters; more raise ValueError. A value that is not finite counts as none.
+        """
+        self._metrics.put(values)
+        self._report(now=True)
+
     def save_best(self, name: str, value: Any, *, mode: Literal["min", "max"]) -> bool:
         """Checkpoint the last completed step if `value`, of the metric `name`, is better than all before. Collective.
 
@@ -532,6 +543,7 @@ class Session:
             checkpoint_every_s=self._every_s or (self._every_steps or 0) * self._pace.longest_step_s,
             first_step=self._first_step,
             fraction=self._fraction_done(),
+            metrics=self._metrics.values,
         )
         problem = self._files.write_progress(progress)
         if problem and not self._progress_failed:
