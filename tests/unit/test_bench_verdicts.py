@@ -9,6 +9,7 @@ from rich.console import Console
 
 from benchmarks.bootstrap import __main__ as bootstrap
 from benchmarks.checkpoint import __main__ as checkpoint
+from benchmarks.cli import __main__ as commands
 from benchmarks.control import __main__ as control
 from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, overhead, speedup, table, verdict
 from benchmarks.results import Row, Sample, summarise
@@ -151,4 +152,22 @@ def test_the_table_has_what_belongs_together_side_by_side_and_fits_80_columns() 
             (AGAIN, ETCD, 5.0, "0.5"),
             (REPLACED, SPOTSUP, 0.25, ""),
         )
+    ]
+
+
+# -- the command line -----------------------------------------------------------------------------------------
+
+
+def test_commands_count_beside_a_python_that_does_nothing_and_many_of_them_together() -> None:
+    rows = [
+        row("python -c pass", "floor", "wall", 0.02),
+        row("--help", SPOTSUP, "wall", 0.15),
+        row("list, 20 jobs × 64 nodes", SPOTSUP, "wall", 0.2),
+        row("100 submits", SPOTSUP, "wall", 6.0),
+        row("100 cancels, one command", SPOTSUP, "wall", 3.5),
+    ]
+    assert commands.verdicts(rows) == [
+        "--help: 0.130 s, goal 0.15 s met",
+        "list, 20 jobs × 64 nodes: 0.180 s, goal 0.15 s MISSED",
+        "100 submits and cancels: 9.500 s, goal 10 s met",
     ]
