@@ -61,8 +61,9 @@ def _body(day: Mapping[str, Any]) -> Iterator[str]:
     marks = [(each["second"], each["text"]) for each in day["story"] if each["kind"] == "fault"]
     yield (
         '<h2>The cluster over the day</h2><p class="dim">Nodes that train, by user. Dashed red: something went wrong; '
-        'point at it.</p><div class="card">'
+        'point at it.</p><div class="card"><div class="wide-picture" tabindex="0">'
         + pictures.nodes_over_day(day["samples"], users, hours, day["limit_nodes"], marks)
+        + "</div>"
         + pictures.key((f"u{number % 4}", user) for number, user in enumerate(users))
         + "</div>"
     )
