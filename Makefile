@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -148,6 +148,7 @@ bench:
 	@echo "make bench-logs       how large etcd grows from the output of 64 nodes, fast-forward"
 	@echo "make bench-market     jobs on recorded spot markets beside who knows the recordings (TRACES=their folder)"
 	@echo "make bench-cli        how long spotsupctl takes: list with 20 jobs of 64 nodes, submits, cancels"
+	@echo "make bench-api        how fast the API answers, 1,280 nodes, while 500 readers follow jobs and ten tabs are open"
 	@echo "Each prints a table and writes build/bench/<name>.json"
 	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
 
@@ -174,6 +175,9 @@ bench-logs: setup
 
 bench-cli: setup
 	@$(python) -m benchmarks.cli $(BENCH_ARGS)
+
+bench-api: setup
+	@$(python) -m benchmarks.api $(BENCH_ARGS)
 
 bench-market: setup
 	@$(python) -m benchmarks.market $(if $(TRACES),--traces '$(TRACES)') $(BENCH_ARGS)

@@ -55,6 +55,7 @@ from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.curves import CurveKeeper
 from supervisor.runtime.daily import DailySummary
+from supervisor.runtime.descriptors import raise_limit
 from supervisor.runtime.housekeeping import (
     TASK_LIMIT_S,
     Housekeeping,
@@ -93,6 +94,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         if problem := refusal(config, embedded=embedded_etcd):
             raise UsageError(problem)
         stack.enter_context(state_lock(config.state))
+        raise_limit()
         set_on_signals(stop, wake)
         server = embedded_etcd_of(config) if embedded_etcd else None
         if server is not None:
@@ -365,7 +367,17 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     users = Users(lambda: journal.read().tokens, clock.now, writer(journal))
     ca = partial(own_ca, config)
     app = create_app(
-        service, status, clock, version, adoption, explainer, prices, users=users, audit=journal.audit, ca=ca
+        service,
+        status,
+        clock,
+        version,
+        adoption,
+        explainer,
+        prices,
+        users=users,
+        audit=journal.audit,
+        ca=ca,
+        listen=watchers.listen,
     )
     add_metrics(app, metrics)
     _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
@@ -413,9 +425,16 @@ class _Watchers:
     def __init__(self, wake: threading.Event) -> None:
         self._wake = wake
         self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, call: Callable[[], None]) -> None:
+        """Have it called after each change; before the daemon serves."""
+        self._listeners.append(call)
 
     def changed(self) -> None:
         self._wake.set()
+        for call in self._listeners:
+            call()
         with self._changed:
             self._changed.notify_all()
 

@@ -34,6 +34,7 @@ from provisioners.base import (
     OfferQuery,
     Owner,
 )
+from supervisor.accounts import NodeAccount
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
@@ -115,7 +116,13 @@ def _node(job: JobRecord, number: int, at: float) -> NodeRecord:
     for state, reason in _TO_MEMBER:
         node = move_node(node, state, at, reason)
     return replace(
-        node, instance_id=f"i-{name}", launched_at=at, bootstrapped=True, has_joined=True, ssh_host="127.0.0.1"
+        node,
+        instance_id=f"i-{name}",
+        launched_at=at,
+        bootstrapped=True,
+        has_joined=True,
+        ssh_host="127.0.0.1",
+        account=NodeAccount(in_round=True, booked_to=at, round=1),
     )
 
 
@@ -247,11 +254,17 @@ class Meter:
 class Bench:
     """The daemon, and its meter."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed`: called after each change of the mirror."""
         began = time.monotonic()
         self._wake = threading.Event()
+
+        def wake() -> None:
+            self._wake.set()
+            changed()
+
         etcd = Etcd([endpoint])
-        self._store = CountingStore(etcd, KEYS.world, self._wake.set)
+        self._store = CountingStore(etcd, KEYS.world, wake)
         self._store.start(60.0)
         self._journal = Journal(self._store, KEYS)
         self._leader = Leadership(etcd, f"{KEYS.root}leader", "bench", LEADER_TTL_S, self._wake.set)

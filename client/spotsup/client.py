@@ -10,7 +10,7 @@ from typing import Any
 
 from spotsup.archive import pack_directory
 from spotsup.errors import UsageError
-from spotsup.job import Job, Status
+from spotsup.job import Event, Job, Status
 from spotsup.sweep import Sweep
 from spotsup.transport import TIMEOUT_S, Transport, found_target, target_of
 
@@ -119,6 +119,11 @@ class Client:
         """All jobs, the newest first; with `past` also those whose names were used again."""
         rows = self._transport.json("GET", "/v1/jobs", past="true" if past else None)
         return [Status.of(row) for row in rows]
+
+    def events(self, *, jobs: bool = False) -> list[Event]:
+        """What happened to the cluster as a whole, the oldest first; with `jobs`, also to all jobs."""
+        rows = self._transport.json("GET", "/v1/events", jobs="true" if jobs else None)
+        return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in rows]
 
     def me(self) -> Mapping[str, Any]:
         """Whom the daemon takes this client for: `name`, `role`."""

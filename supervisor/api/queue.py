@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
+from supervisor.api.pages import After, Limit, page
 from supervisor.api.service import Service
 from supervisor.market.admission import Admission
 from supervisor.model import JobState
@@ -24,9 +25,10 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
     """The route."""
 
     @app.get("/v1/queue")
-    def queue() -> list[dict[str, Any]]:
+    def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
         now = status()
-        return queue_rows(service.jobs(), now.admissions, now.about, clock.now())
+        rows = queue_rows(service.jobs(), now.admissions, now.about, clock.now())
+        return page(rows, "job", after, limit, request, response)
 
 
 def queue_rows(

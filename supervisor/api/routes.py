@@ -14,6 +14,7 @@ from supervisor.api.adoption import Adoption
 from supervisor.api.audit import add_audit
 from supervisor.api.changes import LimitChanges, Scale, Terms, etag
 from supervisor.api.described import describe
+from supervisor.api.events import add_events
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.gate import Gate, Users, caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
@@ -29,7 +30,7 @@ from supervisor.api.targets import add_targets
 from supervisor.api.throttle import Places
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.curve import Curve
-from supervisor.errors import NotFoundError
+from supervisor.errors import NotFoundError, UsageError
 from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
@@ -43,8 +44,12 @@ AWAY_HEADER = "spotsup-etcd-away-since"
 MAX_POSITION = (1 << 63) - 2
 # Archives of code that are in memory at a time, each of up to MAX_BLOB_BYTES.
 MAX_UPLOADS = 8
+MIN_SUBMISSION = 8  # characters
 # "What I saw": the ETag of a job, or several; `*` for any.
 IfMatch = Annotated[str, Header(max_length=400)]
+
+# The client's own id of a submission: one that is sent again is the same job. An alias of `submission` in the body.
+IdempotencyKey = Annotated[str, Header(max_length=64)]
 
 
 class _Body(BaseModel):
@@ -63,7 +68,8 @@ class SubmitBody(_Body):
 
     spec: dict[str, Any]
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    submission: str = Field(min_length=8, max_length=64)
+    # Or as the header Idempotency-Key.
+    submission: str = Field(default="", pattern="^(.{8,64})?$")
     resume_from: str = Field(default="", max_length=64)
 
 
@@ -110,11 +116,13 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     users: Users | None = None,
     audit: Callable[[], list[AuditEntry]] | None = None,
     ca: Callable[[], str] = str,
+    listen: Callable[[Callable[[], None]], None] = lambda _: None,
 ) -> FastAPI:
     """The API over a service. `adoption`, `explainer` and `audit` add their routes.
 
     `prices`: asks a job's cloud for its on-demand prices. `users`: who may use it beside those of the Unix socket.
     `ca`: of the daemon's own certificate, "" for none.
+    `listen`: has a function called when the journal has changed, for readers that follow jobs.
     """
     app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     add_problems(app)
@@ -139,13 +147,18 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     _changing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
     _ca_route(app, ca)
-    add_stream(app, service, lambda view: job_row(view, _about(status(), view), clock.now()), users)
+
+    def row(view: JobView) -> dict[str, Any]:
+        return job_row(view, _about(status(), view), clock.now())
+
+    add_stream(app, service, row, lambda view: _about(status(), view), users, listen)
     describe(app)
     add_targets(app, service.jobs)
+    add_events(app, service)
     add_queue(app, service, status, clock)
     add_report(app, service, report)
     add_recorded(app, service, clock)
-    add_runs(app, service, lambda view: job_row(view, _about(status(), view), clock.now()))
+    add_runs(app, service, row)
     if adoption is not None:
         _adoption_route(app, adoption)
     if explainer is not None:
@@ -255,8 +268,11 @@ def _reading_routes(
         return {"begins": [{"node": key, "chunk": chunk, "at": at} for key, (chunk, at) in found.items()]}
 
     @app.get("/v1/cost")
-    def cost(*, past: bool = False) -> list[dict[str, Any]]:
-        return [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]
+    def cost(
+        request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
+    ) -> list[dict[str, Any]]:
+        rows = [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]
+        return page(rows, "name", after, limit, request, response)
 
     @app.get("/v1/jobs/{name}/cost")
     def cost_of_job(name: str, *, on_demand: bool = False) -> list[dict[str, Any]]:
@@ -298,11 +314,23 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
         return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
 
     @app.post("/v1/jobs")
-    def submit(body: SubmitBody, request: Request) -> dict[str, Any]:
-        caller = caller_of_request(request)
+    def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> dict[str, Any]:
+        caller, submission = caller_of_request(request), submission_of(body.submission, idempotency_key)
         name_target(request, str(body.spec.get("name", "")))
         bound = service.under(Terms(caller))
-        return row(bound.submit(body.spec, body.code_sha256, body.submission, body.resume_from, caller.name))
+        return row(bound.submit(body.spec, body.code_sha256, submission, body.resume_from, caller.name))
+
+
+def submission_of(body: str, header: str) -> str:
+    """The client's id of a submission. Raises UsageError without one, or with two."""
+    if body and header and body != header:
+        raise UsageError("`submission` and the header Idempotency-Key differ: send one of them, or the same twice")
+    if len(found := body or header) < MIN_SUBMISSION:
+        raise UsageError(
+            f"the submission has no id of the client's own: send `submission`, or the header Idempotency-Key, with "
+            f"{MIN_SUBMISSION} to 64 characters, and the same ones when you send it again"
+        )
+    return found
 
 
 def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:

@@ -41,6 +41,7 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "GET /v1/jobs/{name}/report": Action.READ,
         "GET /v1/jobs/{name}/spec": Action.READ,
         "GET /v1/cost": Action.READ,
+        "GET /v1/events": Action.READ,
         "GET /v1/nodes": Action.READ,
         "GET /v1/queue": Action.READ,
         "GET /v1/sweeps": Action.READ,

@@ -364,6 +364,10 @@ class Service:
             raise NotFoundError(f"no job is named {name!r}; {alternatives(name, sorted(jobs), 'jobs')}")
         return jobs[name]
 
+    def known(self, name: str) -> JobView | None:
+        """One job as the mirror has it, the same object while it does not change; None for any other. Never blocks."""
+        return self._read().jobs.get(name)
+
     def owner_of(self, name: str = "", node: str = "") -> str | None:
         """Of a job, or of a node's job; None for an unknown one. Never blocks."""
         jobs = self._read().jobs
@@ -378,6 +382,12 @@ class Service:
         """A job's events since the one with id `after`."""
         job = self.job(name).record
         return self._journal.events(job.name, after, job.task_id)
+
+    def cluster_events(self, *, jobs: bool = False) -> list[Event]:
+        """Those of no job, oldest first; with `jobs`, also those of all jobs."""
+        names = ["", *(self._read().jobs if jobs else ())]
+        found = [event for name in names for event in self._journal.events(name)]
+        return sorted(found, key=lambda event: (event.at, event.id))
 
     def curve(self, name: str) -> tuple[JobView, Curve | None]:
         """A job and its training curve, None before its first steps."""

@@ -22,10 +22,10 @@ from supervisor.api.unix_socket import PEER, peer_uid
 from supervisor.errors import StartError
 
 MAX_PORT = 65535
-# uvicorn never closes idle connections, and each takes a file descriptor that cloud calls need too.
-MAX_CONNECTIONS = 256
-# Of them, from one address of the network.
-MAX_PER_ADDRESS = 64
+# uvicorn never closes idle connections. More than follow jobs (supervisor.api.stream.MAX_WATCHERS): others ask, too.
+MAX_CONNECTIONS = 1024
+# Of them, from one address of the network: that of an office, maybe.
+MAX_PER_ADDRESS = 256
 # Within this a client has to complete TLS's handshake, and the head of its request.
 HEAD_S = 10.0
 # So many bytes of a request's body have to come in each such time, and one of an answer has to be taken.
@@ -43,6 +43,8 @@ class _Connection(H11Protocol):
     _received = 0
     _came = 0
     _waited = 0
+    # The answer after which a part of the next request's head had come.
+    _answered: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -65,8 +67,10 @@ class _Connection(H11Protocol):
             return
         waiting = self.transport.get_write_buffer_size()
         state, own = str(self.conn.their_state), str(self.conn.our_state)  # as h11 names them
-        # An idle connection after an answer is closed before, by uvicorn.
-        slow = state == own == "IDLE"
+        # One that is idle between two requests is uvicorn's to close, after `timeout_keep_alive`.
+        is_within_head = state == own == "IDLE" and (self.cycle is None or bool(self.conn.trailing_data[0]))
+        slow = is_within_head and self.cycle is self._answered
+        self._answered = self.cycle if is_within_head else None
         if state == "SEND_BODY" and not self.flow.read_paused:
             slow = self._received - self._came < MIN_BODY_BYTES
         if slow or 0 < self._waited <= waiting:

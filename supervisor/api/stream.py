@@ -2,17 +2,23 @@
 
 One message is an event of the job (its id is the event's, so that `Last-Event-ID` goes on after it), its row when that
 changed, a piece of output, or the end.
+
+A reader is a cursor: what it has. Those of a job that have the same, as all have that keep up, share each look and its
+bytes. One that reads slowly keeps its cursor and is behind: nothing queues for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import FastAPI, Header, Request
 from fastapi.responses import StreamingResponse
@@ -26,15 +32,26 @@ from supervisor.api.views import event_row
 from supervisor.errors import SpotsupError
 from supervisor.planner.world import JobView
 
-# Each holds a connection, and asks etcd when its job changes.
-MAX_WATCHERS = 64
+# Each holds a connection.
+MAX_WATCHERS = 512
+# Of them, those of output: one that does not read holds up to supervisor.journal.output.MAX_OUTPUT_BYTES.
+MAX_OUTPUT_WATCHERS = 64
+# Looks at a time, in each event loop: others need the threads that would wait for etcd.
+MAX_LOOKS = 8
+# Output is not in the mirror, nor is the sentence of a tick.
 LOOK_S = 0.5
+# Changes within this are one look: a round of 64 nodes is hundreds of them.
+REST_S = 0.1
 # Proxies end connections on which nothing is sent.
 HEARTBEAT_S = 15.0
+# How soon a token that was revoked ends it.
+CHECK_S = 2.0
 # Then the reader connects again, maybe to another daemon.
 MAX_S = 900.0
 # What changes while nothing happens.
 _CLOCKWORK = ("trained_s", "usd", "limits", "progress_at", "deadline")
+
+Row: TypeAlias = Callable[[JobView], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,87 +68,215 @@ class Message:
         return f"{head}event: {self.kind}\ndata: {json.dumps(self.data)}\n\n".encode()
 
 
-class Watch:
-    """What is new of a job since the last look. For one reader."""
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """What a reader has of a job."""
 
-    def __init__(
-        self, service: Service, name: str, row: Callable[[JobView], dict[str, Any]], after: str, *, output: bool
-    ) -> None:
-        """`after`: the id of the last event that the reader has. Raises NotFoundError."""
-        self._service, self._name, self._row, self._output = service, name, row, output
-        self._uid = service.job(name).record.uid
-        self._after = after
-        self._revision = -1
-        self._shown: dict[str, Any] = {}
-        self._position = 0
-        self.ended = False
+    name: str
+    uid: str
+    output: bool
+    after: str = ""  # the id of the last event
+    revision: int = -1  # of the job's record
+    shown: bytes = b""  # a digest of the row
+    position: int = 0  # of the output
+    more: bool = False  # there is output already that it does not have
+    ended: bool = False
 
-    def look(self) -> Iterator[Message]:
-        """May block. The last message says why there are no more. Raises SpotsupError."""
-        view = self._service.job(self._name)
-        if view.record.uid != self._uid:
-            self.ended = True
-            yield Message("end", {"reason": f"the name {self._name} was used again"})
+
+def begin(service: Service, name: str, after: str, *, output: bool) -> Cursor:
+    """Of a new reader. `after`: the id of the last event that it has. Raises NotFoundError."""
+    return Cursor(name, service.job(name).record.uid, output, after)
+
+
+def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cursor]:
+    """What is new since then. May block. The last message says why there are no more. Raises SpotsupError."""
+    view = service.job(cursor.name)
+    if view.record.uid != cursor.uid:
+        return [Message("end", {"reason": f"the name {cursor.name} was used again"})], replace(cursor, ended=True)
+    messages: list[Message] = []
+    over = view.record.ended and not view.members
+    if view.revision != cursor.revision:
+        messages += [Message("event", event_row(each), each.id) for each in service.events(cursor.name, cursor.after)]
+        cursor = replace(cursor, revision=view.revision, after=messages[-1].id if messages else cursor.after)
+    found = row(view)
+    kept = {key: value for key, value in found.items() if key not in _CLOCKWORK}
+    shown = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).digest()
+    if shown != cursor.shown:
+        cursor = replace(cursor, shown=shown)
+        messages.append(Message("status", found))
+    if cursor.output:
+        part = service.logs(cursor.name, "", cursor.position)
+        cursor, over = replace(cursor, position=part.position, more=part.more), over and not part.more
+        for chunk in part.chunks:
+            data = {"node": chunk.node, "chunk": chunk.number, "text": chunk.data.decode(errors="replace")}
+            messages.append(Message("output", data))
+    if over:
+        cursor = replace(cursor, ended=True)
+        messages.append(Message("end", {"reason": view.record.state}))
+    return messages, cursor
+
+
+def _encoded_look(service: Service, row: Row, cursor: Cursor) -> tuple[bytes, Cursor]:
+    """The same as bytes; an error is the end."""
+    try:
+        messages, cursor = look(service, row, cursor)
+    except SpotsupError as error:
+        messages, cursor = [Message("end", {"reason": str(error)})], replace(cursor, ended=True)
+    return b"".join(each.encode() for each in messages), cursor
+
+
+@dataclass(eq=False, slots=True)
+class _Feed:
+    """The readers of one job, with or without its output, in one event loop."""
+
+    name: str
+    output: bool
+    turn: asyncio.Event = field(default_factory=asyncio.Event)  # replaced at each turn
+    looks: dict[Cursor, asyncio.Task[tuple[bytes, Cursor]]] = field(default_factory=dict)  # of this turn
+    readers: int = 0
+    seen: tuple[JobView | None, str] = (None, "")
+
+    def begin_turn(self, seen: tuple[JobView | None, str]) -> None:
+        """Its readers look again, if there can be anything new."""
+        self.looks.clear()
+        is_same = seen[0] is self.seen[0] and seen[1] == self.seen[1]
+        if is_same and not self.output:
             return
-        over = view.record.ended and not view.members
-        if view.revision != self._revision:
-            self._revision = view.revision
-            for event in self._service.events(self._name, self._after):
-                self._after = event.id
-                yield Message("event", event_row(event), event.id)
-        row = self._row(view)
-        shown = {key: value for key, value in row.items() if key not in _CLOCKWORK}
-        if shown != self._shown:
-            self._shown = shown
-            yield Message("status", row)
-        if self._output:
-            found = self._service.logs(self._name, "", self._position)
-            self._position, over = found.position, over and not found.more
-            for chunk in found.chunks:
-                data = {"node": chunk.node, "chunk": chunk.number, "text": chunk.data.decode(errors="replace")}
-                yield Message("output", data)
-        if over:
-            self.ended = True
-            yield Message("end", {"reason": view.record.state})
+        self.seen = seen
+        self.turn.set()
+        self.turn = asyncio.Event()
+
+
+class _Hub:
+    """Of one event loop: begins turns when the journal has changed."""
+
+    def __init__(self, service: Service, row: Row, about: Callable[[JobView], str]) -> None:
+        self._service, self._row, self._about = service, row, about
+        self._feeds: dict[tuple[str, bool], _Feed] = {}
+        self.changed = asyncio.Event()
+        self._turning: asyncio.Task[None] | None = None
+        self._places = asyncio.Semaphore(MAX_LOOKS)
+
+    @contextmanager
+    def feed(self, name: str, *, output: bool) -> Iterator[_Feed]:
+        """That of a job, for one reader."""
+        feed = self._feeds.setdefault((name, output), _Feed(name, output))
+        feed.readers += 1
+        try:
+            yield feed
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                del self._feeds[name, output]
+
+    async def look(self, feed: _Feed, cursor: Cursor) -> tuple[bytes, Cursor]:
+        """The bytes that are new to a reader; those with its cursor get the same ones."""
+        task = feed.looks.get(cursor)
+        if task is None:
+            task = asyncio.ensure_future(self._look(cursor))
+            feed.looks[cursor] = task
+        # A reader that leaves ends no look of others.
+        return await asyncio.shield(task)
+
+    async def _look(self, cursor: Cursor) -> tuple[bytes, Cursor]:
+        async with self._places:
+            return await run_in_threadpool(_encoded_look, self._service, self._row, cursor)
+
+    async def wait(self, turn: asyncio.Event, limit_s: float) -> bool:
+        """Whether a feed's next turn came within so long."""
+        if self._turning is None or self._turning.done():
+            self._turning = asyncio.ensure_future(self._turn())
+        return await _is_set(turn, limit_s)
+
+    async def _turn(self) -> None:
+        while self._feeds:
+            await _is_set(self.changed, LOOK_S)
+            self.changed.clear()
+            for feed in list(self._feeds.values()):
+                view = self._service.known(feed.name)
+                feed.begin_turn((view, self._about(view) if view else ""))
+            await asyncio.sleep(REST_S)
+
+
+async def _is_set(event: asyncio.Event, limit_s: float) -> bool:
+    try:
+        return await asyncio.wait_for(event.wait(), limit_s)
+    except TimeoutError:
+        return event.is_set()  # both may have happened
 
 
 class _Watchers:
-    def __init__(self) -> None:
+    """How many readers there are, and the hub of each event loop: HTTPS and the socket have one each."""
+
+    def __init__(self, hub: Callable[[], _Hub]) -> None:
         self._lock = threading.Lock()
-        self.count = 0
+        self._hub = hub
+        self._hubs: dict[asyncio.AbstractEventLoop, _Hub] = {}
+        self._counts = {False: 0, True: 0}
 
-    def enter(self) -> bool:
+    def hub(self) -> _Hub:
+        """That of the running loop."""
         with self._lock:
-            fits = self.count < MAX_WATCHERS
-            self.count += fits
-            return fits
+            self._hubs = {loop: hub for loop, hub in self._hubs.items() if not loop.is_closed()}
+            return self._hubs.setdefault(asyncio.get_running_loop(), self._hub())
 
-    def leave(self) -> None:
+    def changed(self) -> None:
+        """The journal has changed. For any thread."""
         with self._lock:
-            self.count -= 1
+            for loop, hub in self._hubs.items():
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(hub.changed.set)
+
+    def enter(self, *, output: bool) -> str:
+        """Count one more, or say why not."""
+        with self._lock:
+            if sum(self._counts.values()) >= MAX_WATCHERS:
+                return f"{MAX_WATCHERS} readers follow jobs already: try again in a moment"
+            if output and self._counts[True] >= MAX_OUTPUT_WATCHERS:
+                return (
+                    f"{MAX_OUTPUT_WATCHERS} readers follow jobs' output already: try again in a moment, or without it"
+                )
+            self._counts[output] += 1
+            return ""
+
+    def leave(self, *, output: bool) -> None:
+        with self._lock:
+            self._counts[output] -= 1
 
 
 class _Stream(StreamingResponse):
     """Refused if there are too many others."""
 
-    def __init__(self, messages: AsyncIterator[bytes], watchers: _Watchers) -> None:
-        super().__init__(messages, media_type="text/event-stream", headers={"cache-control": "no-store"})
+    def __init__(self, cursor: Cursor, watchers: _Watchers, may_read: Callable[[], bool]) -> None:
+        content = _content(cursor, watchers, may_read)
+        super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._output = cursor.output
         self._watchers = watchers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._watchers.enter():
-            text = f"{MAX_WATCHERS} readers follow jobs already: try again in a moment"
-            await problem(503, text, scope.get(REQUEST_ID, ""), retry_after="5")(scope, receive, send)
+        if why := self._watchers.enter(output=self._output):
+            await problem(503, why, scope.get(REQUEST_ID, ""), retry_after="5")(scope, receive, send)
             return
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._watchers.leave()
+            self._watchers.leave(output=self._output)
 
 
-def add_stream(app: FastAPI, service: Service, row: Callable[[JobView], dict[str, Any]], users: Users) -> None:
-    """The route. `row`: a job as JSON."""
-    watchers = _Watchers()
+def add_stream(
+    app: FastAPI,
+    service: Service,
+    row: Row,
+    about: Callable[[JobView], str],
+    users: Users,
+    listen: Callable[[Callable[[], None]], None] = lambda _: None,
+) -> None:
+    """The route. `row`: a job as JSON. `about`: what the last tick said of it, which is no part of the journal.
+
+    `listen`: has a function called, from any thread, when the journal has changed; without it, changes are looked for.
+    """
+    watchers = _Watchers(lambda: _Hub(service, row, about))
+    listen(watchers.changed)
 
     @app.get("/v1/jobs/{name}/stream", response_class=StreamingResponse)
     def stream(
@@ -141,27 +286,27 @@ def add_stream(app: FastAPI, service: Service, row: Callable[[JobView], dict[str
         output: bool = False,
         last_event_id: Annotated[str, Header(max_length=200)] = "",
     ) -> StreamingResponse:
-        watch = Watch(service, name, row, last_event_id, output=output)
-        return _Stream(_encoded(watch, request, users), watchers)
+        caller, cursor = caller_of_request(request), begin(service, name, last_event_id, output=output)
+        return _Stream(cursor, watchers, partial(users.lets_in, caller))
 
 
-async def _encoded(watch: Watch, request: Request, users: Users) -> AsyncIterator[bytes]:
-    caller = caller_of_request(request)
+async def _content(cursor: Cursor, watchers: _Watchers, may_read: Callable[[], bool]) -> AsyncIterator[bytes]:
     began = sent = time.monotonic()
-    while not watch.ended and time.monotonic() - began < MAX_S and not await request.is_disconnected():
-        if not users.lets_in(caller):
-            yield Message("end", {"reason": "the token has expired, or was revoked"}).encode()
-            return
-        try:
-            messages = await run_in_threadpool(lambda: list(watch.look()))
-        except SpotsupError as error:
-            yield Message("end", {"reason": str(error)}).encode()
-            return
-        if messages:
-            yield b"".join(message.encode() for message in messages)
-            sent = time.monotonic()
-        elif time.monotonic() - sent > HEARTBEAT_S:
-            yield b": still here\n\n"
-            sent = time.monotonic()
-        if not watch.ended:
-            await asyncio.sleep(LOOK_S)
+    hub = watchers.hub()
+    with hub.feed(cursor.name, output=cursor.output) as feed:
+        is_new = True
+        while not cursor.ended and time.monotonic() - began < MAX_S:
+            if not may_read():
+                yield Message("end", {"reason": "the token has expired, or was revoked"}).encode()
+                return
+            turn, news = feed.turn, b""  # the turn before the look: what changes meanwhile begins the next one
+            if is_new:
+                news, cursor = await hub.look(feed, cursor)
+            if not news and time.monotonic() - sent >= HEARTBEAT_S:
+                news = b": still here\n\n"
+            if news:
+                yield news
+                sent = time.monotonic()
+            if not cursor.ended and not cursor.more:
+                left_s = max(LOOK_S, sent + HEARTBEAT_S - time.monotonic())
+                is_new = await hub.wait(turn, min(CHECK_S, left_s))

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.access import Action, Caller, refusal
 from supervisor.api.gate import caller_of_request, name_target
+from supervisor.api.pages import After, Limit, page
 from supervisor.api.quote import check_admissible
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
@@ -215,8 +216,10 @@ def add_sweeps(app: FastAPI, sweeps: Sweeps) -> None:
         return sweeps.row(sweeps.submit(body, caller_of_request(request)))
 
     @app.get("/v1/sweeps")
-    def all_sweeps() -> list[dict[str, Any]]:
-        return [sweeps.row(each) for each in sweeps.all()]
+    def all_sweeps(
+        request: Request, response: Response, *, after: After = "", limit: Limit = None
+    ) -> list[dict[str, Any]]:
+        return page([sweeps.row(each) for each in sweeps.all()], "name", after, limit, request, response)
 
     @app.get("/v1/sweeps/{sweep}")
     def one_sweep(sweep: str) -> dict[str, Any]:

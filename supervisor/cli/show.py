@@ -448,6 +448,9 @@ def show_network(result: dict[str, Any]) -> None:
 def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl events`: the newest ones."""
     console = console_of()
+    if not events:
+        console.print("no events; those of a job: `spotsupctl events JOB`, of all: `spotsupctl events --jobs`")
+        return
     shown = events if show_all else events[-MAX_EVENTS:]
     if len(shown) < len(events):
         console.print(f"{counted(len(events) - len(shown), 'earlier event')}; --all lists all")

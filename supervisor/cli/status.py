@@ -123,13 +123,20 @@ def nodes(context: click.Context, output: str, *, show_all: bool) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option("--jobs", "of_jobs", is_flag=True, help="Without JOB: also list the events of all jobs.")
 @_all_option("List all events that are kept, not only the newest.")
 @output_option
 @click.pass_context
-def events(context: click.Context, job: str, output: str, *, show_all: bool) -> None:
-    """List what happened to a job, oldest first."""
-    _show(context, job_path(job, "/events"), output, "show_events", show_all=show_all)
+def events(context: click.Context, job: str | None, output: str, *, of_jobs: bool, show_all: bool) -> None:
+    """List what happened to a job, oldest first.
+
+    Without JOB: to the cluster as a whole, such as budgets, leaders and machines of no job.
+    """
+    if job and of_jobs:
+        raise click.UsageError(f"--jobs lists the events of all jobs: leave it out, or leave out {job}")
+    path = job_path(job, "/events") if job else "/v1/events"
+    _show(context, path, output, "show_events", ask="jobs" if of_jobs else "", show_all=show_all)
 
 
 @click.command()

@@ -79,6 +79,8 @@ def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: P
         first = job.events()[0]
         assert (first.kind, first.text) == ("submitted", "mine submitted")
         assert first not in job.events(after=first.id)
+        assert client.events() == []
+        assert first in client.events(jobs=True)
         assert job.scale(3).desired == 3
         assert job.limits(hours=5.0).raw["limits"]["hours"]["limit"] == 5.0
         assert list(job.logs()) == []

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.api import stream
 from supervisor.api.changes import Scale
-from supervisor.api.stream import Message, Watch
+from supervisor.api.stream import Cursor, Message, begin, look
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 from tests.sim.harness import service, submit, training_world
@@ -27,45 +27,49 @@ def row(view: JobView) -> dict[str, Any]:
     return {"name": view.name, "state": view.record.state, "desired": view.record.desired_nodes, "usd": object()}
 
 
-def kinds(messages: Iterator[Message]) -> list[str]:
-    return [message.kind for message in messages]
+class Watch:
+    """A reader of a job."""
 
+    def __init__(self, world: World, after: str = "") -> None:
+        self._world = world
+        self.cursor: Cursor = begin(service(world), "job", after, output=True)
 
-def watch(world: World, after: str = "") -> Watch:
-    return Watch(service(world), "job", row, after, output=True)
+    def look(self) -> list[Message]:
+        messages, self.cursor = look(service(self._world), row, self.cursor)
+        return messages
 
 
 def test_a_reader_gets_each_event_once_and_the_row_when_it_changed() -> None:
     world = training_world(1, 2, 4)
-    following = watch(world)
-    first = list(following.look())
+    following = Watch(world)
+    first = following.look()
     events = [message for message in first if message.kind == "event"]
     assert events[0].data["kind"] == "submitted"
     assert [message.kind for message in first][len(events) :] == ["status"]
-    assert kinds(following.look()) == [], "money and time go on, and are no news"
+    assert following.look() == [], "money and time go on, and are no news"
     service(world).scale("job", Scale(3))
-    news = list(following.look())
+    news = following.look()
     assert news[0].data["kind"] == "scaled"
     assert news[-1].kind == "status"
-    again = list(watch(world, after=events[-1].id).look())
+    again = Watch(world, after=events[-1].id).look()
     assert [each.id for each in again] == [each.id for each in news], "it goes on where it was"
     service(world).cancel("job")
     world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
     world.run_until(lambda world: not jobs_of(world)["job"].members, 600.0)
-    last = list(following.look())[-1]
-    assert (last.kind, last.data, following.ended) == ("end", {"reason": "cancelled"}, True)
+    last = following.look()[-1]
+    assert (last.kind, last.data, following.cursor.ended) == ("end", {"reason": "cancelled"}, True)
 
 
 def test_a_name_that_is_used_again_ends_it() -> None:
     world = training_world(1, 1, 1)
-    following = watch(world)
-    list(following.look())
+    following = Watch(world)
+    following.look()
     service(world).cancel("job")
     world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
     world.run_until(lambda world: all(n.state == "gone" for n in jobs_of(world)["job"].nodes.values()), 600.0)
     submit(world, "job", 1, 1, 1)
     assert [each.data for each in following.look()] == [{"reason": "the name job was used again"}]
-    assert following.ended
+    assert following.cursor.ended
 
 
 def test_a_message_is_one_event_whatever_is_in_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import http.client
 import os
 import re
 import socket
@@ -146,8 +147,14 @@ def slow_clients() -> dict[str, Callable[[ssl.SSLSocket], None]]:
             connection.sendall(b" ")
             time.sleep(0.1)
 
+    def a_second_head_that_does_not_come(connection: ssl.SSLSocket) -> None:
+        connection.sendall(f"GET /v1/health HTTP/1.1\r\nhost: x\r\n{BEARER}\r\n".encode())
+        assert b" 200 " in connection.recv(65536)[:20]
+        one_byte_a_time(connection)
+
     return {
         "nothing": lambda _: None,
+        "a second head that does not come": a_second_head_that_does_not_come,
         "one byte a time": one_byte_a_time,
         "a body that does not come": a_body_that_does_not_come,
     }
@@ -163,6 +170,21 @@ def test_a_slow_client_is_sent_away(https: Https, kind: str, monkeypatch: pytest
             assert connection.recv(65536) == b""
         assert time.monotonic() - began < 10.0
     assert https.get("/v1/health")[0] == 200
+
+
+def test_a_client_that_asks_often_keeps_its_connection(https: Https, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEAD_S", 0.2)
+    with contextlib.closing(
+        http.client.HTTPSConnection("localhost", https.port, context=https.trusting(), timeout=20.0)
+    ) as connection:
+        connection.connect()
+        first, began = connection.sock, time.monotonic()
+        while time.monotonic() - began < 1.0:  # longer than several looks
+            connection.request("GET", "/v1/health", headers={"authorization": f"Bearer {TOKEN}"})
+            reply = connection.getresponse()
+            assert (reply.status, bool(reply.read())) == (200, True)
+            time.sleep(0.11)  # below 20 requests a second
+        assert connection.sock is first
 
 
 def test_who_does_not_begin_tls_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

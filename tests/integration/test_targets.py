@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from supervisor.api.serving import MAX_CONNECTIONS, bind_address
+from supervisor.api.serving import bind_address
 from supervisor.api.targets import targets
 from supervisor.errors import StartError
 from tests.unit.test_targets import MEMBER, serving, view
@@ -25,10 +25,11 @@ def test_the_port_serves_the_targets_and_nothing_else() -> None:
         assert client.get("/v1/targets", params={"port": 0}).status_code == 422
 
 
-def test_idle_connections_are_limited() -> None:
+def test_idle_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.api.serving.MAX_CONNECTIONS", 8)
     with serving(MEMBER) as client, ExitStack() as stack:
         address = (client.base_url.host, client.base_url.port)
-        idle = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MAX_CONNECTIONS + 1)]
+        idle = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(9)]
         assert idle[-1].recv(1) == b"", "one too many is closed"
         idle[0].close()
         assert client.get("/v1/targets").status_code == 200

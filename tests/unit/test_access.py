@@ -27,6 +27,7 @@ from supervisor.access import (
     token_text,
 )
 from supervisor.api import routes, rules
+from supervisor.api.events import MAX_EVENTS
 from supervisor.api.explain import Explainer
 from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
 from supervisor.api.logins import add_logins, login_row
@@ -40,6 +41,8 @@ from supervisor.cli.operate import audit_line
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
+from supervisor.model import Event, EventKind
+from supervisor.planner.actions import Commit
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
 from supervisor.web.routes import add_dashboard
@@ -305,6 +308,70 @@ def test_a_job_is_its_submitters_and_its_name_stays_theirs(desk: Desk) -> None:
     taken = desk.ask("bob", "POST", "/v1/jobs", json={**body, "submission": "87654321"})
     assert (taken.status_code, "the job is of ann" in taken.json()["error"]) == (403, True)
     assert [each.target for each in desk.entries if each.action == "POST /v1/jobs"][-1] == "new"
+
+
+def test_a_submission_may_have_its_id_in_a_header(desk: Desk) -> None:
+    digest = desk.ask("ann", "PUT", "/v1/blobs", content=b"code").json()["sha256"]
+    body = {"spec": {"name": "new", "nodes": 1, "run": "t.py"}, "code_sha256": digest}
+    key = {"idempotency-key": "12345678"}
+    made = desk.ask("ann", "POST", "/v1/jobs", json=body, headers=key)
+    for again in (
+        desk.ask("ann", "POST", "/v1/jobs", json=body, headers=key),
+        desk.ask("ann", "POST", "/v1/jobs", json={**body, "submission": "12345678"}),
+    ):
+        assert (again.status_code, again.json()["task_id"]) == (200, made.json()["task_id"])
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "why"),
+    [
+        ({}, "", "send `submission`, or the header Idempotency-Key"),
+        ({}, "1234567", "with 8 to 64 characters"),
+        ({"submission": "12345678"}, "87654321", "differ: send one of them"),
+    ],
+)
+def test_a_submission_without_one_id_is_refused(desk: Desk, body: dict[str, Any], key: str, why: str) -> None:
+    digest = desk.ask("ann", "PUT", "/v1/blobs", content=b"code").json()["sha256"]
+    asked = {"spec": {"name": "new", "nodes": 1, "run": "t.py"}, "code_sha256": digest, **body}
+    reply = desk.ask("ann", "POST", "/v1/jobs", json=asked, headers={"idempotency-key": key})
+    assert (reply.status_code, why in reply.json()["error"]) == (422, True), reply.text
+    assert "new" not in jobs_of(desk.world)
+
+
+@pytest.mark.parametrize(("path", "key"), [("/v1/cost", "name"), ("/v1/queue", "job"), ("/v1/events?jobs=true", "id")])
+def test_these_lists_come_in_pages_too(desk: Desk, path: str, key: str) -> None:
+    for number in range(3):
+        submit(desk.world, f"later-{number}", 1, 1, 1, start_after="1970-03-01T00:00Z")
+    whole = [row[key] for row in desk.ask("root", "GET", path).json()]
+    seen: list[str] = []
+    page = f"{path}{'&' if '?' in path else '?'}limit=2"
+    while page:
+        reply = desk.ask("root", "GET", page)
+        assert len(reply.json()) <= 2
+        seen += [row[key] for row in reply.json()]
+        page = reply.headers.get("link", "").partition(">")[0].removeprefix("<")
+    assert (seen, len(seen) > 2) == (whole, True)
+
+
+def test_what_happened_to_the_cluster_is_told_without_a_job(desk: Desk) -> None:
+    spent = Event("budget-1", NOW, "", EventKind.BUDGET_REACHED, "the budget of ann is spent")
+    assert desk.world.daemon.journal.commit(Commit("", {}, events=(spent,)), ())
+    (row,) = desk.ask("eve", "GET", "/v1/events").json()
+    assert (row["kind"], row["text"]) == ("budget-reached", "the budget of ann is spent")
+    kinds = {row["kind"] for row in desk.ask("eve", "GET", "/v1/events?jobs=true").json()}
+    assert {"budget-reached", "submitted"} <= kinds
+
+
+def test_only_the_newest_events_of_all_are_answered(desk: Desk) -> None:
+    journal = desk.world.daemon.journal
+    for begin in range(0, MAX_EVENTS + 100, 100):
+        events = [
+            Event(f"budget-{number:05d}", float(number), "", EventKind.BUDGET_REACHED, "it is spent")
+            for number in range(begin, begin + 100)
+        ]
+        assert journal.commit(Commit("", {}, events=events), ())
+    rows = desk.ask("eve", "GET", "/v1/events").json()
+    assert [rows[0]["id"], rows[-1]["id"], len(rows)] == ["budget-00100", "budget-01099", MAX_EVENTS]
 
 
 def test_numbers_are_changed_only_as_they_were_seen(desk: Desk) -> None:

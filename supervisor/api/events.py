@@ -1,0 +1,25 @@
+"""Events of the cluster as a whole: budgets, leaders, orphans, channels; and those of all jobs beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from supervisor.api.pages import After, Limit, page
+from supervisor.api.service import Service
+from supervisor.api.views import event_row
+
+# Of all jobs together, the newest: each job keeps a thousand.
+MAX_EVENTS = 1000
+
+
+def add_events(app: FastAPI, service: Service) -> None:
+    """The route."""
+
+    @app.get("/v1/events")
+    def events(
+        request: Request, response: Response, *, jobs: bool = False, after: After = "", limit: Limit = None
+    ) -> list[dict[str, Any]]:
+        rows = [event_row(each) for each in service.cluster_events(jobs=jobs)]
+        return page(rows[-MAX_EVENTS:], "id", after, limit, request, response)
