@@ -217,7 +217,7 @@ def main() -> int:
     raise_limit()
     rows = results.summarise(measured("bench-api", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, {"spotsup": "the daemon's API and dashboard over HTTPS"})
-    show([table(rows)], NOTES, options.json, sentences=verdicts(rows), width=140)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
     return 0
 
 

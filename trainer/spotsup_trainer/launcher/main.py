@@ -88,8 +88,8 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
         )
         run_dir = RunDir(Path(folder).absolute())
         for variable in ("SPOTSUP_CHECKPOINT_DIR", "SPOTSUP_OUTPUT_DIR"):
-            if folder := os.environ.get(variable):
-                _make_dir(Path(folder))
+            if place := os.environ.get(variable):
+                _make_dir(Path(place))
         try:
             outcome = _run(args, server, run_dir, warm=warm)
         except UsageError as error:
