@@ -271,7 +271,7 @@ def test_a_node_is_open_to_its_jobs_owner_and_admins_by_a_certificate_for_their_
     reply = desk.ask(user, "POST", f"/v1/nodes/{anns_node}/login", json={"public_key": CLIENT_KEY.public})
     assert (reply.status_code, set(reply.json())) == (
         200,
-        {"host", "port", "user", "known_hosts", "certificate", "expires_at"},
+        {"host", "port", "user", "known_hosts", "certificate", "expires_at", "agent_config"},
     )
     assert "PRIVATE" not in reply.text
     assert reply.json()["certificate"].startswith("ssh-ed25519-cert-v01@openssh.com ")

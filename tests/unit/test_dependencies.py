@@ -42,7 +42,7 @@ TOOLS = {"flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff"
 # What the daemon runs, or ships, and never imports.
 PROGRAMS = {"uv"}
 # Ours, and what tests import by a path of their own.
-OURS = (*HOMES, "spotsup_entry", "tests", "benchmarks", "tools", "image_index", "image_models")
+OURS = (*HOMES, "spotsup_entry", "tests", "benchmarks", "tools", "image_index", "image_models", "worker")
 
 
 def project(path: str) -> dict[str, Any]:
