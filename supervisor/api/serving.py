@@ -9,6 +9,7 @@ import asyncio
 import socket
 import threading
 import time
+from asyncio import sslproto
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ HEAD_S = 10.0
 # So many bytes of a request's body have to come in each such time, and one of an answer has to be taken.
 MIN_BODY_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 32 * 1024
+# What asyncio keeps for each TLS connection to read into, from its beginning to its end. Its own 256 KiB are 128 MiB
+# for those who follow jobs; a record of TLS has 16 KiB.
+TLS_BUFFER_BYTES = 32 * 1024
 # A server whose event loop has not turned for so long hangs.
 STUCK_S = 60.0
 RESTART_S = 0.5
@@ -85,11 +89,12 @@ def _address(connection: Any) -> str:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """uvicorn leaves TLS's handshake the default of a minute."""
+    """uvicorn leaves TLS's handshake the default of a minute, and its buffers theirs."""
 
     async def create_server(self, *args: Any, **options: Any) -> Any:
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HEAD_S
+            sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES  # there is no option for it
         return await super().create_server(*args, **options)
 
 

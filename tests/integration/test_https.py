@@ -209,6 +209,14 @@ def test_one_address_does_not_take_all_connections(https: Https, monkeypatch: py
     assert https.get("/v1/health")[0] == 200
 
 
+def test_an_idle_connection_takes_little_memory(https: Https) -> None:
+    with https.connect():
+        connections = https.server._server.server_state.connections
+        wait_for(lambda: len(connections) == 1, "the connection")
+        (found,) = connections
+        assert len(found.transport._ssl_protocol._ssl_buffer) == serving.TLS_BUFFER_BYTES  # type: ignore[attr-defined]
+
+
 def test_its_own_certificate_lasts_as_long_as_etcds(https: Https) -> None:
     from supervisor.journal.certificates import CERTIFICATE_DAYS, certificates_in
 
