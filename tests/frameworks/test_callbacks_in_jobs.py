@@ -18,6 +18,9 @@ from tests.e2e.ranks import script
 
 PROGRAM = Path(__file__).with_name("program.py")
 NEVER, BATCH = 10**6, 4
+BUSY_S = 240.0  # a framework is imported in each round: two minutes on a very busy machine
+
+pytestmark = pytest.mark.timeout(1200)
 STATE = ("step", "weights", "moments", "lr")
 
 
@@ -49,7 +52,7 @@ def assert_goes_on(job: Nodes, number: int, from_round: int, step: int) -> None:
 def some_steps(job: Nodes, number: int, count: int = 10) -> None:
     """Wait until a round has trained for a while."""
     first = job.first_step(number)
-    eventually(f"step {first + count} of round {number}", lambda: job.last_step(number) >= first + count)
+    eventually(f"step {first + count} of round {number}", lambda: job.last_step(number) >= first + count, BUSY_S)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +65,14 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
     with job_of(framework, etcd_endpoint, tmp_path, every, accumulate=str(accumulate)) as job:
         job.start("a", "b")
         job.hint("a", "b")
-        job.stepping(2)
+        job.stepping(2, timeout_s=BUSY_S)
         some_steps(job, 1)
 
         # a node joins: all save the same step and park, and no step is lost
         job.start("c")
         job.ready("c")
         job.hint("a", "b", "c")
-        job.stepping(3, 1)
+        job.stepping(3, 1, timeout_s=BUSY_S)
         assert_goes_on(job, 2, from_round=1, step=job.last_step(1))
         assert "round 1: stopping the workers: all workers are parked" in job.log("a").read_text()
         assert job.events("start", node="c", rank=2), "survivors keep their ranks"
@@ -77,7 +80,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
 
         # a node leaves after a notice: no step is lost
         job.launchers["a"].send_signal(signal.SIGTERM)
-        job.stepping(2, 2)
+        job.stepping(2, 2, timeout_s=BUSY_S)
         assert job.exit_code("a") == 0
         assert_goes_on(job, 3, from_round=2, step=job.last_step(2))
         for node in "abc":
@@ -86,7 +89,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
 
         # one vanishes: the others go on from the newest checkpoint
         job.kill("b")
-        job.stepping(1, 3)
+        job.stepping(1, 3, timeout_s=BUSY_S)
         resumed = job.first_step(4) - 1
         if every == NEVER:
             assert_goes_on(job, 4, from_round=2, step=job.last_step(2))
@@ -117,7 +120,7 @@ def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpo
         eventually("a validation", lambda: job.events("validated", rank=0, batch=3) and job.events("validated", rank=1))
         step = job.last_step(1)
         job.kill("b")
-        job.stepping(1, 1)
+        job.stepping(1, 1, timeout_s=BUSY_S)
         assert job.last_step(1) == step, "the validation was too short for this test"
         assert_goes_on(job, 2, from_round=1, step=step)
 
