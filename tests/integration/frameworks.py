@@ -128,7 +128,8 @@ def stand_in(framework: str) -> ModuleType:
     module = ModuleType(framework)
     base = "TrainerCallback" if framework == "transformers" else "Callback"
     setattr(module, base, type(base, (), {}))
-    module.trainer_callback = SimpleNamespace(ExportableState=type("ExportableState", (), {}))  # type: ignore[attr-defined]  # made here
+    exportable = type("ExportableState", (), {})
+    module.trainer_callback = SimpleNamespace(ExportableState=exportable)  # type: ignore[attr-defined]  # made here
     module.plugins = SimpleNamespace(AsyncCheckpointIO=AsyncCheckpointIO)  # type: ignore[attr-defined]  # made here
     return module
 
