@@ -140,7 +140,8 @@ def is_asked(draft: Draft, offer: Offer) -> bool:
 def _give_up_too_few(draft: Draft) -> None:
     """Release machines that were too few to train for too long, while none can be added to them (P13): elsewhere there
     may be enough, and to boot them again costs no more than they do meanwhile. Their place is asked again later, and
-    ever more rarely while that repeats."""
+    ever more rarely while that repeats. While bootstraps fail, none is added to them before the next try, and the one
+    that is tried is not released."""
     limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
     few = len(held) if len(held) < draft.job.min_nodes else 0
@@ -152,19 +153,26 @@ def _give_up_too_few(draft: Draft) -> None:
         return
     offers = _without_dear(draft, offers_of(draft))
     held_back = is_held_back(draft)
-    may_add = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers)
+    tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if _tries_one(draft) else []
+    must_wait = bool(tried) or draft.now < draft.job.bootstrap_retry_at
+    may_add = not must_wait and any(
+        is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers
+    )
     unread = not draft.volatile.offers.get(draft.job.name, OffersView()).known
-    if not held_back and (unread or may_add):
+    if not held_back and ((unread and not must_wait) or may_add):
+        return
+    released = [node for node in held if node not in tried]
+    if not released:
         return
     here = limits.place(held[0].offer)
     if draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
         return
     text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes for {limit_s:g} s: they are released"
     draft.add_event(EventKind.TOO_FEW_NODES, text)
-    if not held_back:
+    if not held_back and not must_wait:
         for offer in {pool_of(node.offer): node.offer for node in held}.values():
             draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, draft.now)
-    for node in held:
+    for node in released:
         if not draft.full:
             release(draft, node, "too few nodes to train")
 
@@ -173,9 +181,14 @@ def _max_requests(draft: Draft) -> int:
     """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
     if draft.now < draft.job.bootstrap_retry_at:
         return 0
-    if draft.job.bootstrap_failures < MIN_FAILURES_TO_PROBE:
+    if not _tries_one(draft):
         return wanted(draft)
     return 0 if draft.in_states(*IN_FLIGHT_NODE_STATES) else 1
+
+
+def _tries_one(draft: Draft) -> bool:
+    """Whether bootstraps keep failing, so that one machine is tried at a time."""
+    return draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
 
 
 def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:

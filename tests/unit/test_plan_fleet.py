@@ -423,6 +423,27 @@ def test_too_few_machines_are_released_also_where_nothing_is_offered_any_more_bu
     assert (after.state(1) is N.DRAINING) is read
 
 
+@pytest.mark.parametrize(
+    ("failures", "retry_at", "coming", "released"),
+    [
+        # Nothing failed, and one could be requested. The next try is later; in the past; one is being tried.
+        (0, 0.0, False, False),
+        (1, NOW + 60.0, False, True),
+        (2, NOW - 1.0, False, False),
+        (2, NOW - 1.0, True, True),
+    ],
+)
+def test_too_few_machines_are_not_held_while_bootstraps_fail_and_the_one_that_is_tried_stays(
+    *, failures: int, retry_at: float, coming: bool, released: bool
+) -> None:
+    few = {"few_machines": 1 + coming, "few_since": NOW - DAY_S, "state_since": NOW - DAY_S, "min_nodes": 4}
+    record = job(4, J.WAITING, bootstrap_failures=failures, bootstrap_retry_at=retry_at, **few)
+    tried = [node(2, N.BOOTSTRAPPING)] if coming else []
+    after = scene(node(1, N.READY), *tried, record=record)
+    assert (after.state(1) is N.DRAINING) is released
+    assert not coming or after.state(2) is N.BOOTSTRAPPING
+
+
 def test_enough_machines_are_not_counted_as_few() -> None:
     assert scene(member(1), member(2), record=job(2, few_machines=1, few_since=NOW - DAY_S)).job.few_machines == 0
 
