@@ -17,7 +17,7 @@ from supervisor.simulation.cloud import IDENTITY, Machine, SimCloud
 from supervisor.simulation.etcd import CLUSTER, ELECTION_S, SimEtcd
 from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.faults import FaultRates, FaultRng
-from supervisor.simulation.training import REACTION_S, Training
+from supervisor.simulation.training import LONG_AGO_S, REACTION_S, Training
 
 LEASE_S = 5.0
 # xid: its worker exits with an error, again and again. hang: it is gone, and its worker only hangs. ecc: it has memory
@@ -144,9 +144,10 @@ class SimNodes:
             return AskDone(node.id, now, "connection refused")
         if machine.ssh == "hangs":
             return AskDone(node.id, now, "no answer within 20 s")
-        trains = agent is not None and not agent.exited and self.trainings[agent.job].trains(node.id)
-        age_s = 1.0 if trains and machine.ssh == "well" else 3600.0
-        return AskDone(node.id, now, agent_runs=agent is not None and not agent.exited, written_s_ago=age_s)
+        if agent is None or agent.exited:
+            return AskDone(node.id, now, agent_runs=False, written_s_ago=LONG_AGO_S)
+        written_s_ago = self.trainings[agent.job].written_s_ago(node.id, now) if machine.ssh == "well" else LONG_AGO_S
+        return AskDone(node.id, now, agent_runs=True, written_s_ago=written_s_ago)
 
     def exit(self, node: str, outcome: Literal["left", "failure"]) -> None:
         """The agent is stopped, or its launcher fails."""

@@ -25,6 +25,8 @@ from supervisor.simulation.etcd_clients import NodeClient
 STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
 SLOWED_BY = 4.0
+# Workers that train write so often; others have not for so long.
+WRITES_EVERY_S, LONG_AGO_S = 1.0, 3600.0
 # From a hang until launchers take it for one; until they stop workers that hang; until they end a rank that does not.
 HANG_S, HUNG_YIELD_S, FINISH_S = 300.0, 20.0, 120.0
 # For how long workers may outlive SIGKILL before their node leaves.
@@ -188,6 +190,12 @@ class Training:
         current = self._round()
         here = current is not None and node in self._running and node in current.nodes()
         return here and self._since is not None and self._hung_at is None
+
+    def written_s_ago(self, node: str, now: float) -> float:
+        """When its workers last wrote: what stands still, or hangs, wrote until then."""
+        if self.trains(node):
+            return WRITES_EVERY_S
+        return min(now - (self._hung_at or self._halted_at) + WRITES_EVERY_S, LONG_AGO_S)
 
     def leave(self, node: str) -> None:
         """Leave the round in order."""
