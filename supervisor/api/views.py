@@ -45,6 +45,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "round": view.round.number if view.round else 0,
         "step": progress.step if progress else 0,
         "loss": progress.loss if progress else None,
+        "metrics": dict(progress.metrics) if progress else {},
         "checkpoint_step": progress.checkpoint_step if progress else 0,
         "checkpoint_problem": _checkpoint_problem(view),
         "progress_fraction": _progress_fraction(view),

@@ -193,10 +193,10 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
     assert len(seen) >= len(TORCH_FREE)
 
 
-def test_the_client_needs_nothing_but_matplotlib_for_plots_and_torchx_for_its_scheduler() -> None:
+def test_the_client_needs_nothing_but_what_its_extras_bring() -> None:
     allowed = sys.stdlib_module_names | {"spotsup"}
     found = forbidden(["spotsup"], lambda found: found.partition(".")[0] not in allowed)
-    extras = {"matplotlib": "spotsup.plot", "torchx": "spotsup.torchx"}
+    extras = {"matplotlib": "spotsup.plot", "torchx": "spotsup.torchx", "optuna": "spotsup.optuna"}
     importers = {(importer, imported.partition(".")[0]) for importer, _, imported in map(str.split, found)}
     assert importers == {(home, extra) for extra, home in extras.items()}
     assert not any(is_below(each, *extras.values()) for each in imports("spotsup.client") | imports("spotsup"))
