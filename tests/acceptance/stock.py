@@ -28,6 +28,8 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from provisioners.userdata import user_data
 from supervisor.identity import Identity
 from tests.acceptance.image import CLOUD_INIT, mirror
@@ -96,9 +98,25 @@ def why_not() -> str:
     if not Path("/sys/fs/cgroup/systemd").exists() and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
         return "there are no cgroups that systemd-nspawn could use"
     missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
-    if missing and not os.environ.get("SPOTSUP_MAY_INSTALL"):  # tests change nothing on a computer unless asked
+    if missing and not asked_for():  # tests change nothing on a computer unless asked
         return f"{' and '.join(missing)} are not installed; make acceptance installs them"
     return ""
+
+
+def asked_for() -> bool:
+    """Whether this is `make acceptance`, which may install programs and take its time."""
+    return bool(os.environ.get("SPOTSUP_MAY_INSTALL"))
+
+
+@contextmanager
+def skipped_where_impossible() -> Iterator[None]:
+    """Skips the test where its machines cannot be made here; who has asked for it learns that by a failure."""
+    try:
+        yield
+    except SetupError as error:
+        if asked_for():
+            raise
+        pytest.skip(f"no such machine can be made here: {error}")
 
 
 def ensure_root(clone: Path, more: Sequence[str] = ()) -> Path:

@@ -23,13 +23,23 @@ from tests.acceptance.documented import command, faults
 from tests.acceptance.job_folder import job_folder
 from tests.acceptance.reading import lost_steps, steps_in
 from tests.acceptance.rented import Account, account
-from tests.acceptance.stock import REQUIREMENTS, USER, Network, ensure_root, ensure_wheels, wheels_served, why_not
+from tests.acceptance.stock import (
+    REQUIREMENTS,
+    USER,
+    Network,
+    asked_for,
+    ensure_root,
+    ensure_wheels,
+    skipped_where_impossible,
+    wheels_served,
+    why_not,
+)
 from tests.support.newer_etcd import newer_etcd
 from tests.support.s3 import S3
-from tools.setup.errors import SetupError
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+# Of the test alone: root file systems are built before it, within limits of their own.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
 
 INSTALL_S, TRAIN_S, TAKEOVER_S, HEARD_S, RELEASE_S = 180.0, 400.0, 60.0, 180.0, 120.0
 JOB, STEPS, STEP_S = "keeper", 100_000, 0.2
@@ -227,13 +237,11 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    if reason := why_not() or ("" if os.environ.get("SPOTSUP_MAY_INSTALL") else "takes minutes; in make acceptance"):
+    if reason := why_not() or ("" if asked_for() else "takes minutes; in make acceptance"):
         pytest.skip(reason)
     with ExitStack() as stack:
-        try:
+        with skipped_where_impossible():
             made = Hosts(tmp_path, stack)
-        except SetupError as error:
-            pytest.skip(f"no such machine can be made here: {error}")
         yield made
 
 

@@ -23,13 +23,23 @@ from tests.acceptance.documented import INSTALL, command, faults
 from tests.acceptance.job_folder import job_folder
 from tests.acceptance.reading import lost_steps, phases, steps_in
 from tests.acceptance.rented import Account, account
-from tests.acceptance.stock import REQUIREMENTS, USER, Network, ensure_root, ensure_wheels, wheels_served, why_not
+from tests.acceptance.stock import (
+    REQUIREMENTS,
+    USER,
+    Network,
+    asked_for,
+    ensure_root,
+    ensure_wheels,
+    skipped_where_impossible,
+    wheels_served,
+    why_not,
+)
 from tests.support.documents import blocks
 from tests.support.s3 import S3
-from tools.setup.errors import SetupError
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
+# Of the test alone: root file systems are built before it, within limits of their own.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400, func_only=True)]
 
 INSTALL_S = 300.0
 TRAIN_S = 900.0
@@ -196,13 +206,11 @@ class Installation:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    if reason := why_not() or ("" if os.environ.get("SPOTSUP_MAY_INSTALL") else "takes minutes; in make acceptance"):
+    if reason := why_not() or ("" if asked_for() else "takes minutes; in make acceptance"):
         pytest.skip(reason)
     with ExitStack() as stack:
-        try:
+        with skipped_where_impossible():
             made = Installation(tmp_path, stack)
-        except SetupError as error:
-            pytest.skip(f"no such machine can be made here: {error}")
         began = time.monotonic()
         made.install()
         made.passed("pipx installs the wheels", began)

@@ -18,13 +18,13 @@ from supervisor.model import SCHEMA_VERSION
 from tests.acceptance import control
 from tests.acceptance.control import Control, build_wheels, ensure_daemon_wheels
 from tests.acceptance.documented import INSTALL, command
-from tests.acceptance.stock import Network, ensure_root, why_not
+from tests.acceptance.stock import Network, asked_for, ensure_root, skipped_where_impossible, why_not
 from tests.acceptance.test_story import NEWER, OLDER
 from tests.support.documents import blocks
-from tools.setup.errors import SetupError
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+# Of the test alone: root file systems are built before it, within limits of their own.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
 
 INSTALL_S = 180.0
 UV = "sudo env UV_TOOL_DIR=/opt/spotsup UV_TOOL_BIN_DIR=/usr/local/bin uv tool"
@@ -32,10 +32,10 @@ UV = "sudo env UV_TOOL_DIR=/opt/spotsup UV_TOOL_BIN_DIR=/usr/local/bin uv tool"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Control]:
-    if reason := why_not() or ("" if os.environ.get("SPOTSUP_MAY_INSTALL") else "takes a minute; in make acceptance"):
+    if reason := why_not() or ("" if asked_for() else "takes a minute; in make acceptance"):
         pytest.skip(reason)
     with ExitStack() as stack:
-        try:
+        with skipped_where_impossible():
             network = Network(os.getpid() % 250)
             stack.callback(network.down)
             network.up()
@@ -43,8 +43,6 @@ def host(tmp_path: Path) -> Iterator[Control]:
             newer = build_wheels(ROOT, tmp_path / "newer", NEWER)
             older = build_wheels(ROOT, tmp_path / "older", OLDER, SCHEMA_VERSION - 1)
             index, root = ensure_daemon_wheels(ROOT, ours), ensure_root(ROOT, control.PACKAGES)
-        except SetupError as error:
-            pytest.skip(f"no such machine can be made here: {error}")
         (tmp_path / "operator").mkdir()
         made = Control(root, network, tmp_path / "control", load_identity(tmp_path / "operator" / "key"))
         stack.callback(made.machine.kill)

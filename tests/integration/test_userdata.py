@@ -16,7 +16,7 @@ from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, s
 from supervisor.identity import Identity
 from tests.support.machines import HOST_KEY, wait_for
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds" / "user_data.txt"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
 IDENTITY = Identity(b"s" * 32)
 KEY = HostKey(
     "ssh-ed25519 AAAApublic spotsup", "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPENSSH PRIVATE KEY-----"
@@ -25,11 +25,12 @@ KEY = HostKey(
 MAX_BYTES = 16384
 
 
-def test_it_is_as_reviewed() -> None:
-    text = user_data("n1", "ubuntu", IDENTITY.authorized_keys("n1"), KEY, DeadMan(3600))
+@pytest.mark.parametrize(("user", "file"), [("ubuntu", "user_data.txt"), ("root", "user_data_root.txt")])
+def test_it_is_as_reviewed(user: str, file: str) -> None:
+    text = user_data("n1", user, IDENTITY.authorized_keys("n1"), KEY, DeadMan(3600))
     if "SPOTSUP_WRITE_GOLDEN" in os.environ:
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+        (GOLDEN / file).write_text(text)
+    assert text == (GOLDEN / file).read_text()
 
 
 def test_cloud_init_reads_it_as_it_was_meant() -> None:
