@@ -130,7 +130,7 @@ async def measure(
             stop.check()
             await asyncio.sleep(0.1)
         report(f"{seen.following} readers follow")
-        share = await _phase(seen, daemon, options.seconds, stop, tasks)
+        share = await _phase(seen, daemon, options.seconds, stop, tasks, pages=True)
         samples += _samples(ALL, seen, share, daemon)
         samples.append(Sample(ALL, "spotsup", WATCHERS, "1", float(seen.following)))
     finally:
@@ -138,12 +138,23 @@ async def measure(
     return samples
 
 
-async def _phase(seen: Seen, daemon: Daemon, seconds: float, stop: Stop, tasks: Sequence[asyncio.Task[None]]) -> float:
-    """Forget what was seen, and see for so long. Returns the share of a core that the daemon used."""
+async def _phase(
+    seen: Seen,
+    daemon: Daemon,
+    seconds: float,
+    stop: Stop,
+    tasks: Sequence[asyncio.Task[None]],
+    *,
+    pages: bool = False,
+) -> float:
+    """Forget what was seen, and see for so long; with `pages` until a page was seen, too, which is asked for every
+    REFRESH_S. Returns the share of a core that the daemon used. Raises BenchError where none comes."""
     for each in (seen.reads_s, seen.pages_s, seen.news_s):
         each.clear()
     began, cpu_s = time.monotonic(), daemon.cpu_s()
-    while time.monotonic() - began < seconds:
+    while (passed_s := time.monotonic() - began) < seconds or (pages and not seen.pages_s):
+        if passed_s > seconds + BEGIN_S:
+            raise BenchError(f"no page of the dashboard came within {passed_s:.0f} s")
         stop.check()
         _check(seen, tasks)
         await asyncio.sleep(0.1)

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 import yaml
@@ -187,7 +188,9 @@ def test_the_submissions_of_the_examples_have_known_options() -> None:
     for command in commands(EXAMPLES_README):
         if command.startswith("spotsupctl"):
             _, name, *arguments = command.split()
-            ctl.commands[name].make_context(name, arguments)
+            found = ctl.get_command(click.Context(ctl), name)
+            assert found is not None, command
+            found.make_context(name, arguments)
             assert (EXAMPLES / arguments[-1]).is_file()
 
 

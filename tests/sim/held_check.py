@@ -40,7 +40,9 @@ class HeldCheck:
         if leader != self._leader:
             self._leader = leader
             self._held.clear()  # a new leader gives everyone the time that it has itself
-        can_decide = bool(leader) and not self._world.etcd.full
+        # While its cloud answers nothing, no machine can be ended, and what else is offered cannot be read.
+        answers = self._world.cloud.fault_rates.unreachable < 1.0
+        can_decide = bool(leader) and not self._world.etcd.full and answers
         for name, job in jobs.items():
             few = _too_few(job)
             held = self._held.get(job.record.task_id)
