@@ -14,6 +14,8 @@ find "$cache" -maxdepth 1 -name "$name-*" -mmin +1440 -exec rm -rf {} + 2>/dev/n
 place=$(mktemp -d "$cache/$name-XXXXXX")
 trap 'rm -rf "$place"' EXIT
 chmod 755 "$place"
+# uv looks for the library beside the path that it is given, and a link may lie in another prefix.
+[ "$managed" = true ] || python=$(readlink -f "$python")
 cd @code@
 status=0
 (

@@ -225,9 +225,14 @@ def test_the_daemons_own_uv_builds_offline_with_the_machines_interpreter(
     wheelhouse.mkdir()
     (wheelhouse / "torch-2.13-py3-none-any.whl").write_bytes(a_wheel())
     node = NodeConfig(wheelhouse=str(wheelhouse))
-    setup = a_setup(python=str(interpreter(version)), uv=pack_uv(), env=package_variables(node))
+    link = tmp_path / "bin/python3"  # in a prefix that is not the interpreter's
+    link.parent.mkdir()
+    link.symlink_to(interpreter(version))
+    setup = a_setup(python=str(link), uv=pack_uv(), env=package_variables(node))
     machine.bootstrap(setup, "code", "trainer", "environment")
     python = python_of(machine.facts(setup), setup)
+    home = Path(python).parent.parent.joinpath("pyvenv.cfg").read_text()
+    assert f"home = {interpreter(version).resolve().parent}\n" in home
     code = "import platform, torch; print(platform.python_version(), torch.here)"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{version}.")
