@@ -99,6 +99,11 @@ def node_path(node: str, rest: str = "") -> str:
     return _path("nodes", node, rest)
 
 
+def sweep_path(sweep: str, rest: str = "") -> str:
+    """The API's path of a sweep."""
+    return _path("sweeps", sweep, rest)
+
+
 def _path(kind: str, name: str, rest: str) -> str:
     if not name:
         raise click.UsageError(f"the name of the {kind.removesuffix('s')} is empty")

@@ -6,11 +6,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
-from supervisor.cli.common import connected, output_option, print_json
+from supervisor.cli.common import connected, output_option, print_json, sweep_path
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def list_sweeps(context: click.Context, output: str) -> None:
 def show_one(context: click.Context, name: str, output: str) -> None:
     """Show a sweep's jobs with their parameters, the best first, and what they cost."""
     with connected(context) as daemon:
-        found = daemon.get(f"/v1/sweeps/{quote(name, safe='')}")
+        found = daemon.get(sweep_path(name))
     if output == "json":
         print_json(found)
         return
@@ -115,7 +114,7 @@ def show_one(context: click.Context, name: str, output: str) -> None:
 def cancel_sweep(context: click.Context, name: str, output: str) -> None:
     """End all jobs of a sweep, and begin no more of them."""
     with connected(context) as daemon:
-        found = daemon.post(f"/v1/sweeps/{quote(name, safe='')}/cancel")
+        found = daemon.post(sweep_path(name, "/cancel"))
     if output == "json":
         print_json(found)
     else:

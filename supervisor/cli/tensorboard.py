@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import click
 
-from supervisor.cli.common import connected, job_path
+from supervisor.cli.common import connected, job_path, sweep_path
 from supervisor.cli.completing import complete_jobs
 from supervisor.cli.operate import logged_in, run_ssh
 
@@ -58,7 +57,7 @@ def _find(client: Client, name: str) -> tuple[str, list[str]]:
         jobs = [client.get(job_path(name))]
     except NotFoundError as error:
         try:
-            sweep = client.get(f"/v1/sweeps/{quote(name, safe='')}")
+            sweep = client.get(sweep_path(name))
         except NotFoundError:
             raise error from None
         begun = [each["name"] for each in sweep["members"] if each["state"] != "waiting for its turn"]

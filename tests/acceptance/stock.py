@@ -30,8 +30,6 @@ from types import MappingProxyType
 
 import pytest
 
-from provisioners.userdata import user_data
-from supervisor.identity import Identity
 from tests.acceptance.image import CLOUD_INIT, mirror
 from tools.setup.errors import SetupError, output_tail, run
 from tools.setup.programs import ensure_installed
@@ -48,7 +46,6 @@ BOOT_TIMEOUT_S = 300.0
 USER = "researcher"
 # What the jobs of these tests need, as torch's local build and the checkpoints in an object store do.
 REQUIREMENTS = ("torch==2.13.0", "numpy", "obstore")
-LOCK_HELD_S = 15
 
 _FINISH = r"""
 set -eu
@@ -80,15 +77,6 @@ table ip metadata {{
 }}
 """
 # As apt itself holds it: a POSIX lock, at the first boot.
-_LOCK = f"""\
-python3 -c '
-import fcntl, os, time
-if os.fork():
-    os._exit(0)
-file = open("/var/lib/dpkg/lock-frontend", "w")
-fcntl.lockf(file, fcntl.LOCK_EX)
-time.sleep({LOCK_HELD_S})
-' >/dev/null 2>&1 </dev/null"""
 
 
 def why_not() -> str:
@@ -187,11 +175,6 @@ class Network:
     def down(self) -> None:
         """Remove it."""
         run(["ip", "link", "delete", self.bridge], cwd=Path("/"), timeout_s=30.0)
-
-
-def first_boot(node: str, identity: Identity) -> str:
-    """The user data of a rented machine. At its first boot a process holds apt's lock for a while."""
-    return user_data(node, USER, identity.authorized_keys(node), identity.host_key(node), after=_LOCK)
 
 
 class StockMachine:
