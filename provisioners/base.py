@@ -70,6 +70,7 @@ class Offer:
     gpus: int = 0
     price_source: str = ""
     quota: str = ""  # the account's quota in this region that it counts towards; "" where that is not known
+    alternative: int = 0  # which of the alternatives that a job names it is of (OfferQuery.alternative)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class OfferQuery:
     market: Market = Market.SPOT
     # Servers of the file systems that nodes mount, by name or address: some are reachable from some zones only.
     file_servers: tuple[str, ...] = ()
+    # Which of several alternatives this asks for. The caller marks the offers with it; provisioners leave it alone.
+    alternative: int = 0
 
 
 @dataclass(frozen=True, slots=True)

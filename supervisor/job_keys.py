@@ -7,6 +7,11 @@ from typing import Any
 
 from supervisor.errors import UsageError
 
+_ALTERNATIVES = (
+    "the job file: `resources` is a list of alternatives, and an option would change one of them: change the file, or "
+    "give the whole list, as in --set 'resources=[{gpu: H100, gpus_per_node: 8}]'"
+)
+
 
 def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
     """Set one key, such as `nodes.desired`. Raises UsageError where a part of its path is no mapping."""
@@ -25,6 +30,8 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
         found = {} if found is None else found
         if not isinstance(found, dict):
             where = ".".join(parents[: depth + 1])
+            if where == "resources" and isinstance(found, list):
+                raise UsageError(_ALTERNATIVES)
             raise UsageError(f"the job file: `{where}` is {found!r}; write a mapping")
         inside[parent] = inside = dict(found)
     inside[last] = value
@@ -33,6 +40,8 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
 def section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A mapping within the job file, empty where it is not there. Raises UsageError for another value."""
     value = spec.get(key, {})
+    if key == "resources" and isinstance(value, list):
+        raise UsageError(_ALTERNATIVES)
     if not isinstance(value, dict):
         raise UsageError(f"the job file: `{key}` is {value!r}; write a mapping")
     return value

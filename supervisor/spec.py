@@ -9,13 +9,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -24,11 +21,12 @@ from pydantic import (
 )
 from spotsup_trainer.objects import url as urls
 
-from provisioners.base import Market, OfferQuery
+from provisioners.base import Market, Offer, OfferQuery
 from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
+from supervisor.spec_places import Alternatives, Placement, Preference, Resources, Strict
 from supervisor.starting_time import unix_time
 from supervisor.validation import first_error
 
@@ -58,18 +56,7 @@ def _numbers_to_text(value: Any) -> Any:
     }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        str_strip_whitespace=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
-
-
-class Nodes(_Strict):
+class Nodes(Strict):
     """How many nodes the job trains on. A plain number, as in `nodes: 4`, means exactly that many."""
 
     min: Annotated[int, Field(ge=1, le=MAX_NODES)]
@@ -126,46 +113,7 @@ def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int, multi
             raise ValueError(f"{name} is {value}; it must be a multiple of {multiple_of} (multiple_of)")
 
 
-class Resources(_Strict):
-    """What each node must have: a GPU type and count, or instance types by name."""
-
-    gpu: str = ""
-    """GPU type by its name in the catalog, such as V100, A100 or H100. Empty: any, or none."""
-    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = 0
-    """GPUs on each node; one worker process runs per GPU. 0: one worker, on CPUs."""
-    instance_types: tuple[str, ...] = ()
-    """Only these instance types are asked for, by the cloud's own names. Empty: every type that fits."""
-    disk_gb: Annotated[int, Field(ge=0, le=16384)] = 0
-    """Size of each node's boot disk, in GB. 0: `disk_gb` of the cloud's table in the daemon's configuration."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Resources:
-        if self.gpu and not self.gpus_per_node:
-            raise ValueError(f"gpu is {self.gpu}, but gpus_per_node is not given: say how many, 1 for instance")
-        return self
-
-
-class Placement(_Strict):
-    """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region."""
-
-    cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = ""
-    """The cloud to rent from. The daemon's configuration must have a table for it. Empty: the only one that it has."""
-    regions: tuple[str, ...] = ()
-    """Regions to use, out of those in the daemon's configuration. Empty: all of them."""
-    zones: tuple[str, ...] = ()
-    """Zones to use. Empty: every zone of the regions."""
-    spread: Literal["zone", "region"] = "zone"
-    """Whether all nodes share one zone (faster network) or only one region (more capacity)."""
-
-    @field_validator("cloud")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in {"", *CLOUDS}:
-            raise ValueError(f"{value!r} is no cloud; there are: {', '.join(CLOUDS)}")
-        return value
-
-
-class Storage(_Strict):
+class Storage(Strict):
     """A file system mounted on every node. Give exactly one of `nfs`, `filestore`, `lustre` and `scratch: true`.
 
     Not on the local cloud, whose machines share the host's folders.
@@ -223,7 +171,7 @@ class Storage(_Strict):
         return "azure-files" if server.endswith(".file.core.windows.net") else "nfs"
 
 
-class Limits(_Strict):
+class Limits(Strict):
     """What the job may use. `spotsupctl limits` shows how much is used, and changes limits while the job runs.
 
     People are warned when 80 % of `hours`, or 50 % and 80 % of `usd` or `usd_per_month`, are used. A job that reaches
@@ -263,7 +211,7 @@ _MARKETS = {
 }
 
 
-class JobSpec(_Strict):
+class JobSpec(Strict):
     """A job file: what to run, on how many nodes of which kind, and within which limits."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -272,8 +220,11 @@ class JobSpec(_Strict):
     """`training` runs a PyTorch script on all nodes; `data` runs one shell line on one node without a GPU."""
     nodes: Nodes
     """How many nodes: a number, or a mapping ([nodes](#nodes)). A data job has one node; leave `nodes` out there."""
-    resources: Resources = Resources()
-    """What each node must have ([resources](#resources))."""
+    resources: Alternatives = (Resources(),)
+    """What each node must have ([resources](#resources)): a mapping, or a list of alternatives."""
+    prefer: Literal["listed", "cheapest"] = "listed"
+    """Of several `resources`: `listed` takes the first in the list that is to be had, and goes back to an earlier one
+    later; `cheapest` takes the one whose node-hours cost least, divided by its `speed`."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Jobs of a higher priority come first where the operator's limits leave too little for all; `spotsupctl queue`
     shows the order. Of equal ones, the user's who has fewer GPUs comes first."""
@@ -328,9 +279,10 @@ class JobSpec(_Strict):
         if self.kind == "data":
             if (self.nodes.max, self.nodes.spares) != (1, 0):
                 raise ValueError("a data job is one node: leave `nodes` out")
-            if self.resources.gpu or self.resources.gpus_per_node:
+            if any(each.gpu or each.gpus_per_node for each in self.resources):
                 raise ValueError("a data job gets no GPU: leave `gpu` and `gpus_per_node` out of `resources`")
-            if self.placement.cloud and CLOUDS[self.placement.cloud].has_catalog and not self.resources.instance_types:
+            unnamed = not all(each.instance_types for each in self.resources)
+            if self.placement.cloud and CLOUDS[self.placement.cloud].has_catalog and unnamed:
                 raise ValueError(
                     "a data job needs instance types without a GPU, and the catalog has only types with one: name "
                     "some, such as `resources: {instance_types: [m7i.2xlarge]}`"
@@ -474,10 +426,28 @@ class JobSpec(_Strict):
         """Where the first storage that all nodes share and may write to is mounted, "" without any."""
         return next((each.mount for each in self.storage if each.mode == "rw" and not each.scratch), "")
 
-    @property
-    def nproc_per_node(self) -> int:
+    def resources_of(self, offer: Offer | None) -> Resources:
+        """The alternative that an offer is of; the first one without an offer."""
+        return self.resources[min(offer.alternative, len(self.resources) - 1) if offer else 0]
+
+    def nproc_on(self, offer: Offer | None) -> int:
         """One worker per GPU, one without GPUs."""
-        return max(1, self.resources.gpus_per_node)
+        return max(1, self.resources_of(offer).gpus_per_node)
+
+    @property
+    def disk_gb(self) -> int:
+        """Of each node, whatever alternative it is of: a machine may serve another one later."""
+        return max(each.disk_gb for each in self.resources)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What its alternatives are called; none where there is only one."""
+        return tuple(each.label for each in self.resources) if len(self.resources) > 1 else ()
+
+    @property
+    def preference(self) -> Preference:
+        """In which order its alternatives are asked for."""
+        return Preference(listed=self.prefer == "listed", speeds=tuple(each.speed for each in self.resources))
 
     @property
     def _storage_zones(self) -> list[str]:
@@ -486,16 +456,21 @@ class JobSpec(_Strict):
 
     @property
     def offer_queries(self) -> tuple[OfferQuery, ...]:
-        """What the cloud is asked for: one query per market, in order of preference."""
-        query = OfferQuery(
-            gpu=self.resources.gpu,
-            gpus_per_node=self.resources.gpus_per_node,
-            instance_types=self.resources.instance_types,
-            regions=self.placement.regions,
-            zones=tuple(self._storage_zones) or self.placement.zones,
-            file_servers=tuple(dict.fromkeys(each.server for each in self.storage if each.server)),
+        """What the cloud is asked for: one query per market and alternative, in order of preference."""
+        return tuple(
+            OfferQuery(
+                gpu=each.gpu,
+                gpus_per_node=each.gpus_per_node,
+                instance_types=each.instance_types,
+                regions=self.placement.regions,
+                zones=tuple(self._storage_zones) or self.placement.zones,
+                market=market,
+                file_servers=tuple(dict.fromkeys(each.server for each in self.storage if each.server)),
+                alternative=number,
+            )
+            for market in _MARKETS[self.market]
+            for number, each in enumerate(self.resources)
         )
-        return tuple(replace(query, market=market) for market in _MARKETS[self.market])
 
 
 def _script_and_arguments(run: str) -> tuple[str, ...]:
@@ -521,7 +496,9 @@ def parse_spec(value: Any) -> JobSpec:
     try:
         return JobSpec.model_validate(_lists_to_tuples(value))
     except ValidationError as error:
-        raise UsageError(first_error(error, "the job file", JobSpec)) from error
+        # Of `resources: {…}`, which is a list of one, people do not count entries.
+        alone = frozenset() if isinstance(value.get("resources"), list | tuple) else frozenset({"resources"})
+        raise UsageError(first_error(error, "the job file", JobSpec, alone)) from error
 
 
 def _check_size(value: dict[Any, Any]) -> None:

@@ -7,12 +7,15 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 
-def first_error(error: ValidationError, what: str, model: type[BaseModel]) -> str:
-    """The first of pydantic's errors as one sentence, and how many more there are."""
+def first_error(error: ValidationError, what: str, model: type[BaseModel], alone: frozenset[str] = frozenset()) -> str:
+    """The first of pydantic's errors as one sentence, and how many more there are. `alone`: keys of lists that were
+    given one entry without a list."""
     # An unknown key first: misspelt, it also makes another one missing.
     errors = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     first = errors[0]
-    where = ".".join(str(part) for part in first["loc"]) or "as a whole"
+    path = first["loc"]
+    path = (path[0], *path[2:]) if path and path[0] in alone else path
+    where = ".".join(str(part) for part in path) or "as a whole"
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{what}: {_sentence(first, where, model)}{more}"
 

@@ -32,10 +32,9 @@ name: resnet50
 kind: training
 nodes: {min: 2, desired: 4, max: 8, spares: 1, multiple_of: 2}
 resources:
-  gpu: V100
-  gpus_per_node: 1
-  instance_types: [p3.2xlarge]
-  disk_gb: 200
+  - {gpu: V100, gpus_per_node: 1, instance_types: [p3.2xlarge], disk_gb: 200, speed: 1.0}
+  - {gpu: T4, gpus_per_node: 1, speed: 0.4}
+prefer: listed
 priority: 10
 start_after: "2026-12-24T22:00Z"
 schedule: "0 22 * * 1-5"
@@ -162,7 +161,9 @@ def job_file() -> str:
         model = _model_of(schema, schema["properties"][key])
         inner = example[key]
         merged = (
-            {name: value for each in reversed(inner) for name, value in each.items()} if key == "storage" else inner
+            {name: value for each in reversed(inner) for name, value in each.items()}
+            if isinstance(inner, list)
+            else inner
         )
         lines += ["", f"## {key}", "", _text(model["description"]), "", *_table(schema, model, merged)]
     return "\n".join([*lines, ""])

@@ -118,7 +118,7 @@ def sample_offers(quote: Quote, spec: JobSpec) -> list[Offer]:
         found.setdefault(offer.instance_type, offer)
     if found:
         return list(found.values())[:MAX_NODE_PLANS]
-    resources, cloud = spec.resources, spec.placement.cloud
+    resources, cloud = spec.resources_of(None), spec.placement.cloud
     named = next(iter(resources.instance_types), "unknown")
     return [Offer(cloud, "", "", named, Market.SPOT, None, gpu=resources.gpu, gpus=resources.gpus_per_node)]
 

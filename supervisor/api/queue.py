@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.service import Service
 from supervisor.market.admission import Admission
-from supervisor.model import JobState
+from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.limits import LIFTED
 from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
@@ -51,8 +51,10 @@ def waits(view: JobView) -> bool:
 
 
 def _row(view: JobView, admission: Admission | None, about: Callable[[str], str], now: float) -> dict[str, Any]:
-    job, resources = view.record, view.record.spec.resources
-    gpus = job.min_nodes * resources.gpus_per_node
+    job, spec = view.record, view.record.spec
+    has = next((node.offer for node in view.nodes.values() if node.state in COUNTED_NODE_STATES), None)
+    resources = spec.resources_of(has)
+    gpu = resources.gpu if has or not spec.kinds else " or ".join(dict.fromkeys(each.gpu for each in spec.resources))
     reason, starts_when = about(job.name), f"{job.spec.placement.cloud} grants its nodes, which are asked for already"
     if now < job.starts_at:
         reason = starts_when = f"it begins at {moment(job.starts_at)}"
@@ -69,8 +71,9 @@ def _row(view: JobView, admission: Admission | None, about: Callable[[str], str]
         "priority": job.spec.priority,
         "state": job.state,
         "nodes": job.min_nodes,
-        "gpus": gpus,
-        "gpu": resources.gpu,
+        "gpus": job.min_nodes * resources.gpus_per_node,
+        "gpu": gpu,
+        "alternatives": list(spec.kinds),
         "reason": reason,
         "starts_when": starts_when,
         "submitted_at": job.submitted_at,

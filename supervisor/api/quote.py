@@ -12,12 +12,15 @@ import structlog
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
 from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
-from supervisor.market.offers import PRICE_REMEDY
+from supervisor.market.capacity import CapacityMemory
+from supervisor.market.hazard import HazardRules
+from supervisor.market.offers import PRICE_REMEDY, ranked
 from supervisor.market.prices import named
 from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
+from supervisor.spec_places import Resources
 
 log = structlog.get_logger("spotsupd")
 
@@ -78,6 +81,8 @@ class Quotes:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}")
+        if spec.kinds:
+            offers = ranked(offers, CapacityMemory(), HazardRules(), 0.0, 0.0, spec.preference)
         _check_prices(spec, offers, budgeted=self._budgeted)
         needs_prices = spec.limits.of_money or self._budgeted
         warnings = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers))
@@ -100,14 +105,19 @@ class Quotes:
 
 def _request(spec: JobSpec) -> str:
     """What the job asks for, as the end of a sentence."""
-    resources, placement = spec.resources, spec.placement
+    placement = spec.placement
     parts = [
-        f"of type {' or '.join(resources.instance_types)}" if resources.instance_types else "",
-        f"with {resources.gpus_per_node} × {resources.gpu or 'GPU'}" if resources.gpus_per_node else "",
+        " or ".join(filter(None, (_machine(each) for each in spec.resources))),
         f"in {', '.join(placement.zones or placement.regions)}" if placement.zones or placement.regions else "",
         f"({spec.market})",
     ]
     return " ".join(part for part in parts if part)
+
+
+def _machine(resources: Resources) -> str:
+    kinds = " or ".join(resources.instance_types)
+    gpus = f"with {resources.gpus_per_node} × {resources.gpu or 'GPU'}" if resources.gpus_per_node else ""
+    return " ".join(filter(None, (f"of type {kinds}" if kinds else "", gpus)))
 
 
 def _check_prices(spec: JobSpec, offers: tuple[Offer, ...], *, budgeted: bool) -> None:
@@ -139,7 +149,8 @@ def check_admissible(spec: JobSpec, owner: str, queue: QueueRules) -> None:
 
 def check_room(spec: JobSpec, owner: str, nodes: int, queue: QueueRules) -> None:
     """Raises CommandRefusedError for a job that needs more nodes than the operator's limits can ever leave for it."""
-    if why := why_never(owner, spec.name, Amount(1, spec.resources.gpus_per_node).times(nodes), queue):
+    fewest = min(each.gpus_per_node for each in spec.resources)
+    if why := why_never(owner, spec.name, Amount(1, fewest).times(nodes), queue):
         raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 

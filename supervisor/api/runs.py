@@ -19,6 +19,8 @@ _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 def spec_row(spec: JobSpec) -> dict[str, Any]:
     """What its job file says, without defaults, and without values of variables that look like secrets."""
     found = spec.model_dump(mode="json", exclude_defaults=True)
+    if len(spec.resources) == 1 and "resources" in found:
+        found["resources"] = found["resources"][0]
     if "env" in found:
         found["env"] = {name: HIDDEN if _SECRET.search(name) else value for name, value in found["env"].items()}
     return found

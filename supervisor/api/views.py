@@ -9,7 +9,7 @@ from typing import Any
 from spotsup_trainer.wire import Pause
 
 from supervisor.accounts import Booking, by_purpose, month_of
-from supervisor.model import Event, JobState, NodeRecord, NodeState
+from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
 from supervisor.planner.bookings import bookings_of, bookings_of_node
 from supervisor.planner.budgets import month_usd
 from supervisor.planner.deadlines import deadline_of
@@ -121,7 +121,18 @@ def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "resume_from": list(view.record.resume_from),
         "market": view.record.spec.market,
         "cloud": view.record.spec.placement.cloud,
+        "prefer": view.record.spec.prefer,
+        "alternatives": _alternative_rows(view),
     }
+
+
+def _alternative_rows(view: JobView) -> list[dict[str, Any]]:
+    """What the job may run on, and how many of its nodes are of each; none where there is only one."""
+    present = [node.offer for node in view.nodes.values() if node.state in COUNTED_NODE_STATES]
+    return [
+        {"name": name, "nodes": sum(offer.alternative == number for offer in present)}
+        for number, name in enumerate(view.record.spec.kinds)
+    ]
 
 
 def pause_row(pause: Pause) -> dict[str, Any]:
@@ -213,6 +224,7 @@ def cost_row(view: JobView, now: float) -> dict[str, Any]:
                 "id": node.id,
                 "state": node.state,
                 "market": node.offer.market,
+                "instance_type": node.offer.instance_type,
                 "hours": round(((node.ended_at or now) - node.launched_at) / 3600, 4) if node.launched_at else 0.0,
                 "usd_per_hour": node.offer.usd_per_hour,
                 "usd": round(node.usd(now), 4),

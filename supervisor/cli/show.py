@@ -165,6 +165,9 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
         f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']}){spares}"
         f"   round {job['round']}   {steps}"
     )
+    if len(kinds := job.get("alternatives", [])) > 1:
+        parts = (f"{each['name']} ({counted(each['nodes'], 'node')})" for each in kinds)
+        console.print(f"alternatives, {escape(job['prefer'])}: {escape(', '.join(parts))}")
     if deadline := job.get("deadline"):
         console.print(f"[red]{deadline['text']}[/red]" if deadline["missed"] else deadline["text"])
     if job["checkpoint_problem"]:
@@ -302,9 +305,10 @@ def _purpose_cells(rows: Iterable[dict[str, float]]) -> list[str]:
 def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl cost JOB`."""
     cost = costs[0]
-    table = table_of("NODE", "STATE", "MARKET", "HOURS", "PER HOUR", "COST")
+    table = table_of("NODE", "STATE", "TYPE", "MARKET", "HOURS", "PER HOUR", "COST")
     for node in cost["node_list"]:
         cells = (
+            node["instance_type"],
             node["market"],
             f"{node['hours']:.2f}",
             _money(node["usd_per_hour"]) or "unknown",

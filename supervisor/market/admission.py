@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 _CENTS = 1e-9  # sums of prices are rounded in their last digits
@@ -113,6 +113,7 @@ class Claim:
     wanted: int  # nodes in all, spares included; 0 while it is to have none
     kept: Amount  # the nodes that it has and keeps; their dollars are those of all its machines that may cost money
     node: Amount  # one more
+    others: tuple[Amount, ...] = ()  # the same of its other alternatives, while it has no node of any
     step: int = 1  # nodes are of use in so many at once
     kind: str = "GPU"  # for people
     reserved: bool = False  # it trains, lost nodes just now, or gets its first ones: its `min` is kept for it
@@ -221,8 +222,14 @@ class _Queue:
         return self._granted[claim.job] < claim.kept.nodes + claim.missing and claim.job not in self._refused
 
     def grant_min(self, claim: Claim) -> None:
-        """All that it needs to train, or nothing. What it has waited for long, or others pause for, is left for it."""
+        """All that it needs to train, or nothing, of the first alternative that fits. What it has waited for long, or
+        others pause for, is left for it."""
         refusal = self._refusal(claim, claim.node.times(claim.missing))
+        for node in claim.others if refusal else ():
+            if self._refusal(claim, node.times(claim.missing)) is None:
+                claim, refusal = replace(claim, node=node, others=()), None
+                self._claims[claim.job] = claim
+                break
         if refusal is None:
             self._grant(claim, claim.missing)
             return

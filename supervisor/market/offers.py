@@ -9,6 +9,7 @@ from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HOUR_S, HazardRules
 from supervisor.market.prices import named
+from supervisor.spec_places import NO_PREFERENCE, Preference
 
 PRICE_REMEDY = "add one to [prices] in spotsupd.toml"
 _CENTS = 1e-9  # sums of prices are rounded in their last digits
@@ -35,14 +36,15 @@ class Constraints:
     billed: tuple[Offer, ...]  # of all machines that may cost money
     job: str = ""  # its name
     admitted_usd_per_hour: float | None = None  # what the operator's limits leave for all of its machines together
+    kinds: tuple[str, ...] = ()  # names of its alternatives: all of its nodes are of one; empty where there is only one
 
     def in_place(self, offer: Offer) -> bool:
         """Whether it is where the job's nodes are."""
         return all(self.place(each) == self.place(offer) for each in self.placed)
 
     def place(self, offer: Offer) -> str:
-        """Where it is, as far apart as the job's nodes may be."""
-        return place_of(offer, self.spread)
+        """Where it is, as far apart as the job's nodes may be, and of which alternative."""
+        return place_of(offer, self.spread, self.kinds)
 
     def affordable(self, offer: Offer) -> bool:
         """Whether one more machine at this price stays within the limits. A price that is not known does not."""
@@ -53,27 +55,44 @@ class Constraints:
         return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= min(limits) + _CENTS
 
 
-def place_of(offer: Offer, spread: str) -> str:
-    """Its zone, or its region for a job whose nodes share no more than that."""
-    return offer.zone if spread == "zone" else offer.region
+def place_of(offer: Offer, spread: str, kinds: tuple[str, ...] = ()) -> str:
+    """Its zone, or its region for a job whose nodes share no more than that; with what it is, where the job names
+    alternatives: nodes of two are no more one gang than nodes of two zones."""
+    where = offer.zone if spread == "zone" else offer.region
+    return f"{where} ({kinds[min(offer.alternative, len(kinds) - 1)]})" if kinds else where
 
 
 def ranked(
-    offers: tuple[Offer, ...], memory: CapacityMemory, rules: HazardRules, lost_s: float, now: float
+    offers: tuple[Offer, ...],
+    memory: CapacityMemory,
+    rules: HazardRules,
+    lost_s: float,
+    now: float,
+    preference: Preference = NO_PREFERENCE,
 ) -> tuple[Offer, ...]:
-    """Spot first, then by expected dollars per useful node-hour. `lost_s`: what a preemption costs a node."""
-    return tuple(
-        sorted(
-            offers, key=lambda each: (each.market is not Market.SPOT, expected_usd(each, memory, rules, lost_s, now))
-        )
-    )
+    """Spot first, then by the job's preference, then by expected dollars per useful node-hour. `lost_s`: what a
+    preemption costs a node."""
+
+    def key(each: Offer) -> tuple[bool, int, float]:
+        usd = expected_usd(each, memory, rules, lost_s, now, preference)
+        return each.market is not Market.SPOT, preference.rank(each), usd
+
+    return tuple(sorted(offers, key=key))
 
 
-def expected_usd(offer: Offer, memory: CapacityMemory, rules: HazardRules, lost_s: float, now: float) -> float:
-    """Dollars per useful node-hour of an offer; without end where no price is known."""
+def expected_usd(
+    offer: Offer,
+    memory: CapacityMemory,
+    rules: HazardRules,
+    lost_s: float,
+    now: float,
+    preference: Preference = NO_PREFERENCE,
+) -> float:
+    """Dollars per useful node-hour of an offer, of a node of speed 1; without end where no price is known."""
     if offer.usd_per_hour is None:
         return math.inf
-    return offer.usd_per_hour * (1 + lost_s / HOUR_S * memory.preemptions_per_hour(offer, now, rules))
+    usd = offer.usd_per_hour * (1 + lost_s / HOUR_S * memory.preemptions_per_hour(offer, now, rules))
+    return usd / preference.speed(offer)
 
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:

@@ -157,7 +157,7 @@ def setup_of(
     data = job.spec.kind == "data"
     traits = CLOUDS[node.offer.cloud].host
     # An instance type that is missing from the catalog has as many GPUs as its job asks for.
-    gpus = max(node.offer.gpus, job.spec.resources.gpus_per_node)
+    gpus = max(node.offer.gpus, job.spec.resources_of(node.offer).gpus_per_node)
     return Setup(
         node=node.id,
         agent_config=wire.encode(_agent_config(config, node, job, etcd_endpoints)),
@@ -205,7 +205,7 @@ def _agent_config(
         command=job.spec.command,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
-        nproc_per_node=job.spec.nproc_per_node,
+        nproc_per_node=job.spec.nproc_on(node.offer),
         lease_ttl_s=config.node.lease_ttl_s,
         leave_margin_s=config.timing.leave_margin_s / 2,
         log_mirror=f"{job.spec.shared}/spotsup/{job.task_id}/logs" if job.spec.shared else "",

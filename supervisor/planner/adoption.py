@@ -13,7 +13,8 @@ from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
 from supervisor.planner.world import JobView
-from supervisor.spec import JobSpec, Placement, parse_spec
+from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec_places import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
         draft.request_action(Find(node))
     else:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
-        draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
+        draft.request_action(Launch(node, draft.job.spec.disk_gb))
 
 
 def _has_just_moved(draft: Draft) -> bool:
@@ -208,7 +208,7 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
         ahead=for_move,
     )
     draft.add(node)
-    draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
+    draft.request_action(Launch(node, draft.job.spec.disk_gb))
     if lost is None:
         purpose = ", a spare" if spare else ", ahead of a move" if for_move else ""
         price = ", price unknown" if offer.usd_per_hour is None else ""
@@ -232,7 +232,8 @@ def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     if read and has_old_offers(draft) and draft.now - known.asked_at > draft.rules.refused_retry_s:
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
-    return ranked(known.offers, draft.capacity, draft.rules.hazard, preemption_s(draft), draft.now)
+    hazard = draft.rules.hazard
+    return ranked(known.offers, draft.capacity, hazard, preemption_s(draft), draft.now, spec.preference)
 
 
 def preemption_s(draft: Draft) -> float:
@@ -251,4 +252,5 @@ def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
         billed=tuple(node.offer for node in not_gone(draft)),
         job=draft.job.name,
         admitted_usd_per_hour=admission.usd_per_hour if admission else None,
+        kinds=draft.job.spec.kinds,
     )

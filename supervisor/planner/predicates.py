@@ -52,9 +52,10 @@ def placed(draft: Draft) -> list[NodeRecord]:
 
 
 def place(draft: Draft, node_id: str) -> str:
-    """Where a node is, as far apart as its job's nodes may be; "" where that is not known."""
+    """Where a node is, as far apart as its job's nodes may be, and of which alternative; "" where that is not known."""
     node = draft.nodes.get(node_id)
-    return place_of(node.offer, draft.job.spec.placement.spread) if node else ""
+    spec = draft.job.spec
+    return place_of(node.offer, spec.placement.spread, spec.kinds) if node else ""
 
 
 def wanted(draft: Draft) -> int:

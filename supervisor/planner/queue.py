@@ -66,7 +66,7 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         (not job.pause_requested_at or paused_for_another) and now >= job.starts_at
     )
     wanted = _wanted(view, len(kept), moving) if wants else 0
-    offer, can_ask = _next_offer(world, view, billed, kept, now) if len(kept) < wanted else (None, True)
+    offer, others, can_ask = _next_offers(world, view, billed, kept, now) if len(kept) < wanted else (None, (), True)
     return Claim(
         job=job.name,
         owner=job.owner,
@@ -77,8 +77,9 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         wanted=wanted,
         kept=Amount(len(kept), _gpus(kept, spec), usd),
         node=node_of(offer, spec),
+        others=tuple(node_of(each, spec) for each in others),
         step=spec.nodes.multiple_of,
-        kind=spec.resources.gpu or (offer.gpu if offer else "") or "GPU",
+        kind=spec.resources_of(offer).gpu or (offer.gpu if offer else "") or "GPU",
         reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),
         can_ask=can_ask and now >= job.bootstrap_retry_at,
         pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
@@ -113,7 +114,7 @@ def node_of(offer: Offer | None, spec: JobSpec) -> Amount:
 
 def gpus_of(offer: Offer | None, spec: JobSpec) -> int:
     """Of one node."""
-    return (offer.gpus if offer else 0) or spec.resources.gpus_per_node
+    return (offer.gpus if offer else 0) or spec.resources_of(offer).gpus_per_node
 
 
 def is_reserved(job: JobRecord, kept: int, since: float) -> bool:
@@ -137,21 +138,22 @@ def _offer_to_move_to(
 ) -> Offer | None:
     """That of the nodes that are there already, or the one that would be asked for first, wherever it is."""
     there = next((node.offer for node in moving if node.ahead), None)
-    return there or (_next_offer(world, view, billed, [], now)[0] if view.record.moving_since else None)
+    return there or (_next_offers(world, view, billed, [], now)[0] if view.record.moving_since else None)
 
 
-def _next_offer(
+def _next_offers(
     world: World, view: JobView, billed: list[NodeRecord], kept: list[NodeRecord], now: float
-) -> tuple[Offer | None, bool]:
-    """The one that would be asked for next, and whether it may be: the cheapest one where none may be asked for now.
-    A job whose offers are not read yet may ask, as far as is known."""
+) -> tuple[Offer | None, tuple[Offer, ...], bool]:
+    """The one that would be asked for next, the first of each other alternative, and whether they may be: the cheapest
+    one where none may be asked for now. A job whose offers are not read yet may ask, as far as is known."""
     spec = view.record.spec
     offers = world.volatile.offers.get(view.record.name, NOTHING_KNOWN).offers
     rules, memory = world.rules, world.volatile.capacity
     due = deadline_of(view.record, view.nodes.values(), view.progress, now)
     if due is not None and not due.needs_on_demand(now):
         offers = tuple(each for each in offers if each.market is Market.SPOT) or offers
-    known = ranked(offers, memory, rules.hazard, rules.preemption_s + view.record.checkpoint_s, now)
+    lost_s = rules.preemption_s + view.record.checkpoint_s
+    known = ranked(offers, memory, rules.hazard, lost_s, now, spec.preference)
     limits = Constraints(
         spec.placement.spread,
         spec.limits.usd_per_hour,
@@ -159,13 +161,16 @@ def _next_offer(
         placed=tuple(node.offer for node in kept),
         billed=tuple(node.offer for node in billed),
         job=view.record.name,
+        kinds=spec.kinds,
     )
     allowed = (each for each in known if is_allowed(each, memory, limits, now, spare=False))
     first = next(allowed, None)
     if first is not None:
-        return first, True
+        of_each = {each.alternative: each for each in reversed(list(allowed))} if limits.kinds and not kept else {}
+        others = tuple(each for number, each in sorted(of_each.items()) if number != first.alternative)
+        return first, others, True
     priced = [each for each in known if each.usd_per_hour is not None]
-    return (kept[0].offer if kept else next(iter(priced or known), None)), not offers
+    return (kept[0].offer if kept else next(iter(priced or known), None)), (), not offers
 
 
 # -- a pause for a job of a higher priority -----------------------------------------------------------------

@@ -79,8 +79,20 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
     least = max(_useful(draft, kept), len(members(draft)), draft.job.min_nodes)
     counts = range(least, draft.job.desired_nodes + 1)
     of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
-    needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
+    rank = draft.job.spec.preference.rank
+    if rank(offer) < rank(kept[0].offer):  # what the job would rather have, whatever it costs
+        # A move that has begun goes on under another daemon, which counts all times anew.
+        needed = next(of_use, None) if draft.job.moving_since or _has_stayed(draft, kept) else None
+    elif rank(offer) > rank(kept[0].offer) and not (offer.market is Market.SPOT and bought_on_demand(draft, kept)):
+        return None  # while it trains it keeps what it would rather have
+    else:
+        needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
     return None if needed is None else Target(offer, tuple(kept), needed, draft.job.desired_nodes)
+
+
+def _has_stayed(draft: Draft, kept: Sequence[NodeRecord]) -> bool:
+    """Whether the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
+    return draft.elapsed_s(min(node.created_at for node in kept)) >= draft.rules.back_to_listed_s
 
 
 def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int, *, lacks: bool) -> bool:
@@ -90,7 +102,9 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
     price = _usd(draft, offer)
     cheaper = (before - price) / before if before and math.isfinite(price) else 0.0
     useful = _useful(draft, kept)
-    gain = len(kept) * cheaper + (count - useful if lacks else 0)
+    speed = draft.job.spec.preference.speed
+    more = count * speed(offer) / speed(kept[0].offer) - useful  # in node-hours of the nodes that it has
+    gain = len(kept) * cheaper + (more if lacks else 0)
     cost = (count * rules.move_arrival_s + useful * (rules.move_pause_s + draft.job.checkpoint_s)) / HOUR_S
     return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost
 
@@ -121,5 +135,6 @@ def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeReco
 
 
 def _usd(draft: Draft, offer: Offer) -> float:
-    rules = draft.rules
-    return expected_usd(offer, draft.capacity, rules.hazard, rules.preemption_s + draft.job.checkpoint_s, draft.now)
+    rules, preference = draft.rules, draft.job.spec.preference
+    lost_s = rules.preemption_s + draft.job.checkpoint_s
+    return expected_usd(offer, draft.capacity, rules.hazard, lost_s, draft.now, preference)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from provisioners.base import InstanceState, Offer
 from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
 from supervisor.market.offers import Constraints, OffersView
-from supervisor.market.warm import Wish, fits, has_room, is_alike
+from supervisor.market.warm import Wish, fits, has_room, is_alike, offered_as
 from supervisor.model import (
     COUNTED_NODE_STATES,
     WAITING_NODE_STATES,
@@ -181,7 +181,13 @@ def _on_offer(draft: Draft) -> Iterator[Waiting]:
             ):
                 continue
             if draft.now - node.state_since < draft.rules.warm.keep_s and _fits(draft, view.record, node, draft.job):
-                yield Waiting(node, view.revisions.get(node.id, 0), view.record)
+                yield Waiting(_as_offered(draft, node), view.revisions.get(node.id, 0), view.record)
+
+
+def _as_offered(draft: Draft, node: NodeRecord) -> NodeRecord:
+    """The machine as one of the alternatives of the job that takes it, not of the one that had it."""
+    offer = offered_as(node.offer, draft.volatile.offers.get(draft.job.name, OffersView()).offers)
+    return node if offer is None else replace(node, offer=replace(node.offer, alternative=offer.alternative))
 
 
 def _fits(draft: Draft, had: JobRecord, node: NodeRecord, job: JobRecord) -> bool:

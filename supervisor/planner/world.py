@@ -75,6 +75,7 @@ class Rules:
     move_retry_s: float = 300.0  # after a move that was given up; twice that after each further one
     max_move_retry_s: float = 3600.0  # at most that
     back_to_spot_s: float = 900.0  # an on-demand node stays for so long before spot is asked for again
+    back_to_listed_s: float = 900.0  # a job has an alternative for so long before one listed earlier is asked for
     # Machines of ended jobs.
     warm: WarmRules = field(default_factory=WarmRules)
     clean_timeout_s: float = 300.0  # one that is not cleaned by then is terminated

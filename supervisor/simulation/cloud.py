@@ -134,6 +134,9 @@ class SimCloud:
         # The types that it offers, cheapest first, each with a quota of its own; the quotas that are used up.
         self.types: tuple[str, ...] = ("small",)
         self.used_up: frozenset[str] = frozenset()
+        # The types of which no zone has a machine left; how many GPUs machines of a type have, where they have any.
+        self.sold_out_types: frozenset[str] = frozenset()
+        self.gpus: dict[str, int] = {}
         # How its prices are now, compared to those at first; the types of which it says no price.
         self.price_factor = 1.0
         self.unpriced: frozenset[str] = frozenset()
@@ -176,6 +179,7 @@ class SimCloud:
                 name,
                 query.market,
                 None if name in self.unpriced else price * (1 + number),
+                gpus=self.gpus.get(name, 0),
                 quota=name,
             )
             for number, name in enumerate(self.types)
@@ -215,6 +219,9 @@ class SimCloud:
             return Fatal(f"the image does not fit {wanted}")
         if wanted in self.used_up:
             return Quota(Scope.QUOTA, 60.0, f"the quota of {wanted} is used up")
+        if wanted in self.sold_out_types:
+            self._rng.injected["no capacity"] += 1
+            return NoCapacity(Scope.TYPE_IN_ZONE, self.no_capacity_s, f"{zone} is out of {wanted}")
         if request.offer.market in self.sold_out:
             return NoCapacity(
                 Scope.TYPE_IN_ZONE, self.no_capacity_s, f"{zone} is out of {request.offer.market} capacity"

@@ -31,7 +31,7 @@ JOB = {
 def test_the_machine_needs_what_the_jobs_nodes_need_and_no_gpu() -> None:
     spec = parse_spec(probe_spec(JOB, "m7i.large"))
     assert (spec.name, spec.nodes.max, spec.run) == ("resnet50-with-a-name-as-long-as-th-check", 1, "-m platform")
-    assert (spec.resources.instance_types, spec.resources.gpu) == (("m7i.large",), "")
+    assert (spec.resources[0].instance_types, spec.resources[0].gpu) == (("m7i.large",), "")
     assert (spec.environment, spec.setup, spec.checkpoints) == ("requirements.txt", "", "s3://bucket/jobs")
     assert spec.storage[0].mount == "/mnt/out"
     bare = {key: JOB[key] for key in ("name", "nodes", "run")}

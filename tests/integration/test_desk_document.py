@@ -40,7 +40,7 @@ def test_its_commands_do_what_it_says(desk: Desk) -> None:
     specs = {name: jobs_of(desk.world)[name].record.spec for name in names}
     assert specs["digits"].run == "train.py --epochs 3 --lr 0.1"
     assert (specs["digits-4"].nodes.max, specs["digits-4"].limits.usd) == (6, 20)
-    assert (specs["digits-gpu"].nodes.desired, specs["digits-gpu"].resources.gpus_per_node) == (2, 2)
+    assert (specs["digits-gpu"].nodes.desired, specs["digits-gpu"].resources[0].gpus_per_node) == (2, 2)
 
     submit, listing, show, cancel = commands("Sweeps")
     assert desk.said(*submit) == "search\n"

@@ -186,7 +186,8 @@ def test_init_asks_at_a_terminal(desk: Desk, tmp_path: Path, monkeypatch: pytest
     code, screen = desk.at_a_terminal("init", "train.py", typed="asked\n3\nV100\n8\n12\nnone", folder=tmp_path)
     assert code == 0, screen
     spec = parse_spec(yaml.safe_load((tmp_path / "job.yaml").read_text()))
-    assert (spec.name, spec.nodes.desired, spec.resources.gpu, spec.resources.gpus_per_node) == ("asked", 3, "V100", 8)
+    (asked,) = spec.resources
+    assert (spec.name, spec.nodes.desired, asked.gpu, asked.gpus_per_node) == ("asked", 3, "V100", 8)
     assert (spec.limits.hours, spec.checkpoints) == (12.0, "none")
 
 

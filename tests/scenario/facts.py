@@ -177,7 +177,7 @@ def _job(day: Day, view: JobView) -> dict[str, Any]:
         "owner": job.owner,
         "why": planned.why if planned else "",
         "cloud": job.spec.placement.cloud,
-        "gpu": job.spec.resources.gpu,
+        "gpu": " or ".join(each.gpu for each in job.spec.resources),
         "nodes": {"min": job.min_nodes, "desired": job.desired_nodes, "max": job.max_nodes},
         "market": job.spec.market,
         "priority": job.spec.priority,

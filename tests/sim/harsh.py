@@ -58,6 +58,9 @@ class Harsh:
             elif injection.kind == "broken messages":
                 self._break_messages(injection, agent.job, agent.node)
 
+    def _kinds_back(self) -> None:
+        self._world.cloud.sold_out_types = frozenset()
+
     def on_daemon(self, injection: Injection, daemon: Daemon) -> None:
         """A thread ends: that of the mirror, so that nothing new is read, or that of leadership, so that the lease is
         not renewed. The daemon ends for it soon."""
@@ -71,6 +74,12 @@ class Harsh:
 
     def on_world(self, injection: Injection) -> None:
         """Zones of which one has too few machines for a job's minimum, and the other few or many."""
+        cloud = self._world.cloud
+        if injection.kind == "kind sold out":
+            cloud.sold_out_types = frozenset({cloud.types[injection.number % len(cloud.types)]})
+            self._later(600.0 + 10_000.0 * injection.size, self._kinds_back)
+        elif injection.kind == "kinds back":
+            self._kinds_back()
         if injection.kind == "uneven zones":
             small, number = injection.number % 2, injection.number // 2
             self._world.cloud.capacity = {

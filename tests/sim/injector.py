@@ -20,7 +20,7 @@ from tests.sim.access import AccessFaults
 from tests.sim.etcd_faults import EtcdFaults
 from tests.sim.harsh import Harsh
 from tests.sim.promises import Promises, jobs_of
-from tests.sim.scenario import Injection, Scenario, Submission
+from tests.sim.scenario import Injection, Scenario, Submission, alternatives
 from tests.sim.tunnel_faults import TunnelFaults
 from tests.sim.users import Users
 
@@ -72,6 +72,7 @@ class Injector:
             for daemon in world.daemons:
                 if not daemon.dead:
                     self._kill(daemon, 1.0)
+        world.cloud.sold_out_types = frozenset()
         self._harsh.stop()
         self._access.stop()
         self._etcd.stop()
@@ -458,7 +459,8 @@ class Injector:
         limits: dict[str, object] = {"hang": job.hang}
         limits |= {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
         limits |= {"hours": job.hours} if job.hours else {}
-        more = {"priority": job.priority} if job.priority else {}
+        more: dict[str, object] = {"priority": job.priority} if job.priority else {}
+        more |= alternatives(job)
         placement = {"spread": job.spread}
         self._users.submit(job.name, job.owner, kind=job.kind, nodes=nodes, limits=limits, placement=placement, **more)
 

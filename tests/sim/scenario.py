@@ -105,6 +105,8 @@ ETCD_WEIGHTS = {
 }
 # Jobs end, and others begin, where machines wait between them.
 WARM_WEIGHTS = {"cancel": 3, "finish": 3, "submit": 6, "daemon killed": 2}
+# What happens to the kinds of machines that jobs name as alternatives: a quarter of the scenarios have such jobs.
+KIND_WEIGHTS = {"kind sold out": 5, "kinds back": 4, "prices change": 1, "daemon killed": 2, "notice": 2}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -165,6 +167,7 @@ class Submission:
     hang: str = "alert"
     owner: str = ""
     priority: int = 0
+    prefer: str = ""  # of its alternatives of machines; it names none where this is empty
 
     @property
     def multiple_of(self) -> int:
@@ -189,6 +192,8 @@ class Scenario:
     max_clock_error_s: float = 0.0
     # Nodes reach etcd through the daemons' tunnels alone.
     by_ssh: bool = False
+    # The types of machines that the cloud has, cheapest first.
+    types: tuple[str, ...] = ("small",)
 
 
 def draw(seed: int, hours: float = HOURS) -> Scenario:
@@ -219,6 +224,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_limits(scenario)
     scenario = _with_queue(scenario)
     scenario = _with_warm(scenario)
+    scenario = _with_alternatives(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -292,6 +298,22 @@ def _with_warm(scenario: Scenario) -> Scenario:
     return _with_some(scenario, "warm", WARM_WEIGHTS, [6, 12], share=1.0)
 
 
+def _with_alternatives(scenario: Scenario) -> Scenario:
+    """In a quarter of the scenarios jobs name two kinds of machines, in order of wish or by price, and those run out.
+    Drawn apart, as above. Not where money is limited: a job keeps a kind of which its money buys too few to be
+    complete, as long as it trains."""
+    rng = random.Random(f"alternatives {scenario.seed}")
+    limits = [scenario.rules.queue.cluster.usd_per_hour, *(job.usd_per_hour for job in scenario.jobs)]
+    if rng.random() < 3 / 4 or any(limit is not None for limit in limits):
+        return scenario
+    jobs = tuple(
+        replace(job, prefer=rng.choice(["listed", "cheapest"])) if job.kind == "training" else job
+        for job in scenario.jobs
+    )
+    scenario = replace(scenario, jobs=jobs, types=("small", "large"))
+    return _with_some(scenario, "kinds", KIND_WEIGHTS, [3, 6], share=1.0)
+
+
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:
     rates = {name: rng.choice([0.0, 0.0, 0.3, 1.0]) * worst for name, worst in MAX_RATES.items()}
     rules = Rules(
@@ -342,6 +364,14 @@ def _job(rng: random.Random, name: str) -> Submission:
         limit = round((high + spares) * 0.11 + 0.01, 3)
     spread, hang = rng.choice(["zone", "zone", "region"]), rng.choice(["alert", "restart"])
     return Submission(name, low, desired, high, spares, limit, spread, hang=hang)
+
+
+def alternatives(job: Submission) -> dict[str, object]:
+    """What a job file says of its alternatives: large machines do three times as much at twice the price."""
+    if not job.prefer:
+        return {}
+    kinds = [{"instance_types": ["large"], "speed": 3.0}, {"instance_types": ["small"]}]
+    return {"resources": kinds, "prefer": job.prefer}
 
 
 def kinds_of(scenario: Scenario) -> list[str]:

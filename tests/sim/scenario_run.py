@@ -35,6 +35,7 @@ class ScenarioRun:
         world.nodes.progress_every_s, world.nodes.checkpoint_s = 300.0, 120.0
         world.nodes.reaction_s = scenario.reaction_s
         world.cloud.disk_leak_rate = 0.1
+        world.cloud.types = scenario.types
         mutate(world)
         self.promises = Promises(world, leak_grace_s=900.0)
         self.users = Users(world)

@@ -55,7 +55,9 @@ class OneCloud:
 
 def test_a_job_may_have_larger_disks_than_others() -> None:
     record = job(3)
-    large = record.spec.model_copy(update={"resources": record.spec.resources.model_copy(update={"disk_gb": 500})})
+    large = record.spec.model_copy(
+        update={"resources": (record.spec.resources[0].model_copy(update={"disk_gb": 500}),)}
+    )
     (launch,) = scene(member(1), member(2), node(3, N.REQUESTED), record=replace(record, spec=large)).does(Launch)
     cloud, nothing = OneCloud(), cast("Any", None)
     identity = Identity(b"a secret of 32 bytes, for the test")

@@ -59,7 +59,7 @@ def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
     spec = parse_spec(command.network_spec(job, "1K", "1M"))
     assert spec.name == "resnet50-network"
     assert (spec.nodes.min, spec.nodes.desired, spec.nodes.max, spec.nodes.spares) == (4, 4, 4, 0)
-    assert (spec.resources.gpu, spec.nproc_per_node, spec.placement.cloud) == ("A100", 8, "aws")
+    assert (spec.resources[0].gpu, spec.nproc_on(None), spec.placement.cloud) == ("A100", 8, "aws")
     assert spec.command == ("-m", command.MODULE, "--from-bytes", "1024", "--to-bytes", str(1 << 20))
     assert (spec.limits.hours, spec.limits.usd_per_hour) == (command.HOURS, 12.0)
     assert spec.checkpoints == "none"

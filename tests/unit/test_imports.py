@@ -52,7 +52,7 @@ TOOLS = ("benchmarks", "tools")
 SUPERVISOR = (
     ("errors", "cron", "files", "plots", "validation"),
     ("starting_time", "job_keys", "logins"),
-    ("deadlines",),
+    ("deadlines", "spec_places"),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
     ("model",),
