@@ -38,7 +38,7 @@ def lost_with_nodes(spec: JobSpec) -> str:
     """Why this job's checkpoints would end with its rented nodes, and what to write instead; "" if they would not."""
     if spec.kind == "data" or spec.checkpoints == NO_CHECKPOINTS or urls.is_url(spec.checkpoints):
         return ""
-    outlive = [each.mount for each in spec.storage if each.mode == "rw" and not each.scratch]
+    outlive = [each.mount for each in spec.mounted if each.mode == "rw" and not each.scratch]
     if not spec.checkpoints:
         return "" if outlive else f"its checkpoints would end with its nodes: {_REMEDY}"
     if any(f"{spec.checkpoints}/".startswith(f"{mount}/") for mount in outlive):

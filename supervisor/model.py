@@ -280,6 +280,8 @@ class JobRecord:
     move_retry_at: float = 0.0  # no node is requested ahead of a move before
     failed_moves: int = 0  # in a row, of those for which machines were launched
     moves: int = 0  # in a row, each soon after the one before
+    placed_at: float = 0.0  # when it went to the place that it is in; 0 in its first
+    places_tried: int = 0  # how many it went to since it last had a machine
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
     dropped_bookings: tuple[Booking, ...] = ()  # what that was for
     round_times: RoundTimes = NO_ROUNDS
@@ -371,6 +373,7 @@ class EventKind(StrEnum):
     LAUNCH_REFUSED = "launch-refused"
     MOVED = "moved"
     MOVE_GIVEN_UP = "move-given-up"
+    PLACE_CHANGED = "place-changed"
     KEPT_WARM = "kept-warm"
     TAKEN_OVER = "taken-over"
     CLEANING_FAILED = "cleaning-failed"

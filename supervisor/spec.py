@@ -19,6 +19,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Market, Offer, OfferQuery
@@ -26,7 +27,15 @@ from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
-from supervisor.spec_places import Alternatives, Placement, Preference, Resources, Strict
+from supervisor.spec_places import (
+    Alternatives,
+    Placement,
+    Preference,
+    Resources,
+    Strict,
+    check_places,
+    placement_and_places,
+)
 from supervisor.starting_time import unix_time
 from supervisor.validation import first_error
 
@@ -133,6 +142,8 @@ class Storage(Strict):
     machine."""
     mode: Literal["ro", "rw"] = "rw"
     """Read-only, or read and write."""
+    cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = ""
+    """Of a job with places on several clouds: mounted only where the job is on this one. Empty: on each."""
     zone: str = ""
     """The zone that the file system is in, if it is a zonal one (EFS One Zone, FSx, zonal Filestore): all nodes run
     there. Empty: any zone that can reach it. EFS' mount targets are asked for."""
@@ -246,7 +257,9 @@ class JobSpec(Strict):
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot, and replaces
     them by spot nodes, without a loss of steps, once those are there again."""
     placement: Placement = Placement()
-    """Where nodes may run ([placement](#placement))."""
+    """Where nodes may run ([placement](#placement)): a mapping, or a list of places in order of wish."""
+    places: SkipJsonSchema[tuple[Placement, ...]] = ()
+    """Not for job files: the list of `placement`, whose entry that the job is in is `placement` then."""
     storage: tuple[Storage, ...] = ()
     """File systems to mount on every node ([storage](#storage))."""
     code: str = "."
@@ -273,6 +286,23 @@ class JobSpec(Strict):
     folder of its own there, named after the job, from which `submit --resume-from` goes on. Empty: `spotsup` on the
     first writable shared `storage`; without such storage a training job on a rented cloud has to name a place, or say
     `none`, while the local cloud keeps checkpoints on its host."""
+
+    @model_validator(mode="after")
+    def _places_agree(self) -> JobSpec:
+        check_places(self.places, self.placement)
+        for each in self.storage:
+            if each.cloud and each.cloud not in self.clouds:
+                raise ValueError(f"{each.mount} is on {each.cloud}, and the job runs on {', '.join(self.clouds)}")
+        if (
+            len(self.clouds) > 1
+            and self.kind == "training"
+            and not (self.checkpoints == NO_CHECKPOINTS or urls.is_url(self.checkpoints))
+        ):
+            raise ValueError(
+                f"its places are on {' and '.join(self.clouds)}, and checkpoints have to be in reach of each: write "
+                f"`checkpoints` as an object store ({urls.FORMS}), or {NO_CHECKPOINTS}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobSpec:
@@ -380,14 +410,17 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _zones_of_storage_agree(self) -> JobSpec:
-        zones = self._storage_zones
-        if len(zones) > 1:
-            raise ValueError(f"its file systems are in several zones ({', '.join(zones)}), and its nodes run in one")
-        if zones and self.placement.zones and zones[0] not in self.placement.zones:
-            raise ValueError(
-                f"its file system is in {zones[0]}, which is not one of `placement.zones` "
-                f"({', '.join(self.placement.zones)})"
-            )
+        for place in self.places or (self.placement,):
+            zones = self.at(place)._storage_zones  # noqa: SLF001 - of the same class
+            if len(zones) > 1:
+                raise ValueError(
+                    f"its file systems are in several zones ({', '.join(zones)}), and its nodes run in one"
+                )
+            if zones and place.zones and zones[0] not in place.zones:
+                raise ValueError(
+                    f"its file system is in {zones[0]}, which is not one of `placement.zones` "
+                    f"({', '.join(place.zones)})"
+                )
         return self
 
     @model_validator(mode="after")
@@ -395,7 +428,8 @@ class JobSpec(Strict):
         if self.storage:
             from bootstrap.mounts.model import check_mounts
 
-            check_mounts([storage.as_mount() for storage in self.storage])
+            for place in self.places or (self.placement,):
+                check_mounts([storage.as_mount() for storage in self.at(place).mounted])
         for storage in self.storage:
             if f"{self.checkpoints}/".startswith(f"{storage.mount}/") and (storage.scratch or storage.mode == "ro"):
                 why = "scratch, which ends with its machine" if storage.scratch else "mounted read-only"
@@ -422,9 +456,23 @@ class JobSpec(Strict):
         return image_of(self.environment)
 
     @property
+    def clouds(self) -> tuple[str, ...]:
+        """The clouds of all its places."""
+        return tuple(dict.fromkeys(each.cloud for each in self.places or (self.placement,)))
+
+    @property
+    def mounted(self) -> tuple[Storage, ...]:
+        """The file systems of the cloud that the job is on."""
+        return tuple(each for each in self.storage if each.cloud in {"", self.placement.cloud})
+
+    def at(self, place: Placement) -> JobSpec:
+        """The same job in another of its places."""
+        return self.model_copy(update={"placement": place})
+
+    @property
     def shared(self) -> str:
         """Where the first storage that all nodes share and may write to is mounted, "" without any."""
-        return next((each.mount for each in self.storage if each.mode == "rw" and not each.scratch), "")
+        return next((each.mount for each in self.mounted if each.mode == "rw" and not each.scratch), "")
 
     def resources_of(self, offer: Offer | None) -> Resources:
         """The alternative that an offer is of; the first one without an offer."""
@@ -452,7 +500,7 @@ class JobSpec(Strict):
     @property
     def _storage_zones(self) -> list[str]:
         """The zone that zonal file systems pin the job to; none where there are none."""
-        return list(dict.fromkeys(each.zone for each in self.storage if each.zone))
+        return list(dict.fromkeys(each.zone for each in self.mounted if each.zone))
 
     @property
     def offer_queries(self) -> tuple[OfferQuery, ...]:
@@ -465,7 +513,7 @@ class JobSpec(Strict):
                 regions=self.placement.regions,
                 zones=tuple(self._storage_zones) or self.placement.zones,
                 market=market,
-                file_servers=tuple(dict.fromkeys(each.server for each in self.storage if each.server)),
+                file_servers=tuple(dict.fromkeys(each.server for each in self.mounted if each.server)),
                 alternative=number,
             )
             for market in _MARKETS[self.market]
@@ -493,6 +541,7 @@ def parse_spec(value: Any) -> JobSpec:
     _check_size(value)
     if value.get("kind") == "data":
         value = {"nodes": 1, **value}  # the only possible number
+    value = placement_and_places(value)
     try:
         return JobSpec.model_validate(_lists_to_tuples(value))
     except ValidationError as error:

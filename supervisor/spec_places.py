@@ -10,9 +10,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from provisioners.base import Offer
 from provisioners.registry import CLOUDS
+from supervisor.errors import UsageError
 
 # Each costs its cloud a query, and all of a job's queries share one time limit.
 MAX_ALTERNATIVES = 4
+MAX_PLACES = 4
 
 
 class Strict(BaseModel):
@@ -104,7 +106,11 @@ Alternatives = Annotated[tuple[Resources, ...], BeforeValidator(_listed), AfterV
 
 
 class Placement(Strict):
-    """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region."""
+    """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region.
+
+    A list of up to 4 such mappings names places, on one cloud or several: the job is in one of them at a time
+    ([places](../operations.md#places)).
+    """
 
     cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = ""
     """The cloud to rent from. The daemon's configuration must have a table for it. Empty: the only one that it has."""
@@ -121,3 +127,33 @@ class Placement(Strict):
         if value not in {"", *CLOUDS}:
             raise ValueError(f"{value!r} is no cloud; there are: {', '.join(CLOUDS)}")
         return value
+
+    def __str__(self) -> str:
+        """For people; the places of one job have different ones."""
+        where = ", ".join(self.zones or self.regions)
+        return f"{self.cloud} ({where})" if where else self.cloud
+
+
+def placement_and_places(value: dict[str, Any]) -> dict[str, Any]:
+    """A job file in which `placement: […]` is the first of these places, and `places` are all. Raises UsageError."""
+    listed = value.get("placement")
+    if not isinstance(listed, list | tuple):
+        return value
+    if "places" in value:
+        raise UsageError("the job file: leave `places` out: it is filled in from a list of `placement`")
+    if not 1 <= len(listed) <= MAX_PLACES:
+        raise UsageError(f"the job file: `placement` has {len(listed)} places, and can have 1 to {MAX_PLACES}")
+    return {**value, "placement": listed[0], "places": listed if len(listed) > 1 else ()}
+
+
+def check_places(places: Sequence[Placement], now_in: Placement) -> None:
+    """Raises ValueError."""
+    if not places:
+        return
+    if now_in not in places or len(places) > MAX_PLACES:
+        raise ValueError("leave `places` out: it is filled in from a list of `placement`")
+    if not all(each.cloud for each in places):
+        raise ValueError("a place of `placement` names no cloud: of several, each has to")
+    for each in places:
+        if [str(other) for other in places].count(str(each)) > 1:
+            raise ValueError(f"two places of `placement` are the same, {each}: leave one out")

@@ -50,7 +50,7 @@ storage:
   - {mount: /mnt/out, nfs: "fs-0a1b2c3d.efs.us-east-1.amazonaws.com:/", mode: rw}
   - {mount: /mnt/data, filestore: "10.0.0.2:/vol1", mode: ro}
   - {mount: /mnt/fast, lustre: "fs-0e4f.fsx.us-east-1.amazonaws.com@tcp:/abcdef", zone: us-east-1a}
-  - {mount: /mnt/scratch, scratch: true}
+  - {mount: /mnt/scratch, scratch: true, cloud: aws}
 code: .
 environment: requirements.txt
 setup: python -m nltk.downloader punkt

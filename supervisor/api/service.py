@@ -504,18 +504,22 @@ class Service:
         self._await(is_newer)
 
     def _check_supported(self, spec: JobSpec) -> None:
-        cloud = spec.placement.cloud
         if spec.image is not None and not spec.image.digest:
             raise CommandRefusedError(
                 f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
                 "`spotsupctl submit` does"
             )
+        for place in spec.places or (spec.placement,):
+            self._check_place(spec.at(place))
+
+    def _check_place(self, spec: JobSpec) -> None:
+        cloud = spec.placement.cloud
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
             raise CommandRefusedError(
                 f"`placement.cloud` is {cloud}, which is not in the daemon's configuration; it has: {have}"
             )
-        if cloud in self._hosted and spec.storage:
+        if cloud in self._hosted and spec.mounted:
             raise CommandRefusedError(
                 f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
             )

@@ -31,7 +31,7 @@ class SshCleaner:
                 node.id,
                 root=self._config.node.root,
                 cache=self._config.node.cache,
-                mounts=[storage.as_mount() for storage in job.spec.storage],
+                mounts=[storage.as_mount() for storage in job.spec.mounted],
                 whole=settings is not None and not settings.on_this_host,
                 clock=self._clock.now,
                 deadline_s=CLEAN_S,

@@ -42,7 +42,7 @@ class SshPreTerminate:
         from bootstrap import BootstrapError, stop_agent
 
         target, root = target_of(self._config, self._identity, node), self._config.node.root
-        mounts = [storage.as_mount() for storage in job.spec.storage if not storage.scratch]
+        mounts = [storage.as_mount() for storage in job.spec.mounted if not storage.scratch]
         try:
             stop_agent(
                 target,

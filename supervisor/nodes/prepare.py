@@ -169,7 +169,7 @@ def setup_of(
         env=_environment(config, node, job),
         host=Host(traits) if data else Host(traits, node.offer.gpu, gpus),
         dead_man=has_dead_man(config, node),
-        mounts=tuple(storage.as_mount() for storage in job.spec.storage),
+        mounts=tuple(storage.as_mount() for storage in job.spec.mounted),
         lock=lock,
         uv=uv,
         cache=config.node.cache,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TypedDict, Unpack
 
 from pydantic_core import to_json
@@ -37,6 +38,7 @@ from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action,
 from supervisor.planner.bookings import bookings_of_node
 from supervisor.planner.unhealthy import too_many_unhealthy
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
+from supervisor.spec import JobSpec
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
 FULL = MAX_OPERATIONS - 24
@@ -92,6 +94,7 @@ class NodeChanges(TypedDict, total=False):
 class JobChanges(TypedDict, total=False):
     """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
 
+    spec: JobSpec
     reason: str
     pause_requested_at: float
     limit_reached: str
@@ -115,6 +118,8 @@ class JobChanges(TypedDict, total=False):
     move_retry_at: float
     failed_moves: int
     moves: int
+    placed_at: float
+    places_tried: int
     dropped_nodes_usd: float
     dropped_bookings: tuple[Booking, ...]
     round_times: RoundTimes
@@ -255,6 +260,11 @@ class Draft:
     @capacity.setter
     def capacity(self, memory: CapacityMemory) -> None:
         self.volatile = replace(self.volatile, capacity=memory)
+
+    def forget_offers(self) -> None:
+        """The job is elsewhere: what was offered to it was of another place."""
+        others = {name: known for name, known in self.volatile.offers.items() if name != self.job.name}
+        self.volatile = replace(self.volatile, offers=MappingProxyType(others))
 
     def busy(self, key: str) -> bool:
         """Whether an action with this key is under way, or was decided just now."""

@@ -98,7 +98,7 @@ def _has_just_moved(draft: Draft) -> bool:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
-    offers = tuple(offer for offer in _without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
+    offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)
     members = draft.job.desired_nodes - len(counted(draft))
@@ -114,13 +114,13 @@ def _request_nodes(draft: Draft, missing: int) -> None:
         request(draft, offer, lost.pop(0) if lost else None, spare=spare)
 
 
-def _without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """Without on-demand offers, while the job has another place to go to that has not refused spot, or a deadline for
     which it can wait."""
     spot = [offer for offer in offers if offer.market is Market.SPOT]
     if not spot or len(spot) == len(offers):
         return offers
-    if not may_pay(draft):
+    if not may_pay(draft) or not (placed(draft) or is_last_place(draft)):
         return tuple(spot)
     if not placed(draft):
         return offers
@@ -130,6 +130,11 @@ def _without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
         limits = constraints(draft, anywhere=True)
         goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)
     return tuple(spot) if goes else offers
+
+
+def is_last_place(draft: Draft) -> bool:
+    """Whether each other place of the job had no machine for it: only then on-demand ones are asked for."""
+    return draft.job.places_tried >= len(draft.job.spec.places) - 1
 
 
 def is_asked(draft: Draft, offer: Offer) -> bool:
@@ -151,7 +156,7 @@ def _give_up_too_few(draft: Draft) -> None:
     trains = draft.job.state in {JobState.RUNNING, JobState.DEGRADED} and not left_behind(draft)
     if not few or trains or draft.in_states(N.REQUESTED):
         return
-    offers = _without_dear(draft, offers_of(draft))
+    offers = without_dear(draft, offers_of(draft))
     held_back = is_held_back(draft)
     tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if _tries_one(draft) else []
     must_wait = bool(tried) or draft.now < draft.job.bootstrap_retry_at

@@ -60,9 +60,10 @@ def blocked_reason(world: World, job: JobView) -> str:
     mine = {node for node in world.unjournaled if node.rsplit("-", 2)[0] == job.record.name}
     if not mine:
         return ""
-    cloud = world.volatile.clouds.get(job.record.spec.placement.cloud, CloudView())
-    working = [each for each in cloud.instances.values() if each.node in mine and is_orphan(each, {})]
-    if cloud.listed_at and not working:
+    clouds = [world.volatile.clouds.get(each, CloudView()) for each in job.record.spec.clouds]
+    instances = [each for cloud in clouds for each in cloud.instances.values()]
+    working = [each for each in instances if each.node in mine and is_orphan(each, {})]
+    if all(cloud.listed_at for cloud in clouds) and not working:
         return ""
     verbs = "is not" if len(mine) == 1 else "are not"
     return f"left alone: {named(sorted(mine))} may work for it and {verbs} in the journal; {ADOPT}"

@@ -126,7 +126,11 @@ def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     # Records of nodes that trained may be deleted by now.
     started = has_trained(draft) or any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values())
-    if not started and known.known and draft.capacity.can_never_work(known.offers, draft.now, draft.job.name):
+    if (
+        not (started or draft.job.spec.places)
+        and known.known
+        and draft.capacity.can_never_work(known.offers, draft.now, draft.job.name)
+    ):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
     return node
 

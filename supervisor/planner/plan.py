@@ -31,6 +31,7 @@ from supervisor.planner.jobs import drive_end, drive_state
 from supervisor.planner.limits import drive_limits
 from supervisor.planner.moves import drive_moves
 from supervisor.planner.pauses import report_pauses
+from supervisor.planner.places import drive_places
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.prices import drive_prices
 from supervisor.planner.queue import drive_queue, with_admissions
@@ -181,6 +182,7 @@ def _plan_job(draft: Draft) -> None:
     drive_rounds(draft)
     report_pauses(draft)
     drive_fleet(draft)
+    drive_places(draft)
     drive_state(draft)
     drive_silence(draft)
     drive_checkpoint_alerts(draft)

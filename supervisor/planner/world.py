@@ -69,6 +69,7 @@ class Rules:
     move_pause_s: float = 10.0  # nobody trains for so long, beside a checkpoint
     move_horizon_s: float = 3600.0  # for so long a place is as it is now
     move_gain: float = 2.0  # what is gained in that time is so many times the cost
+    place_s: float = 60.0  # a job that has no machine stays so long in each of its places; for five times as long later
     move_probe_s: float = 600.0  # a refusal speaks against a move for so much longer, as each try costs requests
     move_limit_s: float = 1800.0  # a move whose nodes are not ready is given up after
     move_rest_s: float = 600.0  # after a move; twice that after each further one within `max_move_retry_s`

@@ -49,6 +49,7 @@ TOLD = {
     EventKind.DEADLINE_MISSED: "money",
     EventKind.DISPLACED: "user",
     EventKind.MOVED: "good",
+    EventKind.PLACE_CHANGED: "good",
     EventKind.SILENCE: "fault",
     EventKind.SILENCE_ENDED: "good",
     EventKind.JOB_DONE: "good",
