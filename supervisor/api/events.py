@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,4 +23,4 @@ def add_events(app: FastAPI, service: Service) -> None:
         request: Request, response: Response, *, jobs: bool = False, after: After = "", limit: Limit = None
     ) -> list[dict[str, Any]]:
         rows = [event_row(each) for each in service.cluster_events(jobs=jobs)]
-        return page(rows[-MAX_EVENTS:], "id", after, limit, request, response)
+        return page(rows[-MAX_EVENTS:], itemgetter("id"), after, limit, request, response)

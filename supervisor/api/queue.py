@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -28,7 +29,7 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
     def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
         now = status()
         rows = queue_rows(service.jobs(), now.admissions, now.about, clock.now())
-        return page(rows, "job", after, limit, request, response)
+        return page(rows, itemgetter("job"), after, limit, request, response)
 
 
 def queue_rows(

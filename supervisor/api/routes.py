@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request, Response
@@ -28,7 +30,7 @@ from supervisor.api.service import Service
 from supervisor.api.stream import add_stream
 from supervisor.api.targets import add_targets
 from supervisor.api.throttle import Places
-from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
+from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import NotFoundError, UsageError
 from supervisor.planner.sentences import ENDED_AS
@@ -231,30 +233,31 @@ def _reading_routes(
     clock: Clock,
     prices: Callable[[JobView], OnDemand],
 ) -> None:
-    def dated(row: dict[str, Any]) -> dict[str, Any]:
-        """With since when it may be out of date."""
-        return {**row, "etcd_away_since": status().etcd_away_since or None}
+    def dated(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """With since when they may be out of date."""
+        since = status().etcd_away_since or None
+        return [{**row, "etcd_away_since": since} for row in rows]
 
     @app.get("/v1/jobs")
     def jobs(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
     ) -> list[dict[str, Any]]:
-        now = status()
-        rows = [dated(job_row(view, _about(now, view), clock.now())) for view in service.jobs(past=past)]
-        return page(rows, "name", after, limit, request, response)
+        found = page(service.jobs(past=past), attrgetter("name"), after, limit, request, response)
+        known, now = status(), clock.now()
+        return dated(job_row(view, _about(known, view), now) for view in found)
 
     @app.get("/v1/jobs/{name}")
     def job(name: str, response: Response) -> dict[str, Any]:
         view = service.job(name)
         response.headers["etag"] = etag(view.record)
-        return dated(job_detail(view, _about(status(), view), clock.now()))
+        return dated([job_detail(view, _about(status(), view), clock.now())])[0]
 
     @app.get("/v1/jobs/{name}/events")
     def events(
         name: str, request: Request, response: Response, *, after: str = "", limit: Limit = None
     ) -> list[dict[str, Any]]:
         rows = [event_row(event) for event in service.events(name, after)]
-        return page(rows, "id", "", limit, request, response)
+        return page(rows, itemgetter("id"), "", limit, request, response)
 
     @app.get("/v1/jobs/{name}/logs")
     def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> dict[str, Any]:
@@ -271,19 +274,22 @@ def _reading_routes(
     def cost(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
     ) -> list[dict[str, Any]]:
-        rows = [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]
-        return page(rows, "name", after, limit, request, response)
+        found, now = page(service.jobs(past=past), attrgetter("name"), after, limit, request, response), clock.now()
+        return dated(cost_row(view, now) for view in found)
 
     @app.get("/v1/jobs/{name}/cost")
     def cost_of_job(name: str, *, on_demand: bool = False) -> list[dict[str, Any]]:
         view = service.job(name)
         row = cost_row(view, clock.now())
-        return [dated({**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None})]
+        return dated([{**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None}])
 
     @app.get("/v1/nodes")
     def nodes(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
-        rows = [dated(row) for view in service.jobs() for row in node_rows(view, clock.now())]
-        return page(rows, "id", after, limit, request, response)
+        nodes = [(view, node) for view in service.jobs() for node in in_order(view.nodes.values())]
+        found, now = page(nodes, lambda each: each[1].id, after, limit, request, response), clock.now()
+        by_job = groupby(found, key=lambda each: id(each[0]))
+        groups = [list(group) for _, group in by_job]
+        return dated(row for group in groups for row in node_rows(group[0][0], now, [node for _, node in group]))
 
 
 def _about(status: Status, view: JobView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
@@ -219,7 +220,7 @@ def add_sweeps(app: FastAPI, sweeps: Sweeps) -> None:
     def all_sweeps(
         request: Request, response: Response, *, after: After = "", limit: Limit = None
     ) -> list[dict[str, Any]]:
-        return page([sweeps.row(each) for each in sweeps.all()], "name", after, limit, request, response)
+        return page([sweeps.row(each) for each in sweeps.all()], itemgetter("name"), after, limit, request, response)
 
     @app.get("/v1/sweeps/{sweep}")
     def one_sweep(sweep: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spotsup_trainer.wire import Pause
@@ -157,11 +157,12 @@ def _number(node: str) -> int:
     return int(found[0]) if found else 0
 
 
-def node_rows(view: JobView, now: float) -> list[dict[str, Any]]:
-    """The nodes of a job, in order."""
+def node_rows(view: JobView, now: float, nodes: Sequence[NodeRecord] | None = None) -> list[dict[str, Any]]:
+    """The nodes of a job, in order; or these of them."""
     ranks = {node: rank for rank, node in enumerate(view.round.nodes() if view.round else ())}
     spares = frozenset(view.spares)
-    return [_node_row(view, node, now, ranks, spares) for node in in_order(view.nodes.values())]
+    shown = in_order(view.nodes.values()) if nodes is None else nodes
+    return [_node_row(view, node, now, ranks, spares) for node in shown]
 
 
 def _node_row(
@@ -184,13 +185,13 @@ def _node_row(
         "notice_deadline": node.notice.deadline if node.notice else None,
         "usd": round(node.usd(now), 4),
         "error": node.error or None,
-        "reason": _reason(view, node),
+        "reason": _reason(view, node, ranks),
     }
 
 
-def _reason(view: JobView, node: NodeRecord) -> str:
+def _reason(view: JobView, node: NodeRecord, ranks: Mapping[str, int]) -> str:
     """Why it is in its state; while its launcher prepares, what that does, and of a member its round."""
-    if node.state is NodeState.MEMBER and view.round is not None and node.id in view.round.nodes():
+    if node.state is NodeState.MEMBER and view.round is not None and node.id in ranks:
         return f"in round {view.round.number}"
     if node.state is NodeState.BOOTSTRAPPING and is_preparing(view, node.id):
         return view.agents[node.id].preparing
