@@ -184,6 +184,10 @@ def bind_address(address: str, key: str = "api.targets") -> socket.socket:
     if int(port) > MAX_PORT:
         raise StartError(f"cannot listen at {address}: ports end at {MAX_PORT}; set {key} to another address")
     try:
-        return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        found = socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise StartError(f"cannot listen at {address} ({error}): set {key} to another address") from error
+    # Connections have it from here. asyncio sets it only on a socket that names its protocol, which this one does not:
+    # the second part of each answer would wait 40 ms for the acknowledgement of the first.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found

@@ -217,6 +217,15 @@ def test_an_idle_connection_takes_little_memory(https: Https) -> None:
         assert len(found.transport._ssl_protocol._ssl_buffer) == serving.TLS_BUFFER_BYTES  # type: ignore[attr-defined]
 
 
+def test_an_answer_waits_for_no_acknowledgement(https: Https) -> None:
+    with https.connect():
+        connections = https.server._server.server_state.connections
+        wait_for(lambda: len(connections) == 1, "the connection")
+        (found,) = connections
+        own = found.transport.get_extra_info("socket")
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_its_own_certificate_lasts_as_long_as_etcds(https: Https) -> None:
     from supervisor.journal.certificates import CERTIFICATE_DAYS, certificates_in
 
