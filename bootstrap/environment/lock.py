@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import posixpath
 import re
 import tarfile
 import tomllib
+import zlib
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -14,7 +17,7 @@ from typing import Any, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from bootstrap.archive import Archive
+from bootstrap.archive import MAX_ENTRIES, Archive
 from bootstrap.container.image import SCHEME
 from bootstrap.environment.torch import OLDEST, is_supported
 from bootstrap.errors import PackError
@@ -24,6 +27,8 @@ _NODE = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"
 
 MAX_FILES = 32
 MAX_BYTES = 16_000_000
+# Of all that is read of an archive, which itself has up to 32 MiB: code unpacks to less than ten times that.
+MAX_UNPACKED_BYTES = 1_000_000_000
 
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?<=-[rc]))(?P<file>\S+)")
 _OF_THE_CODE = re.compile(r"(?:-e|--editable)\b|\.{1,2}(?:/|\[|\s|$)|file:|[\w.-]+\s*@\s*file:")
@@ -141,16 +146,35 @@ def _includes(name: str, text: bytes) -> list[str]:
 
 
 def _members(code: Archive, names: set[str]) -> dict[str, bytes]:
+    """Files of the code. Its bytes are what someone has uploaded, so what they unpack to is bounded."""
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(code.data), mode="r:gz") as tar:
-            for member in tar:
+        with tarfile.open(fileobj=_Unpacked(fileobj=io.BytesIO(code.data)), mode="r:") as tar:
+            for count, member in enumerate(tar):
+                if count >= MAX_ENTRIES:
+                    raise PackError(f"the code has more than {MAX_ENTRIES} files; check .spotsupignore")
                 name = posixpath.normpath(member.name)
                 if name in names and member.isfile():
                     if member.size > MAX_BYTES:
                         raise PackError(f"{name} has {member.size} bytes, which is not a list of packages")
                     file = tar.extractfile(member)
                     found[name] = file.read() if file else b""
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise PackError(f"the code cannot be unpacked: {error}") from error
     return found
+
+
+class _Unpacked(gzip.GzipFile):
+    """Raises PackError instead of filling memory. tarfile reads names at once, however long they claim to be."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most so many bytes."""
+        if size is None or not 0 <= size <= MAX_BYTES + tarfile.BLOCKSIZE:
+            raise PackError(f"the code has a name of {size} bytes")
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """By reading what is between."""
+        if offset > MAX_UNPACKED_BYTES:
+            raise PackError(f"the code unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; check .spotsupignore")
+        return super().seek(offset, whence)

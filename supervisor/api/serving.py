@@ -13,8 +13,10 @@ from asyncio import sslproto
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from h11._receivebuffer import ReceiveBuffer
 from spotsup_trainer.vitals import Pulse, Vitals
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -40,6 +42,20 @@ STUCK_S = 60.0
 RESTART_S = 0.5
 
 
+class _Lines(ReceiveBuffer):
+    """h11 takes a bare line feed for the end of a line. Another program before this one may not, and so see other
+    requests (RFC 9112, 11.2)."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Of a whole head; None until it is there."""
+        before = bytes(self)
+        lines: list[bytearray] | None = super().maybe_extract_lines()
+        head = before[: len(before) - len(self)]
+        if head.count(b"\n") != head.count(b"\r\n"):
+            raise h11.RemoteProtocolError("a line ends without a carriage return")
+        return lines
+
+
 class _Connection(H11Protocol):
     """Closed at once if there are too many others. Requests on a Unix socket name the user as their client."""
 
@@ -52,6 +68,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.conn._receive_buffer = _Lines()  # noqa: SLF001 - h11 has no option for it
         uid = peer_uid(transport.get_extra_info("socket"))
         if uid is not None:
             self.client = (PEER, uid)

@@ -8,10 +8,11 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
@@ -33,22 +34,14 @@ TOKEN = token_text(ROOT.id, SECRET)
 class Https:
     """Use `started`."""
 
-    def __init__(self, state: Path, world: World, port: int) -> None:
+    def __init__(self, state: Path, world: World, port: int, make: Callable[[Https], FastAPI]) -> None:
         self.config = parse_config({"state_dir": str(state), "api": {"listen": "127.0.0.1:0"}}, "it")
         self.world = world
         self.tokens: Mapping[str, TokenRecord] = {ROOT.id: ROOT}
         self.entries: list[AuditEntry] = []
         # What clients have sent.
         self.authorizations: list[str] = []
-        app = create_app(
-            service(world),
-            lambda: Status(0.0, "", {}, {}),
-            world.clock,
-            "0",
-            users=Users(lambda: self.tokens, audit=self.entries.append),
-            audit=lambda: self.entries,
-            ca=lambda: own_ca(self.config),
-        )
+        app = make(self)
 
         async def seen(scope: Scope, receive: Receive, send: Send) -> None:
             found = [value.decode() for name, value in scope["headers"] if name == b"authorization"]
@@ -62,9 +55,11 @@ class Https:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, state: Path, world: World | None = None, port: int = 0) -> Iterator[Https]:
-        """Running; stopped at the end. `state`: the daemon's folder."""
-        made = cls(state, world or empty_world(), port)
+    def started(
+        cls, state: Path, world: World | None = None, port: int = 0, make: Callable[[Https], FastAPI] | None = None
+    ) -> Iterator[Https]:
+        """Running; stopped at the end. `state`: the daemon's folder. `make`: its app, of most routes if not given."""
+        made = cls(state, world or empty_world(), port, make or _most_routes)
         made.server.start()
         try:
             yield made
@@ -107,3 +102,15 @@ class Https:
         with self.connect() as connection:
             connection.sendall(request.encode("latin-1"))
             return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def _most_routes(https: Https) -> FastAPI:
+    return create_app(
+        service(https.world),
+        lambda: Status(0.0, "", {}, {}),
+        https.world.clock,
+        "0",
+        users=Users(lambda: https.tokens, audit=https.entries.append),
+        audit=lambda: https.entries,
+        ca=lambda: own_ca(https.config),
+    )

