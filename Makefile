@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz fuzz-api explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -35,6 +35,7 @@ help:
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
 	@echo "make scenario  a day of 20 jobs of four users on 64 simulated nodes, with its report (SEED=7, RECORDING=file.csv)"
 	@echo "make fuzz MINUTES=10                       broken messages, records, replies of clouds: nothing spreads"
+	@echo "make fuzz-api EXAMPLES=100                 schemathesis against the API: no fault, nothing the document does not say"
 	@echo "make explore                               the property tests with 3,000 new examples each"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
 	@echo "make exactness  twelve kinds of training over 50 membership changes each, compared with the run without (CHANGES=5)"
@@ -224,6 +225,9 @@ explore: setup
 
 fuzz: setup
 	@$(python) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+
+fuzz-api: setup
+	@$(python) -m tests.fuzz.api --examples $(or $(EXAMPLES),100) $(if $(SEED),--seed $(SEED))
 
 sim-crashes: setup
 	@$(python) -m tests.sim.crashes --pairs $(or $(PAIRS),5) $(if $(SEED),--seed $(SEED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import FastAPI, Response
 
@@ -19,6 +20,8 @@ def metrics_app(text: Callable[[], bytes]) -> FastAPI:
 def add_metrics(app: FastAPI, text: Callable[[], bytes]) -> None:
     """Add the route."""
 
-    @app.get("/metrics")
+    described: dict[int | str, dict[str, Any]] = {200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", response_class=Response, responses=described)
     def _metrics() -> Response:
         return Response(text(), media_type=CONTENT_TYPE)

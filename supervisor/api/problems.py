@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from supervisor.errors import (
     BusyError,
@@ -72,11 +73,20 @@ def add_problems(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         named = f"{request.method} {request.url.path}"[:200]
         text = f"the API has no {named}" if error.status_code in (404, 405) else str(error.detail)
-        return problem(error.status_code, text, _id(request), None, **dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers = {"Allow": ", ".join(sorted(_methods(request)))}
+        return problem(error.status_code, text, _id(request), None, **headers)
 
     @app.exception_handler(Exception)
     def _fault(request: Request, _: Exception) -> JSONResponse:
         return problem(500, f"a fault in spotsupd: its log has it, request {_id(request)}", _id(request))
+
+
+def _methods(request: Request) -> set[str]:
+    """What may be asked of a path. Starlette names those of its first route only."""
+    routes = [each for each in request.app.routes if each.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in routes for method in getattr(route, "methods", None) or ()}
 
 
 def _id(request: Request) -> str:

