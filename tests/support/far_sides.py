@@ -8,7 +8,9 @@ import json
 import socket
 import socketserver
 import ssl
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,13 +39,16 @@ class Posted:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered. `cut`: the connection ends within the body. `hang`: nothing comes until the end of the test."""
+    """What is answered. `cut`: the connection ends within the body. `hang`: nothing comes until the end of the test.
+    `reset`: the connection is reset before an answer. `after_s`: it takes so long."""
 
     status: int = 200
     body: str = "ok"
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     hang: bool = False
+    reset: bool = False
+    after_s: float = 0.0
 
     @classmethod
     def of_api(cls, error: str = "", status: int = 200, **more: str) -> Answer:
@@ -86,6 +91,11 @@ def far_side() -> Iterator[FarSide]:
             if answer.hang:
                 found.over.wait(60.0)
                 return
+            if answer.reset:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
+            time.sleep(answer.after_s)
             raw = answer.body.encode()
             self.send_response(answer.status)
             for name, value in {**answer.headers, "Content-Length": str(len(raw) + 100 * answer.cut)}.items():
