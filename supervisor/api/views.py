@@ -143,6 +143,7 @@ def pause_row(pause: Pause) -> dict[str, Any]:
         "pause_s": pause.pause_s,
         "parts": {f"{name}_s": value for name, value in pause.parts().items()},
         "restored_from": {f"{name}_bytes": size for name, size in pause.sources().items()},
+        "steps_again": pause.steps_again,
         "text": in_words(pause),
     }
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from supervisor.cli.durations import duration
-from supervisor.cli.show import counted, dollars
+from supervisor.cli.happenings import dollars
+from supervisor.cli.show import counted
 from supervisor.plots import Band, Line, plot
 
 MAX_PAUSES_SHOWN = 20

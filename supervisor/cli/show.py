@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from supervisor.cli.durations import duration
+from supervisor.cli.happenings import dollars, story, totals
 
 _COLOURS = {
     "running": "green",
@@ -59,11 +60,6 @@ def state_text(state: str) -> str:
 
 def _ago(at: float | None) -> str:
     return "" if not at else duration(time.time() - at)
-
-
-def dollars(value: float) -> str:
-    """$12.34, $0.0123."""
-    return f"${value:.2f}" if value >= 1 else f"${value:.4f}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -449,8 +445,23 @@ def show_network(result: dict[str, Any]) -> None:
     )
 
 
+def show_story(events: Sequence[dict[str, Any]], usd: float, *, show_all: bool = False) -> None:
+    """`spotsupctl events JOB`: the newest happenings. `usd`: what the job has cost."""
+    console, lines = console_of(), story(events)
+    shown = lines if show_all else lines[-MAX_EVENTS:]
+    if len(shown) < len(lines):
+        console.print(f"{counted(len(lines) - len(shown), 'earlier line')}; --all has all")
+    table = table_of("TIME", "WHAT HAPPENED")
+    for line in shown:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at))
+        table.add_row(at, escape(line.text))
+    console.print(table)
+    sums = totals(events).sentence()
+    console.print(f"in all: {sums + '; ' if sums else ''}{dollars(usd)}")
+
+
 def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
-    """`spotsupctl events`: the newest ones."""
+    """`spotsupctl events --raw`: the newest ones."""
     console = console_of()
     if not events:
         console.print("no events; those of a job: `spotsupctl events JOB`, of all: `spotsupctl events --jobs`")

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.markup import escape
 
-from supervisor.cli.show import console_of, counted, dollars, state_text, table_of
+from supervisor.cli.happenings import dollars
+from supervisor.cli.show import console_of, counted, state_text, table_of
 
 
 def show_sweeps(sweeps: Sequence[dict[str, Any]]) -> None:

@@ -125,18 +125,28 @@ def nodes(context: click.Context, output: str, *, show_all: bool) -> None:
 @click.command()
 @click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("--jobs", "of_jobs", is_flag=True, help="Without JOB: also list the events of all jobs.")
-@_all_option("List all events that are kept, not only the newest.")
+@click.option("--raw", is_flag=True, help="List each event, with its kind, as -o json has it.")
+@_all_option("List all that is kept, not only the newest.")
 @output_option
 @click.pass_context
-def events(context: click.Context, job: str | None, output: str, *, of_jobs: bool, show_all: bool) -> None:
-    """List what happened to a job, oldest first.
+def events(context: click.Context, job: str | None, output: str, *, of_jobs: bool, raw: bool, show_all: bool) -> None:
+    """Tell what happened to a job, oldest first: a line for each happening, with all that came of it.
 
-    Without JOB: to the cluster as a whole, such as budgets, leaders and machines of no job.
+    Nodes that are lost within a minute are one happening. Requests, refusals, rounds and pauses are in the line of what
+    caused them; --raw lists them one by one. Without JOB: what happened to the cluster as a whole, such as budgets,
+    leaders and machines of no job.
     """
     if job and of_jobs:
         raise click.UsageError(f"--jobs lists the events of all jobs: leave it out, or leave out {job}")
-    path = job_path(job, "/events") if job else "/v1/events"
-    _show(context, path, output, "show_events", ask="jobs" if of_jobs else "", show_all=show_all)
+    if job is None or raw or output == "json":
+        path = job_path(job, "/events") if job else "/v1/events"
+        _show(context, path, output, "show_events", ask="jobs" if of_jobs else "", show_all=show_all)
+        return
+    with connected(context) as daemon:
+        found, row = daemon.get(job_path(job, "/events")), daemon.get(job_path(job))
+    from supervisor.cli.show import show_story
+
+    show_story(found, row["usd"], show_all=show_all)
 
 
 @click.command()

@@ -214,15 +214,16 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
     )
     draft.add(node)
     draft.request_action(Launch(node, draft.job.spec.disk_gb))
+    place: dict[str, float | str] = {"zone": offer.zone, "instance_type": offer.instance_type}
     if lost is None:
         purpose = ", a spare" if spare else ", ahead of a move" if for_move else ""
         price = ", price unknown" if offer.usd_per_hour is None else ""
         text = f"requested {node_id} in {offer.zone} ({offer.instance_type}{purpose}{price})"
-        draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id)
+        draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id, **place)
         return
     noticed = {"seen_at": lost.notice.seen_at} if lost.notice else {}
     text = f"requested {node_id} in {offer.zone} in place of {lost.id}"
-    draft.add_event(EventKind.REPLACEMENT_REQUESTED, text, node_id, replaces=lost.id, **noticed)
+    draft.add_event(EventKind.REPLACEMENT_REQUESTED, text, node_id, replaces=lost.id, **place, **noticed)
 
 
 def has_old_offers(draft: Draft) -> bool:

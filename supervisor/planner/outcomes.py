@@ -161,7 +161,8 @@ def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) 
 
 
 def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
-    draft.add_event(EventKind.LAUNCH_REFUSED, f"{node.offer.zone} did not grant {node.id}: {message}", node.id)
+    text = f"{node.offer.zone} did not grant {node.id}: {message}"
+    draft.add_event(EventKind.LAUNCH_REFUSED, text, node.id, zone=node.offer.zone, why=message)
     return draft.move(node, N.GONE, message, error=message, ended_at=draft.now)
 
 

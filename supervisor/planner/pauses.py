@@ -12,6 +12,7 @@ _SOURCES = {"own": "own memory", "peers": "other ranks", "storage": "storage"}
 MAX_PAUSES = 10  # newest ones that are believed of one message, and shown
 MAX_PAUSE_S = 30 * 24 * 3600.0  # a longer one is a mistake, or a lie
 MAX_RESTORED_BYTES = 2**50  # the same
+MAX_STEPS_AGAIN = 10**12
 
 
 def pauses_of(view: JobView) -> tuple[Pause, ...]:
@@ -23,6 +24,8 @@ def pauses_of(view: JobView) -> tuple[Pause, ...]:
 
 def _is_possible(pause: Pause, newest: int) -> bool:
     known = [value for value in (pause.pause_s, *pause.parts().values()) if value is not None]
+    if pause.steps_again is not None and not 0 <= pause.steps_again <= MAX_STEPS_AGAIN:
+        return False
     sizes = [size for size in pause.sources().values() if size is not None]
     if not all(0 <= value <= MAX_PAUSE_S for value in known) or not all(0 <= s <= MAX_RESTORED_BYTES for s in sizes):
         return False
@@ -42,9 +45,21 @@ def report_pauses(draft: Draft) -> None:
         draft.set_job(last_reported_pause=pause.round)
         measured = {"pause_s": pause.pause_s} | {f"{name}_s": value for name, value in pause.parts().items()}
         measured |= {f"{name}_bytes": size for name, size in pause.sources().items()}
+        measured |= {"steps_again": pause.steps_again, "usd": _usd(draft, pause)}
         known: dict[str, float | str] = {name: value for name, value in measured.items() if value is not None}
         known |= {"round": pause.round, "ended_at": pause.at}
         draft.add_event(EventKind.TRAINING_PAUSED, in_words(pause), node, **known)
+
+
+def _usd(draft: Draft, pause: Pause) -> float | None:
+    """What the machines of the present round cost meanwhile; None where that is not known."""
+    current = draft.view.round
+    nodes = [draft.nodes.get(name) for name in (current.nodes() if current else ())]
+    prices = [node.offer.usd_per_hour for node in nodes if node is not None]
+    known = [price for price in prices if price is not None]
+    if pause.pause_s is None or not known or len(known) < len(nodes):
+        return None
+    return round(pause.pause_s / 3600 * sum(known), 6)
 
 
 def in_words(pause: Pause) -> str:
@@ -56,7 +71,13 @@ def in_words(pause: Pause) -> str:
     parts = ", ".join(f"{name.replace('_', ' ')} {seconds(value)}" for name, value in pause.parts().items())
     whole = f"training paused for {how_long} before round {pause.round}: {parts}"
     read = ", ".join(f"{_SOURCES[name]} {size_of(size)}" for name, size in pause.sources().items() if size is not None)
-    return f"{whole}; restored from {read}" if read else whole
+    whole = f"{whole}; restored from {read}" if read else whole
+    return whole if pause.steps_again is None else f"{whole}; {steps_in_words(pause.steps_again)}"
+
+
+def steps_in_words(again: int) -> str:
+    """`no step lost`, `1 step made again`."""
+    return f"{again} step{'' if again == 1 else 's'} made again" if again else "no step lost"
 
 
 def size_of(size: int) -> str:

@@ -133,6 +133,31 @@ def test_a_first_round_has_no_pause_and_a_short_one_is_not_missed(tmp_path: Path
     assert [(each.round, each.pause_s, each.detect_s, each.checkpoint_s) for each in found.pauses] == [(2, 4.0, 0, 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [((1, 30), (31, 40), 0), ((1, 30), (21, 22), 10), ((1, 30), (50, 51), 0), ((5, 2**60), (1, 2), None)],
+)
+def test_a_pause_has_how_many_steps_are_made_again(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int], again: int | None
+) -> None:
+    run_dir = RunDir(tmp_path)
+    watch = PauseWatch(run_dir, "a")
+    trained(run_dir, 1, first=5.0, last=10.0, steps=before)
+    watch.stopped(1, 12.0, parked=False)
+    watch.agreed(2, 13.0, None)
+    trained(run_dir, 2, first=14.0, last=15.0, steps=after)
+    watch.look(100.0)
+    found = run_dir.pauses()
+    assert found is not None
+    assert [each.steps_again for each in found.pauses] == [again]
+
+
+def test_a_node_that_was_in_no_round_before_does_not_know_what_was_lost() -> None:
+    found = pause_of(3, None, 101.0, replace(WHOLE, first_step=5.0), AT)
+    assert found is not None
+    assert found.steps_again is None
+
+
 def test_a_few_pauses_are_kept_and_none_of_another_job() -> None:
     found: Pauses | None = None
     for number in range(2, 40):
@@ -156,11 +181,11 @@ class Sources:
 READ = (12.0, 34.0, 2.0**40)
 
 
-def trained(run_dir: RunDir, number: int, first: float, last: float) -> None:
+def trained(run_dir: RunDir, number: int, first: float, last: float, steps: tuple[int, int] = (1, 2)) -> None:
     times = iter([first, last])
     file = MomentFile(run_dir.path / f"moments-{number}", lambda: next(times))
-    file.step_done(first=True)
-    file.step_done(first=False)
+    file.step_done(steps[0], first=True)
+    file.step_done(steps[1], first=False)
 
 
 def test_a_worker_writes_what_it_has_done_as_it_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,24 +198,24 @@ def test_a_worker_writes_what_it_has_done_as_it_does_it(tmp_path: Path, monkeypa
     seen.append(read_moments(tmp_path / "moments"))
     monkeypatch.setattr(connect, "total_s", 0.75)
     file.restored(Sources(12, 34, 2**40))
-    for first in (True, False, False):
+    for step in (7, 8, 9):
         seen.append(read_moments(tmp_path / "moments"))
-        file.step_done(first=first)
+        file.step_done(step, first=step == 7)
     assert seen == [
         Moments(1.0, 0.5),
-        Moments(1.0, 0.5, 2.0, 0.75, None, None, *READ),
-        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 3.0, *READ),
-        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 4.0, *READ),
+        Moments(1.0, 0.5, 2.0, 0.75, None, None, None, None, *READ),
+        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 3.0, 7.0, 7.0, *READ),
+        Moments(1.0, 0.5, 2.0, 0.75, 3.0, 4.0, 8.0, 7.0, *READ),
     ]
     assert read_moments(tmp_path / "moments").last_step_at == 5.0
-    assert all((tmp_path / "moments").stat().st_size == 72 for _ in pairwise(seen))
+    assert all((tmp_path / "moments").stat().st_size == 88 for _ in pairwise(seen))
 
 
 def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
     for path in (None, tmp_path / "missing" / "moments", tmp_path):
         file = MomentFile(path)
         file.called()
-        file.step_done(first=True)
+        file.step_done(1, first=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"x" * 1000, json.dumps({}).encode(), b"\xff" * 48])

@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Pause, Pauses, WireError, decode, encode
 
 from supervisor.api.views import job_detail
 from supervisor.model import EventKind
-from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, MAX_RESTORED_BYTES, pauses_of
+from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, MAX_RESTORED_BYTES, MAX_STEPS_AGAIN, pauses_of
 from tests.unit.scene import NOW, job, member, name, round_of, scene, view
 
 KILL = Pause(2, NOW - 40, 5.31, 5.0, 0.0, 0.11, 0.12, 0.05, 0.02, 0.01)
@@ -44,6 +44,7 @@ def test_each_pause_is_an_event_once_with_what_is_known() -> None:
         "connect_s": 0.05,
         "restore_s": 0.02,
         "first_step_s": 0.01,
+        "usd": round(5.31 / 3600 * 2 * 0.5, 6),
     }
     assert park.text.startswith("training paused for a time that is not known before round 3: detect unknown, ")
     assert set(park.data) == {"round", "ended_at", "agree_s", "start_s", "restore_s", "first_step_s"}
@@ -63,6 +64,16 @@ def test_an_event_says_how_much_came_from_where() -> None:
         "peers": 2**33,
         "storage": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("again", "words"), [(0, "no step lost"), (1, "1 step made again"), (12, "12 steps made again")]
+)
+def test_an_event_says_how_many_steps_are_made_again(again: int, words: str) -> None:
+    record = replace(job(), last_reported_round=3)
+    (event,) = scene(member(1), member(2), record=record, **said(replace(READ, steps_again=again))).events
+    assert event.text.endswith(f", storage 0; {words}")
+    assert event.data["steps_again"] == again
 
 
 def test_a_message_of_an_earlier_agent_is_read() -> None:
@@ -87,6 +98,8 @@ def test_a_message_of_an_earlier_agent_is_read() -> None:
         Pause(3, NOW, MAX_PAUSE_S * 2),
         Pause(3, NOW, 1.0, storage_bytes=-1),
         Pause(3, NOW, 1.0, peers_bytes=MAX_RESTORED_BYTES + 1),
+        Pause(3, NOW, 1.0, steps_again=-1),
+        Pause(3, NOW, 1.0, steps_again=MAX_STEPS_AGAIN + 1),
     ],
 )
 def test_what_cannot_be_is_left_out(pause: Pause) -> None:

@@ -30,6 +30,9 @@ class Moments:
     # The first and the last step of the round were completed.
     first_step_at: float | None = None
     last_step_at: float | None = None
+    # Their numbers, over all rounds.
+    last_step: float | None = None
+    first_step: float | None = None
     # What all ranks together had got for the restored state: from the memory of their own nodes, from other ranks, and
     # from storage.
     own_bytes: float | None = None
@@ -78,13 +81,13 @@ class MomentFile:
         self._write("own_bytes", *sizes)
         self._write("restored_at", self._clock(), connect.total_s)
 
-    def step_done(self, *, first: bool) -> None:
-        """A step was completed: at each step, so one call of the kernel."""
+    def step_done(self, step: int, *, first: bool) -> None:
+        """Step number `step` was completed: at each step, so one call of the kernel."""
         now = self._clock()
         if first:
-            self._write("first_step_at", now, now)
+            self._write("first_step_at", now, now, step, step)
         else:
-            self._write("last_step_at", now)
+            self._write("last_step_at", now, step)
 
     @cached_property
     def _descriptor(self) -> int | None:

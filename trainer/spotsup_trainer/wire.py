@@ -263,6 +263,8 @@ class Pause:
     own_bytes: int | None = None
     peers_bytes: int | None = None
     storage_bytes: int | None = None
+    # How many steps of the rounds before are made again, for no checkpoint had them.
+    steps_again: int | None = None
 
     def parts(self) -> dict[str, float | None]:
         """By the names in PAUSE_PARTS, in order."""

@@ -95,7 +95,7 @@ class Parking:
         self._samples = samples
         self._step, self._epoch, self._at = step, epoch, self._clock()
         first = self._first_step_at == 0.0
-        self._files.moments.step_done(first=first)
+        self._files.moments.step_done(step, first=first)
         if first:
             self._first_step_at, self._first_step = self._at, step
         leaving = self.active and self._peers.highest([self._files.yield_wanted()]) == [1]

@@ -28,6 +28,8 @@ class Stopped:
     known_at: float
     # All workers were parked then: their checkpoint was complete.
     parked: bool
+    # The number of the last step before it; None where no worker said so.
+    last_step: float | None = None
 
 
 def pause_of(number: int, stopped: Stopped | None, agreed_at: float, moments: Moments, at: float) -> Pause | None:
@@ -55,8 +57,16 @@ def pause_of(number: int, stopped: Stopped | None, agreed_at: float, moments: Mo
     pause_s = None if last is None else max(0.0, first - last)
     rounded = {name: None if value is None else round(max(0.0, value), 4) for name, value in parts.items()}
     read = {name: _whole(getattr(moments, name)) for name in ("own_bytes", "peers_bytes", "storage_bytes")}
-    fields: dict[str, Any] = {**rounded, **read}
+    again = _again(stopped.last_step if stopped else None, moments.first_step)
+    fields: dict[str, Any] = {**rounded, **read, "steps_again": again}
     return Pause(number, at, None if pause_s is None else round(pause_s, 4), **fields)
+
+
+def _again(last_step: float | None, first_step: float | None) -> int | None:
+    """Steps from the first one of a round to the last one before it."""
+    if last_step is None or first_step is None:
+        return None
+    return _whole(max(0.0, last_step - first_step + 1))
 
 
 def _whole(size: float | None) -> int | None:
@@ -106,7 +116,7 @@ class PauseWatch:
             self._note()
         found = self._run_dir.moments(number)
         if self._stopped is None or found.first_step_at is not None:
-            self._stopped = Stopped(found.last_step_at or found.first_step_at, at, parked)
+            self._stopped = Stopped(found.last_step_at or found.first_step_at, at, parked, found.last_step)
 
     def _note(self) -> None:
         found = self._run_dir.moments(self._number)

@@ -327,7 +327,7 @@ class Session:
         self._last_step_at = self._clock()
         self._pace.step(self._last_step_at)
         first = self._first_step_at == 0.0
-        self._files.moments.step_done(first=first)
+        self._files.moments.step_done(self.steps_done, first=first)
         if first:
             self._first_step_at, self._first_step = self._last_step_at, self.steps_done
             self._trains = True
