@@ -26,7 +26,7 @@ help:
 	@echo "make test-azurite      checkpoints in Azure's own emulator of Blob Storage, which needs Node: 0.5 GB"
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
-	@echo "make monitoring   checks the rules for Prometheus with promtool, where it is installed"
+	@echo "make monitoring   checks the rules for Prometheus with promtool; where there is none, Debian's is unpacked into .tools"
 	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
 	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
 	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
@@ -112,10 +112,8 @@ check: setup
 	@find . -name '*.sh' -not -path './.*' -not -path './build/*' -exec .venv/bin/shellcheck tools/setup/setup {} +
 
 # No isolation and no network: hatchling is in .venv, pinned. The trainer first: spotsup pins it.
-# Debian's package prometheus brings promtool.
-monitoring:
-	@if command -v promtool >/dev/null; then promtool check rules monitoring/alerts.yml; \
-	else echo "promtool is not installed: the rules are not checked (Debian: apt-get install prometheus)"; fi
+monitoring: setup
+	@$(python) -m tools.monitoring
 
 # Pictures of the dashboard in headless Chromium, and what axe-core says of them. Debian's package chromium brings one.
 screenshots: setup $(screens)/installed

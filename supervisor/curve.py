@@ -33,6 +33,7 @@ class Point(NamedTuple):
     loss: float | None
     nodes: int
     usd: float
+    gpu: float | None = None  # percent of the time that the GPUs of the node with rank 0 were busy; None: not known
 
 
 class Speed(NamedTuple):
@@ -139,7 +140,8 @@ def with_measured(curve: Curve, seconds: Mapping[int, float]) -> Curve:
 def _rounded(point: Point) -> Point:
     """In the digits that people see, for its size in etcd."""
     loss = None if point.loss is None or abs(point.loss) > MAX_LOSS else float(f"{point.loss:.5g}")
-    return point._replace(at=round(point.at, 2), loss=loss, usd=round(point.usd, 4))
+    gpu = None if point.gpu is None else round(min(max(point.gpu, 0.0), 100.0), 1)
+    return point._replace(at=round(point.at, 2), loss=loss, usd=round(point.usd, 4), gpu=gpu)
 
 
 def _with_point(curve: Curve, point: Point) -> Curve:

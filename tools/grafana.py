@@ -39,6 +39,12 @@ def stat(title: str, query: str, unit: str = "short") -> Panel:
     return Panel(title, [(query, "")], unit, "stat", 4)
 
 
+def of_nodes(title: str, query: str, unit: str = "percentunit") -> Panel:
+    """A curve for each node, of the metrics of its exporter."""
+    asked = query.replace("JOBS", JOBS).replace("RATE", "$__rate_interval")
+    return Panel(title, [(asked, "{{spotsup_node}}")], unit)
+
+
 ROWS: dict[str, Sequence[Panel]] = {
     "Now": (
         stat("Jobs that train", 'sum(spotsup_jobs{state=~"running|degraded"})'),
@@ -127,6 +133,22 @@ ROWS: dict[str, Sequence[Panel]] = {
                 )
             ],
             width=12,
+        ),
+    ),
+    "Nodes": (
+        Panel(
+            "GPUs busy",
+            [(f"spotsup_job_gpu_use_ratio{{{JOBS}}}", "{{spotsup_job}}")],
+            "percentunit",
+            about="Of the node with rank 0.",
+        ),
+        of_nodes("CPUs busy", '1 - avg by (spotsup_node) (rate(node_cpu_seconds_total{mode="idle", JOBS}[RATE]))'),
+        of_nodes("Memory in use", "1 - node_memory_MemAvailable_bytes{JOBS} / node_memory_MemTotal_bytes{JOBS}"),
+        of_nodes("Network, sent", "sum by (spotsup_node) (rate(node_network_transmit_bytes_total{JOBS}[RATE]))", "Bps"),
+        of_nodes("Disks, read", "sum by (spotsup_node) (rate(node_disk_read_bytes_total{JOBS}[RATE]))", "Bps"),
+        of_nodes(
+            "Disks, fullest",
+            "1 - min by (spotsup_node) (node_filesystem_avail_bytes{JOBS} / node_filesystem_size_bytes{JOBS})",
         ),
     ),
     "Money": (

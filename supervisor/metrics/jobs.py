@@ -38,6 +38,11 @@ def _of_record(name: str) -> Value:
     return lambda view: float(getattr(view.record, name))
 
 
+def _gpu_use(view: JobView) -> float | None:
+    percent = view.progress.gpu_percent if view.progress else None
+    return None if percent is None else min(max(percent / 100, 0.0), 1.0)
+
+
 # Name below `spotsup_job_`, what it says, and its value of a job; None: no sample.
 _GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("nodes_training", "Nodes in the round.", _training),
@@ -46,6 +51,7 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("round", "Number of the round; it grows with each change of membership.", _of_round("number")),
     ("step", "The last completed step.", _of_progress("step")),
     ("loss", "The loss, as the program reports it.", _of_progress("loss")),
+    ("gpu_use_ratio", "How busy the GPUs of the node with rank 0 are.", _gpu_use),
     ("last_step_timestamp_seconds", "When the last step was completed.", _of_progress("at")),
     ("checkpoint_step", "The step of the newest checkpoint.", _of_progress("checkpoint_step")),
     ("checkpoint_seconds", "What 95 % of checkpoints took at most.", _of_progress("checkpoint_p95_s")),

@@ -210,7 +210,7 @@ def _extend(known: _Followed, view: JobView, progress: Progress, now: float) -> 
     # A node whose clock is wrong is taken to have reported just now.
     at = progress.at if now - MAX_SKEW_S <= progress.at <= now + 1.0 else now
     usd = spent_usd(view.record, view.nodes.values(), now)
-    point = Point(at, progress.step, progress.samples, progress.epoch, progress.loss, nodes, usd)
+    point = Point(at, progress.step, progress.samples, progress.epoch, progress.loss, nodes, usd, progress.gpu_percent)
     first_step_at = min(at, progress.first_step_at + at - progress.at)
     seen = Seen(point, progress.round, first_step_at, cause_of(view, known.members, members, since=known.at))
     known.curve = begun(seen) if before is None else extended(before, seen, watched=known.watched)

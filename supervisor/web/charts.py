@@ -34,7 +34,7 @@ class Chart:
 
 
 def charts(curve: Curve | None, window: Window) -> list[Chart]:
-    """Loss, speed, nodes and cost; none before the first step."""
+    """Loss, speed, GPU use where it is known, nodes and cost; none before the first step."""
     if curve is None:
         return []
     points = _made(curve, window)
@@ -43,6 +43,7 @@ def charts(curve: Curve | None, window: Window) -> list[Chart]:
         for each in (
             chart("Loss", "", _of(points, lambda point: point.loss), window, zero=False),
             chart("Speed", "steps per second", rates(points), window),
+            chart("GPU use", "percent, of rank 0's node", _of(points, lambda point: point.gpu), window),
             chart("Nodes", "in the round", _of(points, lambda point: point.nodes), window, steps=True),
             chart("Cost", "US dollars", _of(points, lambda point: point.usd), window, words=money),
         )

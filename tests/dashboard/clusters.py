@@ -248,9 +248,10 @@ class Maker:
                     inside -= 1
             step += spacing * speed * inside / nodes * (0.97 + 0.06 * self.rng.random())
             share = (at - begin) / max(NOW - begin, 1)
+            busy = 94 - 6 * self.rng.random()
             loss = 1.7 + 2.6 * math.exp(-4 * share) + 0.06 * self.rng.gauss(0, 1) * math.exp(-share)
             point = Point(
-                at, int(step), int(step) * 256, int(step) // 4000, loss, inside, usd * nodes * (at - begin) / 3600
+                at, int(step), int(step) * 256, int(step) // 4000, loss, inside, usd * nodes * (at - begin) / 3600, busy
             )
             seen = Seen(point, number, first, cause)
             curve = begun(seen) if curve is None else extended(curve, seen, watched=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from socketserver import TCPServer
 
 import pytest
+from spotsup_trainer.agent.gpu_use import GpuUse
 from spotsup_trainer.agent.metrics import exposition, serve_gpu_metrics
 from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
 
@@ -144,3 +145,52 @@ def test_they_are_served_at_one_path_and_nowhere_where_the_port_is_taken(tmp_pat
         server.shutdown()
         thread.join()
     assert servers.empty()
+
+
+# -- how busy they are ---------------------------------------------------------------------------------------
+
+
+class Busy:
+    """A driver's library by a script: percents of each GPU, for one read after the other; then it stands still."""
+
+    def __init__(self, *reads: tuple[int | None, ...]) -> None:
+        self._reads = list(reads)
+        self.all_read = threading.Event()
+
+    def read(self) -> list[GpuReading]:
+        if not self._reads:
+            self.all_read.set()
+            return []
+        return [GpuReading(n, "T4", f"GPU-{n}", utilisation_percent=each) for n, each in enumerate(self._reads.pop(0))]
+
+
+@pytest.mark.parametrize(
+    ("reads", "percent"),
+    [
+        ([(50, 100)], 75.0),
+        ([(0,)] * 5 + [(80,)] * 5, 80.0),  # only the last ones count
+        ([(90, None)], 90.0),  # a GPU that does not say it
+        ([(None,)], None),
+        ([], None),
+    ],
+)
+def test_how_busy_gpus_are_is_their_mean_over_the_last_reads(
+    reads: list[tuple[int | None, ...]], percent: float | None
+) -> None:
+    library, now = Busy(*reads), [100.0]
+    use = GpuUse(lambda: library, every_s=0.001, clock=lambda: now[0])
+    use.start()
+    try:
+        assert library.all_read.wait(30)
+        assert use.percent() == percent
+        now[0] += 60.0  # the driver has held the thread up for a minute
+        assert use.percent() is None
+    finally:
+        use.stop()
+
+
+def test_without_a_driver_nothing_is_known(tmp_path: Path) -> None:
+    use = GpuUse(lambda: Nvml(str(tmp_path / "nowhere.so")), every_s=0.001)
+    use.start()
+    assert use.percent() is None
+    use.stop()

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from supervisor import curve as curves
 from supervisor.curve import MAX_PAUSES, MAX_POINTS, MAX_SPEEDS, Curve, Point, Seen, begun, extended, with_measured
 from supervisor.journal.codec import dump, load
+from supervisor.web.charts import charts
+from supervisor.web.timeline import Window
 
 BEGIN = 1_700_000_000.0
 
@@ -21,7 +23,7 @@ def seen(at: float, step: int, number: int = 1, nodes: int = 2, **more: Any) -> 
     cause = more.pop("cause", "re-formed")
     known = {"samples": 32 * step, "epoch": 0, "loss": 1.0, "usd": 0.001 * at} | more
     return Seen(
-        Point(BEGIN + at, step, known["samples"], known["epoch"], known["loss"], nodes, known["usd"]),
+        Point(BEGIN + at, step, known["samples"], known["epoch"], known["loss"], nodes, known["usd"], known.get("gpu")),
         number,
         BEGIN + first,
         cause,
@@ -147,3 +149,15 @@ def test_whatever_nodes_report_times_go_forwards_and_the_record_can_be_read(foun
 @pytest.mark.parametrize("bound", ["MAX_POINTS", "MAX_PAUSES", "MAX_SPEEDS"])
 def test_the_bounds_are_small(bound: str) -> None:
     assert getattr(curves, bound) <= 128
+
+
+def test_how_busy_gpus_were_is_kept_with_each_point_and_cannot_be_more_than_all() -> None:
+    made = curve_of(seen(0, 1), seen(10, 2, gpu=87.2345), seen(20, 3, gpu=900.0), seen(30, 4, gpu=-1.0))
+    assert [point.gpu for point in made.points] == [None, 87.2, 100.0, 0.0]
+
+
+def test_the_timeline_has_how_busy_gpus_were_where_that_is_known() -> None:
+    window = Window(BEGIN, BEGIN + 100)
+    with_gpus = {each.name: each for each in charts(curve_of(seen(0, 1, gpu=40.0), seen(10, 2, gpu=87.0)), window)}
+    assert with_gpus["GPU use"].newest == "87"
+    assert "GPU use" not in [each.name for each in charts(curve_of(seen(0, 1), seen(10, 2)), window)]

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from spotsup_trainer.agent.host_metrics import exposition as host_metrics
 from spotsup_trainer.wire import Pause, Pauses, Progress
 
 from supervisor.accounts import Booking, NodeAccount, Purpose
+from supervisor.api.targets import targets
 from supervisor.budget import Budgets
 from supervisor.journal.journal import Reading
 from supervisor.market.admission import Admission
@@ -45,7 +47,7 @@ def reading(*views: JobView, **changes: Any) -> Reading:
 
 def training(**changes: Any) -> JobView:
     """A job of two nodes that trains."""
-    progress = Progress(1, 40, NOW - 2, NOW - 40, loss=0.5, checkpoint_step=30)
+    progress = Progress(1, 40, NOW - 2, NOW - 40, loss=0.5, checkpoint_step=30, gpu_percent=87.5)
     return view(replace(job(), **changes), [member(1, account=USEFUL), member(2)], progress=progress)
 
 
@@ -97,6 +99,7 @@ def test_a_job_that_trains_has_its_state_nodes_progress_and_cost() -> None:
     assert found["spotsup_job_nodes_training spotsup_job=job"] == 2
     assert found["spotsup_job_step spotsup_job=job"] == 40
     assert found["spotsup_job_loss spotsup_job=job"] == 0.5
+    assert found["spotsup_job_gpu_use_ratio spotsup_job=job"] == 0.875
     assert found["spotsup_job_last_step_timestamp_seconds spotsup_job=job"] == NOW - 2
     assert found["spotsup_job_usd purpose=useful spotsup_job=job"] >= 0.1
     assert found["spotsup_usd_per_hour"] == found["spotsup_job_usd_per_hour spotsup_job=job"] == 1.0
@@ -283,6 +286,14 @@ def exported() -> Mapping[str, set[str]]:
     return known
 
 
+@pytest.fixture(scope="module")
+def of_nodes() -> Mapping[str, set[str]]:
+    """Every metric of a node's agent -> its labels, with those of `[api] targets`."""
+    (row,) = targets([view(job(), [replace(member(1), private_address="10.0.0.5")])], 9100, gpus=False)
+    found = text_string_to_metric_families(host_metrics())
+    return {sample.name: {*sample.labels, *row["labels"], "instance"} for family in found for sample in family.samples}
+
+
 def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
@@ -295,12 +306,17 @@ def expressions() -> Iterator[str]:
     yield from (each["query"] for each in grafana.dashboard()["templating"]["list"] if each["type"] == "query")
 
 
-def test_rules_and_panels_name_only_metrics_and_labels_that_are_exported(exported: Mapping[str, set[str]]) -> None:
+def test_rules_and_panels_name_only_metrics_and_labels_that_are_exported(
+    exported: Mapping[str, set[str]], of_nodes: Mapping[str, set[str]]
+) -> None:
     used = set()
+    exported = {**exported, **of_nodes}
     for text in expressions():
-        for name, selector in re.findall(r"\b(spotsup_\w+)(?!\w)(\{[^}]*\})?", re.sub(r"\bspotsup_job\b", "JOB", text)):
+        for name, selector in re.findall(
+            r"\b((?:spotsup|node)_\w+)(?!\w)(\{[^}]*\})?", re.sub(r"\bspotsup_(?=job\b|node\b)", "OUR_", text)
+        ):
             assert name in exported, f"{name} of {text} is not exported"
-            labels = set(re.findall(r"(\w+)\s*(?:=~|!=|=)", selector.replace("JOB", "spotsup_job")))
+            labels = set(re.findall(r"(\w+)\s*(?:=~|!=|=)", selector.replace("OUR_", "spotsup_")))
             assert labels <= exported[name], f"{name} has no {labels - exported[name]}"
             used.add(name)
         by = {each.strip() for group in re.findall(r"\bby \(([^)]*)\)", text) for each in group.split(",")}

@@ -231,6 +231,8 @@ class Progress:
     first_step: int = 0
     # What the program has reported last by `Session.report`, by name; None: not a finite number.
     metrics: Mapping[str, FiniteOrNone] = field(default_factory=dict)
+    # How busy the GPUs of this node were over the last seconds, their mean in percent; by its agent. None: not known.
+    gpu_percent: FiniteOrNone = None
 
 
 # The parts of a pause, in order. docs/glossary.md has their definitions.

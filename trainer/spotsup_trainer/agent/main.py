@@ -16,8 +16,10 @@ from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.dead_man_switch import HEARD_FILE, DeadManSwitch
 from spotsup_trainer.agent.decisions import HEALTHY_AFTER_S, Exit, has_changed, judge, log_budget, must_leave
+from spotsup_trainer.agent.gpu_use import GpuUse
 from spotsup_trainer.agent.gpu_verdict import Verdict
 from spotsup_trainer.agent.gpu_watch import GpuWatch
+from spotsup_trainer.agent.host_metrics import start_host_metrics
 from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
@@ -74,6 +76,7 @@ class Agent:
         self._mirror = LogMirror(self._log_file, mirror, config.node, self._run_dir.path) if config.log_mirror else None
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
         self._gpus = GpuWatch(config.gpus, self._run_dir, self._on_health) if config.gpus else None
+        self._gpu_use = GpuUse() if config.gpus else None
         self._deadline: float | None = None
         self._stops = 0
         self._stops_forwarded = 0
@@ -97,8 +100,11 @@ class Agent:
         self._publish_status()
         self._logs.start()
         start_gpu_metrics(config.addr)
+        start_host_metrics(config.addr)
         if self._gpus:
             self._gpus.start()
+        if self._gpu_use:
+            self._gpu_use.start()
         if self._mirror:
             self._mirror.start()
         if self._watcher:
@@ -109,6 +115,8 @@ class Agent:
             self._watcher.stop()
         if self._gpus:
             self._gpus.stop()
+        if self._gpu_use:
+            self._gpu_use.stop()
         self._publish_progress(last=True)
         self._logs.close()
         # The last message: the daemon may terminate the machine as soon as it has it.
@@ -213,7 +221,8 @@ class Agent:
             return
         if last or has_changed(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
             self._progress, self._progress_at = found, now
-            self._outbox.put(self._keys.progress(self._config.job), encode(found))
+            busy = self._gpu_use.percent() if self._gpu_use else None
+            self._outbox.put(self._keys.progress(self._config.job), encode(replace(found, gpu_percent=busy)))
 
     def _publish_pauses(self, number: int) -> None:
         """Once this node has rank 0: every node measures, and one speaks. `number`: of the round."""

@@ -5,23 +5,17 @@ So one scrape and one dashboard fit both. Source of the names: dcgm-exporter's d
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
-from typing import Any
 
+from spotsup_trainer.agent.exporter import Sample, family, serve
 from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
 
 PORT = 9400
 """dcgm-exporter's own default."""
 
-_READ_TIMEOUT_S = 10.0
 _MIB = 1 << 20
-
-log = logging.getLogger(__name__)
 
 # Name, kind, what it is, and its value from a reading: None is left out.
 _METRICS: tuple[tuple[str, str, str, Callable[[GpuReading], float | None]], ...] = (
@@ -52,16 +46,6 @@ def exposition(gpus: Sequence[GpuReading]) -> str:
     return "".join(f"{line}\n" for line in _lines(gpus))
 
 
-class _Server(TCPServer):
-    """Not HTTPServer: that one asks for the machine's name, which may take seconds."""
-
-    allow_reuse_address = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
-        """Usually a scraper hung up. One line in the agent's log; the base class would print a traceback."""
-        log.warning("the GPU metrics were not sent to %s: %s", client_address[0], sys.exc_info()[1])
-
-
 def start_gpu_metrics(address: str) -> None:
     """Serve the metrics, if there is a GPU, until the process ends; on its own daemon thread.
 
@@ -83,52 +67,17 @@ def serve_gpu_metrics(
         nvml = open_nvml()
     except NvmlError:
         return
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _READ_TIMEOUT_S
-
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            body = exposition(nvml.read()).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Every scrape would be a line."""
-
-    try:
-        server = _Server((address, port), Handler)
-    except OSError as error:
-        log.info("the GPU metrics are not served at %s:%d: %s", address, port, error)
-        return
-    with server:
-        log.info("the GPU metrics are served at %s:%d", address, server.server_address[1])
-        ready(server)
-        server.serve_forever()
+    serve("GPU", address, port, lambda: exposition(nvml.read()), ready)
 
 
 def _lines(gpus: Sequence[GpuReading]) -> Iterator[str]:
     for name, kind, what, value in _METRICS:
-        samples = [(gpu, found) for gpu in gpus if (found := value(gpu)) is not None]
-        if samples:
-            yield f"# HELP {name} {what}"
-            yield f"# TYPE {name} {kind}"
-        for gpu, found in samples:
-            yield f"{name}{{{_labels(gpu)}}} {found}"
+        found = ((gpu, value(gpu)) for gpu in gpus)
+        yield from family(name, kind, what, [Sample(_labels(gpu), each) for gpu, each in found if each is not None])
 
 
-def _labels(gpu: GpuReading) -> str:
-    labels = {"gpu": str(gpu.index), "UUID": gpu.uuid, "device": f"nvidia{gpu.index}", "modelName": gpu.name}
-    return ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _labels(gpu: GpuReading) -> dict[str, str]:
+    return {"gpu": str(gpu.index), "UUID": gpu.uuid, "device": f"nvidia{gpu.index}", "modelName": gpu.name}
 
 
 def _mib(size: int | None) -> float | None:
