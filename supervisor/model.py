@@ -258,6 +258,7 @@ class JobRecord:
     state_since: float = 0.0
     reason: str = ""  # why it is in its state
     cancel_requested: bool = False
+    cancel_reason: str = ""  # why, if it was not a user who cancelled it
     pause_requested_at: float = 0.0  # 0 while it is not to be paused
     # It pauses, or is paused, because of this limit (hours, usd, usd_per_month) or budget (budget, user_budget), or for
     # a job of a higher priority (priority); empty while a user paused it.

@@ -7,7 +7,7 @@ from supervisor.planner.draft import Draft
 from supervisor.planner.limits import pause_reason, spent_usd
 from supervisor.planner.predicates import has_trained, is_held, members
 from supervisor.planner.queue import is_held_back
-from supervisor.planner.sentences import ENDED_AS, node_count, training_count
+from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count
 from supervisor.planner.silence import may_train
 
 J, N = JobState, NodeState
@@ -33,7 +33,7 @@ def drive_end(draft: Draft) -> None:
 def _end(draft: Draft) -> tuple[JobState, str] | None:
     job, result = draft.job, draft.view.result
     if job.cancel_requested:
-        return J.CANCELLED, "a user cancelled it"
+        return J.CANCELLED, job.cancel_reason or "a user cancelled it"
     if result is not None and result.outcome == "success":
         return J.SUCCEEDED, f"exit code 0; {result.problem}" if result.problem else "exit code 0"
     if result is not None:
@@ -50,7 +50,7 @@ def _report_end(draft: Draft) -> None:
     job = draft.job
     took_s = draft.now - job.submitted_at
     usd = spent_usd(job, draft.nodes.values(), draft.now)
-    text = f"{job.name} {ENDED_AS[job.state]}: {job.reason} (after {took_s:.0f} s, ${usd:.2f})"
+    text = f"{job.name} {ENDED_AS[job.state]}: {job.reason} (after {lasted(took_s)}, ${usd:.2f})"
     draft.add_event(_END_EVENTS[job.state], text, usd=round(usd, 4))
 
 

@@ -249,6 +249,14 @@ def time_of_day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
 
 
+def lasted(seconds: float) -> str:
+    """`43 s`, `12 min`, `1 h 23 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(int(seconds // 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 def named(names: Sequence[str]) -> str:
     """At most MAX_NAMED names, and how many more there are."""
     listed, rest = ", ".join(names[:MAX_NAMED]), len(names) - MAX_NAMED

@@ -175,7 +175,8 @@ def _cancel(journal: Journal, view: JobView, why: str, now: float) -> None:
         f"{job.task_id}-{job.next_event:06d}", now, job.name, EventKind.CANCEL_REQUESTED, f"{job.name}: {why}"
     )
     try:
-        journal.update_job(view, replace(job, cancel_requested=True, next_event=job.next_event + 1), event)
+        cancelled = replace(job, cancel_requested=True, cancel_reason=why, next_event=job.next_event + 1)
+        journal.update_job(view, cancelled, event)
     except JournalUnavailableError:
         raise
     except SpotsupError as error:

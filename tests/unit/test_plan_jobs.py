@@ -45,6 +45,13 @@ SILENT: dict[str, Any] = {"agents": {}, "members": {}}
     ("record", "messages", "state", "reason", "kind"),
     [
         (job(2, cancel_requested=True), {}, J.CANCELLED, "a user cancelled it", EventKind.JOB_CANCELLED),
+        (
+            job(2, cancel_requested=True, cancel_reason="loss 2.1 is number 3 of 3 at step 9"),
+            {},
+            J.CANCELLED,
+            "loss 2.1 is number 3 of 3 at step 9",
+            EventKind.JOB_CANCELLED,
+        ),
         (job(2), {"result": Result("success", "", 1), **ENDED}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
         (job(2), {"result": Result("failure", "4 times", 1), **ENDED}, J.FAILED, "4 times", EventKind.JOB_FAILED),
         (
@@ -65,7 +72,7 @@ def test_a_job_ends_by_a_user_by_its_program_or_by_failed_bootstraps(
     assert event.kind is kind
     assert event.data == {"usd": round(2 * 1000 / 3600 * 0.5, 4)}
     ended_as = "finished" if state is J.SUCCEEDED else state
-    assert event.text == f"job {ended_as}: {reason} (after 5000 s, $0.28)"
+    assert event.text == f"job {ended_as}: {reason} (after 1 h 23 min, $0.28)"
     assert len(after.does(Terminate)) == 2
     again = scene(*after.nodes.values(), record=after.job, **messages)
     assert again.events == []
