@@ -57,8 +57,8 @@ class Totals(NamedTuple):
         if self.lost:
             parts.append(f"{_counted(self.lost, 'node')} lost or taken")
         if self.pauses:
-            cost = f", {dollars(self.pause_usd)}" if self.pause_usd else ""
-            parts.append(f"{_counted(self.pauses, 'pause')} of {length(self.pause_s)} in all{cost}")
+            cost = f" ({dollars(self.pause_usd)})" if self.pause_usd else ""
+            parts.append(f"{_counted(self.pauses, 'pause')}, {length(self.pause_s)} together{cost}")
             parts.append(f"{_counted(self.steps_again, 'step')} made again" if self.steps_again else "no step lost")
         return "; ".join(parts)
 

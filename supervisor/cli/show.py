@@ -457,7 +457,7 @@ def show_story(events: Sequence[dict[str, Any]], usd: float, *, show_all: bool =
         table.add_row(at, escape(line.text))
     console.print(table)
     sums = totals(events).sentence()
-    console.print(f"in all: {sums + '; ' if sums else ''}{dollars(usd)}")
+    console.print(f"in all: {sums + '; ' if sums else ''}cost {dollars(usd)}")
 
 
 def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:

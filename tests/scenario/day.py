@@ -27,6 +27,7 @@ from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.training import Training
 from supervisor.simulation.world import World
 from tests.scenario.market import CLOUDS, NOTICE_S, DayCloud, OneCloud, pools_of
+from tests.scenario.outage import AWAY, Outage, begun, judge
 from tests.scenario.story import HOUR_S, STORE, Job, Step, Story, Sweep
 from tests.sim.promises import Promises, Violation, jobs_of
 from tests.sim.users import Terms, Users, service_of
@@ -131,6 +132,7 @@ class Day:
     events: list[Event] = field(default_factory=list)
     nodes: dict[str, dict[str, NodeRecord]] = field(default_factory=dict)  # by job and id, as written last
     decisions: Counter[str] = field(default_factory=Counter)
+    trained_on: int = 0  # rounds that an outage could have stopped, and did not
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
@@ -217,31 +219,39 @@ class Day:
     def _do(self, step: Step) -> None:
         """What a user asks for, or what goes wrong."""
         owner = next((job.owner for job in self.story.jobs if job.name == step.job), "")
+        refused, what = self.users.refused, ""
         match step.kind:
             case "scale":
                 self.users.scale(step.job, step.value, 0)
-                self.tell("user", f"{owner} scales {step.job} to {step.value} nodes.")
+                what = f"{owner} scales {step.job} to {step.value} nodes"
             case "cancel":
                 self.users.cancel(step.job)
-                self.tell("user", f"{owner} cancels {step.job}.")
+                what = f"{owner} cancels {step.job}"
             case "pause" | "resume":
                 self.users.pause(step.job, on=step.kind == "pause")
-                self.tell("user", f"{owner} {step.kind}s {step.job}.")
+                what = f"{owner} {step.kind}s {step.job}"
             case "limit":
                 self.users.limit_usd(step.job, step.value)
-                self.tell("user", f"{owner} raises the limit of {step.job} to ${step.value:g}.")
+                what = f"{owner} raises the limit of {step.job} to ${step.value:g}"
             case "drain":
                 job = jobs_of(self.world)[step.job]
                 members = [node.id for node in job.nodes.values() if node.state is NodeState.MEMBER]
                 if members:
                     self.users.drain(step.job, members[0])
-                    self.tell("user", f"an operator drains a node of {step.job}.")
+                    what = f"an operator drains a node of {step.job}"
             case _:
                 self._go_wrong(step)
+        if what:
+            state = jobs_of(self.world)[step.job].record.state
+            self.tell("user", f"{what}." if self.users.refused == refused else f"{what}: refused, it is {state}.")
         self.world.wake_daemons()
 
     def _go_wrong(self, step: Step) -> None:
         world = self.world
+        if step.kind in AWAY:
+            what, seconds = AWAY[step.kind]
+            outage = begun(world, what, seconds or step.value)
+            world.schedule(outage.until, partial(self._judge, outage))
         match step.kind:
             case "daemon killed":
                 daemon = self._leader()
@@ -278,6 +288,9 @@ class Day:
                 self._fail(step.job)
             case _:
                 raise AssertionError(step.kind)
+
+    def _judge(self, outage: Outage) -> None:
+        self.trained_on += judge(self.world, self.world.clouds, outage)
 
     def _etcd_back(self) -> None:
         self.world.etcd.down = False

@@ -6,7 +6,7 @@ import itertools
 import platform
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from spotsup_trainer import __version__
 from provisioners.base import EndCause, Market
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.cli.show import counted
-from supervisor.model import EventKind, JobState
+from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.limits import spent_usd
 from supervisor.planner.world import JobView
 from supervisor.simulation.training import Training
@@ -35,6 +35,11 @@ PROMISES = (
     ("P4", "no false kill", "No working machine is ended without a notice, evidence, or a user's command."),
     ("P5", "fair blame", "A job fails only by failures of its own program."),
     ("P6", "nothing acknowledged is lost", "What a daemon has acknowledged stays, whatever happens to daemons."),
+    (
+        "P7",
+        "training outlives us",
+        "While etcd, the leader or the clouds were away, rounds with all their machines went on.",
+    ),
     ("P8", "one place", "The nodes of a round share one zone."),
     ("P9", "no step lost with notice", "No completed step is lost when a notice was longer than a checkpoint."),
     ("P10", "fenced", "A daemon that does not lead writes nothing."),
@@ -56,7 +61,8 @@ TOLD = {
     EventKind.JOB_FAILED: "fault",
     EventKind.WAITS_LONG: "fault",
 }
-NOT_HERE = "P7 needs real training processes: make demo, make chaos and tests/e2e try it."
+TOGETHER = frozenset({EventKind.SILENCE, EventKind.SILENCE_ENDED})
+NOT_HERE = "Training is simulated: that real processes keep P7 and P9, make demo, make chaos and tests/e2e try."
 
 
 def facts(day: Day, command: str) -> dict[str, Any]:
@@ -70,6 +76,7 @@ def facts(day: Day, command: str) -> dict[str, Any]:
             "checks": day.promises.checked,
             "events": day.world.steps,
             "decisions": day.world.ticks,
+            "trained_on": day.trained_on,
             "kept": [{"id": name, "name": title, "means": means} for name, title, means in PROMISES],
             "not_here": NOT_HERE,
         },
@@ -111,11 +118,7 @@ def _story(day: Day) -> list[dict[str, Any]]:
     """What was told, what daemons did about it, and how many machines were taken in each hour."""
     began = day.world.started_at
     found = [asdict(each) for each in day.told]
-    found += [
-        {"second": each.at - began, "kind": TOLD[each.kind], "text": f"{each.text}."}
-        for each in day.events
-        if each.kind in TOLD
-    ]
+    found += _of_events([each for each in day.events if each.kind in TOLD], began)
     taken: dict[int, Counter[str]] = defaultdict(Counter)
     for machine, pool, _, _ in day.world.clouds.bought:
         if machine.noticed_at is not None and machine.instance.end_cause is EndCause.PREEMPTED:
@@ -126,6 +129,19 @@ def _story(day: Day) -> list[dict[str, Any]]:
         text = f"From now to {hour + 1:02d}:00 clouds take {count} with a notice: {where}."
         found.append({"second": hour * HOUR_S, "kind": "fault", "text": text})
     return sorted(found, key=lambda each: each["second"])
+
+
+def _of_events(events: Sequence[Event], began: float) -> Iterator[dict[str, Any]]:
+    """Each once; what is said of several jobs within a minute by the same network fault is one sentence."""
+    together: dict[EventKind, tuple[float, dict[str, Any]]] = {}
+    for each in sorted(events, key=lambda event: event.at):
+        first_at, first = together.get(each.kind, (0.0, {}))
+        if each.kind in TOGETHER and first and each.at <= first_at + 60.0:
+            first["text"] += f" Likewise {each.job}."
+            continue
+        found = {"second": each.at - began, "kind": TOLD[each.kind], "text": each.text.rstrip(".") + "."}
+        together[each.kind] = (each.at, found)
+        yield found
 
 
 def _views(day: Day) -> Mapping[str, JobView]:

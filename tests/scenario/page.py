@@ -121,28 +121,29 @@ def _money(day: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             user["name"],
-            user["does"],
-            str(user["jobs"]),
-            f"{user['useful_node_h']:,.1f}",
-            _share(user["useful_node_h"], user["held_node_h"]),
             _usd(user["usd"]),
-            _usd(user["on_demand_usd"]),
             _saved(user),
+            _usd(user["on_demand_usd"]),
+            _share(user["useful_node_h"], user["held_node_h"]),
+            f"{user['useful_node_h']:,.1f}",
+            str(user["jobs"]),
+            user["does"],
         )
         for user in day["users"]
     ]
     foot = (
         "all",
-        "",
-        str(total["jobs"]),
-        f"{total['useful_node_h']:,.1f}",
-        _share(total["useful_node_h"], total["held_node_h"]),
         _usd(total["usd"]),
-        _usd(total["on_demand_usd"]),
         _saved(total),
+        _usd(total["on_demand_usd"]),
+        _share(total["useful_node_h"], total["held_node_h"]),
+        f"{total['useful_node_h']:,.1f}",
+        str(total["jobs"]),
+        "",
     )
-    head = ("user", "", "jobs", "useful node-h", "goodput", "spent", "on demand", "saved")
-    yield _card(_table(head, rows, numbers=range(2, 8), foot=foot))
+    # What a phone's width has room for comes first.
+    head = ("user", "spent", "saved", "on demand", "goodput", "useful node-h", "jobs", "what for")
+    yield _card(_table(head, rows, numbers=range(1, 7), foot=foot))
 
 
 def _waits(day: Mapping[str, Any]) -> Iterator[str]:
@@ -255,7 +256,8 @@ def _promises(day: Mapping[str, Any]) -> str:
     return (
         f'<h2 id="promises">Promises</h2><p class="dim">The judges of make sim watched the day: '
         f"{found['events']:,} steps of time, {found['decisions']:,} looks of the daemons, {found['checks']:,} changes "
-        f"of the journal. None was broken. {escape(found['not_here'])}</p>{_card(table)}"
+        f"of the journal. None was broken; {found['trained_on']} rounds met an outage and trained on. "
+        f"{escape(found['not_here'])}</p>{_card(table)}"
         f"<p><small>Journaled before they were carried out: {escape(decisions)}. Commands: {day['total']['commands']} "
         f"acknowledged, {day['total']['refused_commands']} refused.</small></p>"
     )

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from supervisor.model import EventKind
 from supervisor.replay.recording import read
 from tests.scenario.__main__ import main, run
 from tests.scenario.day import Day
+from tests.scenario.facts import facts
 from tests.scenario.market import pools_of
 from tests.scenario.page import html
-from tests.scenario.story import HOUR_S, NODES, SHORT, WHOLE
+from tests.scenario.story import HOUR_S, NODES, SHORT, WHOLE, Step
 from tests.sim.promises import Violation
 
 pytestmark = pytest.mark.long
@@ -116,6 +118,41 @@ def test_a_broken_promise_ends_the_day_with_its_seed_and_what_was_before(tmp_pat
     assert found["violation"].startswith("P1")
     assert "leaked &lt;for 999 s&gt;" in page
     assert "ann submits speech" in page
+
+
+def test_a_round_that_stands_still_while_etcd_is_away_breaks_p7() -> None:
+    steps = (Step(0.5, "etcd away", value=120.0),)
+    kept = Day(5, replace(SHORT, hours=0.6, steps=steps)).play()
+    assert kept.trained_on > 0, "or nothing was judged"
+    broken = Day(5, replace(SHORT, hours=0.6, steps=steps))
+
+    def hang() -> None:
+        for training in broken.world.nodes.trainings.values():
+            training.hang(broken.world.clock.now())
+
+    broken.world.schedule(broken.world.started_at + 0.5 * HOUR_S + 1.0, hang)
+    with pytest.raises(
+        Violation, match=r"P7: etcd did not answer, and \w+ trained for \d+ of 180 s, with all its mach"
+    ):
+        broken.play()
+
+
+def test_a_command_that_is_refused_is_told_as_such() -> None:
+    steps = (Step(0.4, "cancel", "typo"), Step(0.5, "scale", "typo", 2))
+    jobs = tuple(each for each in SHORT.jobs if each.name == "typo")
+    day = Day(5, replace(SHORT, hours=0.6, jobs=jobs, sweep=None, steps=steps)).play()
+    texts = [each.text for each in day.told]
+    assert "dan cancels typo." in texts
+    assert "dan scales typo to 2 nodes: refused, it is cancelled." in texts
+
+
+def test_what_one_fault_does_to_several_jobs_is_one_sentence() -> None:
+    steps = (Step(0.5, "silence", value=90.0),)
+    day = Day(5, replace(SHORT, hours=0.8, steps=steps)).play()
+    silent = [each["text"] for each in facts(day, "")["story"] if "silent, and" in each["text"]]
+    assert len({each.job for each in day.events if each.kind is EventKind.SILENCE}) > 1, "or there is nothing to join"
+    assert len(silent) == 1
+    assert "Likewise" in silent[0]
 
 
 def test_the_whole_day_is_twenty_jobs_of_four_users_on_three_clouds() -> None:

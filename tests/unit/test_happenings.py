@@ -148,7 +148,8 @@ def test_the_sums_are_those_of_the_events(printed: Callable[[], list[str]]) -> N
     assert found == (3, 2, 2, 2.0, 0.004, 7)
     show.show_story(job.events, 1.25)
     assert (
-        printed()[-1] == "in all: 2 nodes lost or taken; 2 pauses of 2.00 s in all, $0.0040; 7 steps made again; $1.25"
+        printed()[-1]
+        == "in all: 2 nodes lost or taken; 2 pauses, 2.00 s together ($0.0040); 7 steps made again; cost $1.25"
     )
 
 
@@ -156,7 +157,7 @@ def test_a_story_without_losses_ends_with_its_cost_and_of_long_ones_the_end_is_s
     printed: Callable[[], list[str]],
 ) -> None:
     show.show_story(Job().begins().events, 0.5)
-    assert printed()[-1] == "in all: $0.5000"
+    assert printed()[-1] == "in all: cost $0.5000"
     job = Job()
     for number in range(show.MAX_EVENTS + 7):
         job.add(float(number), "scaled", f"scaled to {number} [bold]nodes")
