@@ -83,8 +83,8 @@ STORE = {"checkpoints": "s3://lab/checkpoints"}
 WHOLE = Story(
     hours=24.0,
     jobs=(
-        Job("speech-large", "ann", 0.1, "aws", "V100", (6, 12, 16), 110.0, why="the run that the paper waits for"),
-        Job("llm-pretrain", "bob", 0.2, "gcp", "A100", (6, 12, 16), 150.0, why="the longest run of the day"),
+        Job("speech-large", "ann", 0.1, "aws", "V100", (6, 12, 16), 215.0, why="the run that the paper waits for"),
+        Job("llm-pretrain", "bob", 0.2, "gcp", "A100", (6, 12, 16), 205.0, why="the longest run of the day"),
         Job(
             "eval-nightly",
             "dan",
@@ -96,7 +96,7 @@ WHOLE = Story(
             start_after_h=1.7,
             why="starts at 02:00, not before",
         ),
-        Job("speech-small", "ann", 0.8, "azure", "V100", (2, 4, 6), 18.0),
+        Job("speech-small", "ann", 0.8, "azure", "V100", (2, 4, 6), 40.0),
         Job(
             "llm-tune",
             "bob",
@@ -108,10 +108,10 @@ WHOLE = Story(
             more={"limits": {"usd": 22}},
             why="stops at $22, until bob raises the limit",
         ),
-        Job("segmentation", "carla", 2.0, "aws", "V100", (2, 6, 8), 30.0, why="paused over lunch by its user"),
+        Job("segmentation", "carla", 2.0, "aws", "V100", (2, 6, 8), 62.0, why="paused over lunch by its user"),
         Job("typo", "dan", 2.5, "aws", "L4", (1, 1, 1), 9.0, why="cancelled by its user"),
         Job("buggy", "dan", 3.0, "aws", "L4", (1, 2, 2), 9.0, why="its program fails at each start"),
-        Job("ranker", "carla", 4.0, "gcp", "L4", (2, 4, 8), 14.0, why="grows from 4 to 8 nodes"),
+        Job("ranker", "carla", 4.0, "gcp", "L4", (2, 4, 8), 42.0, why="grows from 4 to 8 nodes"),
         Job(
             "thesis",
             "ann",
@@ -124,9 +124,27 @@ WHOLE = Story(
             why="has to finish within 9 h",
         ),
         Job(
-            "reviewer-2", "bob", 9.0, "gcp", "A100", (8, 8, 8), 20.0, priority=50, why="urgent: others make room for it"
+            "reviewer-2",
+            "bob",
+            9.0,
+            "gcp",
+            "A100",
+            (16, 16, 16),
+            40.0,
+            priority=50,
+            why="urgent: others make room for it",
         ),
-        Job("backfill", "dan", 9.5, "gcp", "L4", (1, 4, 8), 20.0, priority=-10, why="takes what others leave"),
+        Job(
+            "backfill",
+            "dan",
+            8.0,
+            "gcp",
+            "L4",
+            (4, 8, 8),
+            30.0,
+            priority=-10,
+            why="makes room for what is urgent, and stops at dan's budget",
+        ),
         Job("llm-ablation", "bob", 12.0, "azure", "A100", (2, 6, 8), 26.0),
         Job("distill", "carla", 15.0, "aws", "V100", (2, 6, 8), 24.0, why="what the sweep was for"),
     ),
@@ -149,7 +167,7 @@ WHOLE = Story(
         Step(20.5, "cloud unreachable", value=300.0),
     ),
     queue=QueueRules(Cap(nodes=NODES), Cap(nodes=26), users={"bob": Cap(nodes=30)}, preempt=True),
-    budgets=Budgets(users={"dan": 12.0}),
+    budgets=Budgets(users={"dan": 7.0}),
 )
 
 # The same in little, for a test: a few jobs, a daemon killed, a lost zone.
