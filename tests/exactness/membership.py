@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from spotsup_trainer.session.audit import analyse, parse
+from spotsup_trainer.session.checkpoint_dir import checkpoints_in
 
 from tests.e2e.rounds import Launcher, output, ranks, running, wait
 from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank
@@ -118,8 +119,8 @@ def run(key: str, changes: int, seed: int, folder: Path) -> Outcome:
 
 
 def newest(folder: Path) -> int:
-    """The step that the next round begins after."""
-    return int((folder / "checkpoints" / "LATEST").read_text().removeprefix("step_"))
+    """The step that the next round begins after. LATEST may still name the one before: a kill can come between."""
+    return checkpoints_in(folder / "checkpoints")[0].step
 
 
 def park(jobs: list[Rank], rank: int, step: int) -> None:
@@ -127,7 +128,7 @@ def park(jobs: list[Rank], rank: int, step: int) -> None:
     launcher = Launcher(jobs)
     launcher.jobs[rank] = replace(launcher.jobs[rank], yield_after=step)
     with running(launcher.jobs) as processes:
-        wait("parking", lambda: launcher.all_parked() or failed(processes, jobs), TIMEOUT_S)
+        wait("parking", lambda: launcher.all_parked() or ended(processes, jobs), TIMEOUT_S)
     parked = json.loads(launcher.file("PARKED").read_text())
     assert parked == {"step": step, "saved": True}, parked
 
@@ -145,6 +146,13 @@ def finish(jobs: list[Rank]) -> None:
     """A round that trains to the end."""
     with running(jobs) as processes:
         wait("the end", lambda: failed(processes, jobs) or all(each.exitcode == 0 for each in processes), TIMEOUT_S)
+
+
+def ended(processes: list[Any], jobs: list[Rank]) -> bool:
+    """False; raises if a process has ended: one that is parked waits to be ended."""
+    for process, job in zip(processes, jobs, strict=True):
+        assert process.exitcode is None, f"exit code {process.exitcode}: {output(job.folder, job.rank)}"
+    return False
 
 
 def failed(processes: list[Any], jobs: list[Rank]) -> bool:
