@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.prepare import MAX_LEFT_OUT
+from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS
 
 from tests.e2e.launching import processes_with
 
@@ -45,6 +46,13 @@ print(json.dumps({
     "torch_check": os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"), "threads": threading.active_count(),
 }), flush=True)
 """
+OPTIMIZER = """
+import json, sys, threading, torch
+before = set(sys.modules)
+optimizer = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
+imported = [name for name in set(sys.modules) - before if name.startswith("torch")]
+print(json.dumps({"imported": imported, "threads": threading.active_count()}), flush=True)
+"""
 MODULES = {
     "good": "import os; os.environ['SET_AT_IMPORT'] = 'yes'",
     "lazy": "import importlib\ndef __getattr__(name):\n    return importlib.import_module('sample_' + name)",
@@ -70,14 +78,21 @@ MODULES = {
 
 def prepared(folder: Path, *modules: str, limit_s: float = 60.0, **known: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What was left out of these modules, and what a worker then finds. Nothing is left behind."""
+    imports = [(f"sample_{module}", names.split()) for module, _, names in (each.partition(":") for each in modules)]
+    return hosted(folder, imports, WORKER, limit_s, known)
+
+
+def hosted(
+    folder: Path, imports: list[tuple[str, list[str]]], worker: str, limit_s: float, known: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same of any imports, and what a program says that a worker runs."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     for name, text in MODULES.items():
         (site / f"sample_{name}.py").write_text(text)
-    (folder / "worker.py").write_text(textwrap.dedent(WORKER))
+    (folder / "worker.py").write_text(textwrap.dedent(worker))
     own = {"PYTHONPATH": str(site), "WORKER": str(folder / "worker.py"), MARK: str(folder)}
     environ = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | own
-    imports = [(f"sample_{module}", names.split()) for module, _, names in (each.partition(":") for each in modules)]
     command = [sys.executable, "-c", HOST, *(json.dumps(each) for each in (imports, limit_s, known))]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -130,6 +145,13 @@ def test_a_seed_for_torch_is_still_there_in_workers_and_who_only_draws_is_import
     host, worker = prepared(tmp_path, "seeds_torch", "draws")
     assert host["left_out"] == {}
     assert worker["torch_seed"] == 7
+
+
+def test_a_worker_makes_its_first_optimizer_without_importing_torch_dynamo(tmp_path: Path) -> None:
+    imports = [("torch", list[str]()), (BY_OPTIMIZERS.module, list[str]())]
+    host, worker = hosted(tmp_path, imports, OPTIMIZER, 120.0, {})
+    assert host["left_out"] == {}, "of this torch it can be imported before a fork"
+    assert worker == {"imported": [], "threads": 1}
 
 
 def test_of_many_that_must_not_be_there_the_last_try_ends_before_the_first(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 from spotsup_trainer.launcher.prepare import PreloadError, wanted_imports
-from spotsup_trainer.launcher.program_imports import MAX_IMPORTS, Import, imports_of
+from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS, MAX_IMPORTS, Import, imports_of
 
 TRAIN = '''"""A program."""
 from __future__ import annotations
@@ -51,7 +51,30 @@ def test_imports_at_the_top_in_order_with_the_names_that_may_load_more(tmp_path:
         Import("torch", ("optim", "nn")),
         Import("typing", ("TYPE_CHECKING",)),
         Import("json"),
+        BY_OPTIMIZERS,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "modules", "is_found"),
+    [
+        ("import torch\n", {}, True),
+        ("from torch.nn import Linear\nprint(1)\n", {}, True),
+        ("import net\n", {"net.py": "import torch\n"}, True),
+        ("import json, torchvision\n", {}, False),
+        # Set before torch is there: nothing behind it counts.
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n", {}, False),
+        ("import os, torch\nos.environ['TORCHDYNAMO_DISABLE'] = '1'\n", {}, False),
+        ("import torch\nimport net\n", {"net.py": "def make():\n    set_('TORCHINDUCTOR_FREEZING')\n"}, False),
+        ("import torch\ndef main():\n    set_('TORCH_COMPILE_DISABLE')\n", {}, False),
+    ],
+)
+def test_what_the_first_optimizer_imports_comes_last_unless_the_program_may_change_it(
+    tmp_path: Path, text: str, modules: dict[str, str], is_found: bool
+) -> None:
+    names = found(tmp_path, text, modules)
+    assert (BY_OPTIMIZERS.module in names) == is_found
+    assert BY_OPTIMIZERS.module not in names[:-1]
 
 
 @pytest.mark.parametrize(

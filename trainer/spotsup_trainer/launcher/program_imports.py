@@ -8,6 +8,7 @@ program. Runs nothing of it.
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +25,27 @@ class Import:
     names: tuple[str, ...] = ()
 
 
+# What torch imports by itself as a program makes its first optimizer: half a second of each worker's start.
+BY_OPTIMIZERS = Import("torch._dynamo")
+# In the text of a program that may set a variable which that one reads.
+_ITS_VARIABLES = re.compile(rb"TORCH_?(DYNAMO|INDUCTOR|COMPILE)")
+
+
 def imports_of(program: str, folder: Path, *, is_module: bool) -> tuple[Import, ...]:
-    """The imports at the top of a program, in order: a script, or with `is_module` a module that `python -m` finds in
-    `folder`, the current one. Nothing where its text cannot be found or parsed: the program itself will say so."""
+    """The imports at the top of a program, in order, and what torch adds to them.
+
+    A script, or with `is_module` a module that `python -m` finds in `folder`, the current one. Nothing where its text
+    cannot be found or parsed: the program itself will say so.
+    """
     home = folder if is_module else Path(program).resolve().parent
     file = _file_of(home, program) if is_module else Path(program)
     if file is None:
         return ()
     reading = _Reading(home)
     reading.read(file, package=program.rpartition(".")[0] if is_module else "")
-    return tuple(reading.found[:MAX_IMPORTS])
+    found = tuple(reading.found[:MAX_IMPORTS])
+    by_torch = any(each.module.partition(".")[0] == "torch" for each in found) and not reading.names_its_variables
+    return (*found, BY_OPTIMIZERS) if by_torch else found
 
 
 def _file_of(home: Path, module: str) -> Path | None:
@@ -50,6 +62,7 @@ class _Reading:
 
     def __init__(self, home: Path) -> None:
         self.found: list[Import] = []
+        self.names_its_variables = False
         self._home = home
         self._read: set[Path] = set()
 
@@ -63,9 +76,11 @@ class _Reading:
         try:
             if file.stat().st_size > _MAX_BYTES:
                 return False
-            tree = ast.parse(file.read_bytes())
+            text = file.read_bytes()
+            tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return False
+        self.names_its_variables |= _ITS_VARIABLES.search(text) is not None
         return all(self._take(statement, package) for statement in tree.body)
 
     def _take(self, statement: ast.stmt, package: str) -> bool:
