@@ -113,9 +113,12 @@ class Job:
             spans = self.spans()
             return bool(spans) and len(spans[-1].nodes) == nodes and _made(spans[-1]) >= SETTLED_STEPS
 
-        self.stop.until(
-            is_settled, timeout_s, lambda: f"{nodes} nodes did not train within {timeout_s:g} s: {log_tail()}"
-        )
+        def late() -> str:
+            spans = self.spans()
+            made = f"{len(spans[-1].nodes)} made {_made(spans[-1])}" if spans else "none made one"
+            return f"{nodes} nodes did not make {SETTLED_STEPS} steps within {timeout_s:g} s ({made}): {log_tail()}"
+
+        self.stop.until(is_settled, timeout_s, late)
 
     def at_phase(self, phase: int, timeout_s: float = 30.0) -> Span:
         """Wait until the round that trains is `phase` steps past a checkpoint. Raises BenchError after `timeout_s`."""
