@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from spotsup_trainer.launcher.run_dir import RunDir
 
-from tests.e2e.launching import Nodes, eventually, nodes
+from tests.e2e.launching import BUSY_S, Nodes, eventually, nodes
 from tests.e2e.ranks import script
 
 PROGRAM = Path(__file__).with_name("program.py")
 NEVER, BATCH = 10**6, 4
-BUSY_S = 240.0  # a framework is imported in each round: two minutes on a very busy machine
 
-pytestmark = pytest.mark.timeout(1200)
 STATE = ("step", "weights", "moments", "lr")
 
 
@@ -70,7 +68,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
 
         # a node joins: all save the same step and park, and no step is lost
         job.start("c")
-        job.ready("c")
+        job.ready("c", timeout_s=BUSY_S)
         job.hint("a", "b", "c")
         job.stepping(3, 1, timeout_s=BUSY_S)
         assert_goes_on(job, 2, from_round=1, step=job.last_step(1))
@@ -81,7 +79,7 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         # a node leaves after a notice: no step is lost
         job.launchers["a"].send_signal(signal.SIGTERM)
         job.stepping(2, 2, timeout_s=BUSY_S)
-        assert job.exit_code("a") == 0
+        assert job.exit_code("a", BUSY_S) == 0
         assert_goes_on(job, 3, from_round=2, step=job.last_step(2))
         for node in "abc":
             assert "round 2: stopping the workers: all workers are parked" in job.log(node).read_text()
@@ -98,8 +96,14 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
             assert 0 <= job.last_step(3) - resumed < 2 * every, "the newest may still have been written"
             assert_goes_on(job, 4, from_round=3, step=resumed)
 
+        def is_told() -> bool:
+            """A Trainer logs its loss every few steps."""
+            progress = RunDir(job.folder / "run-c").progress()
+            return progress is not None and progress.round == 4 and progress.loss is not None
+
+        eventually("a loss of the last round", is_told, BUSY_S)
         job.end_file.touch()
-        assert job.exit_code("c") == 0
+        assert job.exit_code("c", BUSY_S) == 0
         assert "training is over" in job.log("c").read_text()
         progress = RunDir(job.folder / "run-c").progress()
         assert progress is not None
@@ -117,7 +121,8 @@ def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpo
     with job_of("lightning.pytorch", etcd_endpoint, tmp_path, NEVER, validate="1") as job:
         job.start("a", "b")
         job.hint("a", "b")
-        eventually("a validation", lambda: job.events("validated", rank=0, batch=3) and job.events("validated", rank=1))
+        reached = ({"rank": 0, "batch": 3}, {"rank": 1})
+        eventually("a validation", lambda: all(job.events("validated", **each) for each in reached), BUSY_S)
         step = job.last_step(1)
         job.kill("b")
         job.stepping(1, 1, timeout_s=BUSY_S)
@@ -131,10 +136,10 @@ def test_the_scripts_of_the_document_go_on_where_they_were(name: str, etcd_endpo
         job.hint("a", "b", minimum=2)
         job.start("a", "b")
         leaver = RunDir(job.folder / "run-a")
-        eventually("progress", lambda: any(RunDir(job.folder / f"run-{node}").progress() for node in "ab"))
+        eventually("progress", lambda: any(RunDir(job.folder / f"run-{node}").progress() for node in "ab"), BUSY_S)
         job.hint("a", "b")
         job.launchers["a"].send_signal(signal.SIGTERM)
-        assert [job.exit_code(node) for node in "ab"] == [0, 0]
+        assert [job.exit_code(node, BUSY_S) for node in "ab"] == [0, 0]
         parked = [json.loads(file.read_text()) for file in leaver.path.glob("parked-1-*")]
         (parked_file,) = parked
         assert parked_file["saved"]

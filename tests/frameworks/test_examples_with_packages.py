@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.launching import BUSY_S
 from tests.e2e.ranks import IMAGENET, OFTEN, SMOKE, STEPS, Ranks, steps, until_parked, wait
 from tests.support.programs import free_ports
 
@@ -47,7 +48,7 @@ def as_shown(folder: Path, tag: str) -> list[tuple[int, float]]:
 
     process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait("TensorBoard", is_there)
+        wait("TensorBoard", is_there, BUSY_S)
     finally:
         process.terminate()
         process.wait(timeout=30)
@@ -58,10 +59,10 @@ def test_curves_go_on_over_a_recovery_as_one(tmp_path: Path) -> None:
     curves = tmp_path / "curves"
     arguments = (*SMOKE, *OFTEN, "--checkpoint-every", "10", "--tensorboard", str(curves))
     with Ranks(IMAGENET, tmp_path, 2, *arguments, "--step-time", "0.05") as lost:
-        lost.wait("steps after a checkpoint", lambda: 25 in steps(lost.output()))
+        lost.wait("steps after a checkpoint", lambda: 25 in steps(lost.output()), BUSY_S)
         before = steps(lost.output())
     with Ranks(IMAGENET, tmp_path, 1, *arguments) as alone:
-        after = steps(alone.end())
+        after = steps(alone.end(BUSY_S))
     assert 10 < min(after) <= 25, "some steps were lost, and are done again"
     assert "tensorboard is not installed" not in lost.output()
 
@@ -96,7 +97,7 @@ def test_a_folder_of_images_is_trained_on(tmp_path: Path) -> None:
         pil.new(modes.get(name, "RGB"), size, 200).save(path)
     arguments = ("--model", "tiny", "--data", str(tmp_path / "images"), "--global-batch", "4", "--epochs", "3")
     with Ranks(IMAGENET, tmp_path, 2, *arguments, *OFTEN, "--image-size", "16") as ranks:
-        losses = values(steps(ranks.end()), "loss")
+        losses = values(steps(ranks.end(BUSY_S)), "loss")
     assert list(losses) == [1, 2, 3]
     assert all(0.0 < loss < 2.0 for loss in losses.values())
 
@@ -106,7 +107,6 @@ def compiling(folder: Path, **environ: str) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1", **environ}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="torch.compile needs a C++ compiler on CPU")
 def test_a_compiled_model_goes_on_as_one_that_is_not(tmp_path: Path) -> None:
     mixed = ("--amp", "bf16", "--channels-last")
@@ -114,15 +114,15 @@ def test_a_compiled_model_goes_on_as_one_that_is_not(tmp_path: Path) -> None:
     first = steps(until_parked(IMAGENET, tmp_path, 1, *arguments, timeout_s=300.0, **compiling(tmp_path))[0])
     assert list((tmp_path / "inductor").rglob("*.so")), "nothing was compiled"
     with Ranks(IMAGENET, tmp_path, 2, *SMOKE, *OFTEN, *mixed) as ranks:
-        losses = values(first | steps(ranks.end()), "loss")
+        losses = values(first | steps(ranks.end(BUSY_S)), "loss")
     (tmp_path / "alone").mkdir()
     with Ranks(IMAGENET, tmp_path / "alone", 2, *SMOKE, *OFTEN, *mixed) as ranks:
-        never_compiled = values(steps(ranks.end()), "loss")
+        never_compiled = values(steps(ranks.end(BUSY_S)), "loss")
     assert losses == pytest.approx(never_compiled, rel=1e-2)
 
 
 def test_without_a_compiler_the_first_compiled_step_says_so(tmp_path: Path) -> None:
     environ = compiling(tmp_path, CXX=str(tmp_path / "no compiler"))
     with Ranks(IMAGENET, tmp_path, 1, *SMOKE, *OFTEN, "--compile", **environ) as ranks:
-        wait("the error", lambda: "No working C++ compiler found" in ranks.output())
+        wait("the error", lambda: "No working C++ compiler found" in ranks.output(), BUSY_S)
         assert not steps(ranks.output())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.launching import BUSY_S
 from tests.e2e.ranks import Ranks
 
 PROGRAM = Path(__file__).with_name("own_loaders.py")
@@ -22,7 +23,7 @@ def test_each_sample_comes_once_per_epoch_over_any_number_of_processes(kind: str
     for world, stop in ROUNDS:
         arguments = (kind, str(tmp_path), str(stop))
         with Ranks(PROGRAM, tmp_path, world, *arguments, LOCAL_WORLD_SIZE=str(world)) as ranks:
-            ranks.end()
+            ranks.end(BUSY_S)
     lines = [json.loads(line) for file in tmp_path.glob("seen.*") for line in file.read_text().splitlines()]
     seen = Counter((epoch, number) for epoch, _, numbers in lines for number in numbers)
     assert seen == {(epoch, number): 1 for epoch in range(2) for number in range(96)}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.e2e.launching import Nodes, eventually, nodes
+from tests.e2e.launching import BUSY_S, Nodes, eventually, nodes
 from tests.e2e.ranks import script
 
 TITAN = Path(__file__).with_name("titan.py")
@@ -31,12 +31,12 @@ def printed(job: Nodes) -> dict[int, str]:
 
 
 def reached(job: Nodes, step: int) -> None:
-    eventually(f"step {step}", lambda: max(printed(job), default=0) >= step)
+    eventually(f"step {step}", lambda: max(printed(job), default=0) >= step, BUSY_S)
 
 
 def ended(job: Nodes, *names: str) -> None:
     for node in names:
-        assert job.exit_code(node, 120.0) == 0, job.log(node).read_text()
+        assert job.exit_code(node, BUSY_S) == 0, job.log(node).read_text()
 
 
 def weights_of_accelerate(checkpoints: Path) -> dict[str, torch.Tensor]:
@@ -69,11 +69,11 @@ def test_a_loop_over_a_notice_and_a_kill_ends_as_one_without(
     with nodes(etcd_endpoint, tmp_path / "with", script=path) as job:
         job.hint("a", "b", minimum=2)
         job.start("a", "b", "c", "d")
-        job.ready("c", "d")  # spares: each round has two ranks
+        job.ready("c", "d", timeout_s=BUSY_S)  # spares: each round has two ranks
         reached(job, 20)
         job.hint("b", "c", minimum=2)
         job.launchers["a"].send_signal(signal.SIGTERM)
-        assert job.exit_code("a") == 0
+        assert job.exit_code("a", BUSY_S) == 0
         parked_after = max(printed(job))
         assert parked_after < every, "the notice came too late for this test"
         reached(job, every + every // 2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.launching import Nodes, eventually, nodes
+from tests.e2e.launching import BUSY_S, Nodes, eventually, nodes
 from tests.e2e.ranks import script
 from tests.frameworks.test_examples_with_packages import as_read, as_shown
 
@@ -70,18 +70,18 @@ def over_a_kill_and_a_notice(tracker: str, endpoint: str, folder: Path, **env: s
 
         job.hint("a", "b", minimum=2)
         job.start("a", "b", "c")
-        job.ready("c")  # a spare, which replaces a at once
-        eventually("steps after a checkpoint", lambda: reached(220))
+        job.ready("c", timeout_s=BUSY_S)  # a spare, which replaces a at once
+        eventually("steps after a checkpoint", lambda: reached(220), BUSY_S)
         leader = next(node for node in "ab" if "step 1 loss" in job.log(node).read_text())
         (other,) = {"a", "b"} - {leader}
         job.hint(other, "c")
         job.kill(leader)
         killed_at = printed(job)[-1].last
-        eventually("steps of the next round", lambda: reached(killed_at + 100))
+        eventually("steps of the next round", lambda: reached(killed_at + 100), BUSY_S)
         second = next(node for node in (other, "c") if "\nstep " in f"\n{job.log(node).read_text()}")
         job.launchers[second].send_signal(signal.SIGTERM)
         for node in (other, "c"):
-            assert job.exit_code(node, 120.0) == 0, job.log(node).read_text()
+            assert job.exit_code(node, BUSY_S) == 0, job.log(node).read_text()
         starts = printed(job)
         progress = "\n".join(f"{start.first} to {start.last}" for start in starts)
     assert len(starts) == 3, progress
