@@ -65,7 +65,7 @@ test-long: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
 
 test-frameworks: setup $(frameworks)/installed
-	@RES_OPTIONS='timeout:1 attempts:1' $(frameworks)/bin/python -m pytest --timeout 1200 tests/frameworks $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(frameworks)/bin/python -m pytest --timeout 3600 tests/frameworks $(PYTEST_ARGS)
 
 # pip of .venv installs there: Debian's venv has none of its own without python3-venv.
 into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --quiet \

@@ -21,7 +21,7 @@ from tests.support.interpreters import NODE_ENVIRON, NODE_PYTHON
 
 STEPS = Path(__file__).with_name("steps.py")
 Found = TypeVar("Found")
-BUSY_S = 240.0  # for programs that import a framework in each round: two minutes on a very busy machine
+BUSY_S = 600.0  # for programs that import a framework in each round: minutes on a very busy machine
 
 
 def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
