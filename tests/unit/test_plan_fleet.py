@@ -75,9 +75,11 @@ def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> No
     assert [each.replaces for each in after.new] == [name(2)]
     (event,) = after.events
     assert (event.kind, event.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
-    assert event.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
+    place = {"zone": "zone-a", "instance_type": "small"}
+    assert event.data == {"replaces": name(2), "seen_at": NOTICE.seen_at, **place}
     assert event.text == f"requested {after.new[0].id} in zone-a in place of {name(2)}"
-    assert scene(member(1), replace(doomed, notice=None, drain_requested=True)).events[0].data == {"replaces": name(2)}
+    drained = scene(member(1), replace(doomed, notice=None, drain_requested=True))
+    assert drained.events[0].data == {"replaces": name(2), **place}
 
 
 TAKEN = node(2, N.GONE, has_joined=True, needs_replacement=True)
