@@ -66,7 +66,10 @@ class RecordedWorld(World):
     def tick_s(self, idle_ticks: int) -> float:
         """Seldom while all desired nodes train: time alone brings nothing then. Soon, while some are missing."""
         whole = bool(self.desired) and all(self._is_whole(job, nodes) for job, nodes in self.desired.items())
-        pays = any(each.offer.market is Market.ON_DEMAND and each.machine.alive for each in self.recorded.bought)
+        sells = self._costs.on_demand_usd_per_hour is not None
+        pays = sells and any(
+            each.offer.market is Market.ON_DEMAND and each.machine.alive for each in self.recorded.bought
+        )
         self.idle_tick_s = (PAYING_S if pays else STEADY_S) if whole else MISSING_S
         return super().tick_s(idle_ticks)
 
