@@ -11,6 +11,10 @@ _ALTERNATIVES = (
     "the job file: `resources` is a list of alternatives, and an option would change one of them: change the file, or "
     "give the whole list, as in --set 'resources=[{gpu: H100, gpus_per_node: 8}]'"
 )
+_PLACES = (
+    "the job file: `placement` is a list of places, and an option would change one of them: change the file, or give "
+    "the whole list, as in --set 'placement=[{cloud: aws}, {cloud: gcp}]'"
+)
 
 
 def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
@@ -32,6 +36,8 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
             where = ".".join(parents[: depth + 1])
             if where == "resources" and isinstance(found, list):
                 raise UsageError(_ALTERNATIVES)
+            if where == "placement" and isinstance(found, list):
+                raise UsageError(_PLACES)
             raise UsageError(f"the job file: `{where}` is {found!r}; write a mapping")
         inside[parent] = inside = dict(found)
     inside[last] = value
@@ -42,6 +48,8 @@ def section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = spec.get(key, {})
     if key == "resources" and isinstance(value, list):
         raise UsageError(_ALTERNATIVES)
+    if key == "placement" and isinstance(value, list):
+        raise UsageError(_PLACES)
     if not isinstance(value, dict):
         raise UsageError(f"the job file: `{key}` is {value!r}; write a mapping")
     return value

@@ -102,7 +102,8 @@ class Sweeps:
                 raise UsageError("a sweep has no `schedule`: leave it out, and submit the sweep when it is to begin")
         # Of a daemon's only cloud, which a job file need not name.
         base = dict(sweep.base)
-        set_key(base, "placement.cloud", spec.placement.cloud)
+        if not spec.places:
+            set_key(base, "placement.cloud", spec.placement.cloud)
         return replace(sweep, base=base)
 
     def submit(self, body: SweepBody, caller: Caller) -> SweepRecord:

@@ -59,13 +59,16 @@ class Replay:
         self.submitted = True
         world, cloud = self.world, self.world.cloud.name
         world.desired[self.spec.name] = self.spec.nodes.desired
-        apart = {"start_after", "schedule"}
+        apart = {"start_after", "schedule", "places"}  # it is in one place, the recording's
         if self.spec.finish_by and duration_s(self.spec.finish_by) is None:
             apart |= {"finish_by", "work"}  # a time of the day: recordings have none
         value = self.spec.model_dump(exclude_unset=True, exclude=apart)
         value["placement"] = {"cloud": cloud}
         if "placement" in self.spec.model_fields_set:
             value["placement"] = self.spec.placement.model_dump(exclude_unset=True) | {"cloud": cloud}
+        if self.spec.places and self.spec.storage:
+            here = [each for each in self.spec.storage if not each.cloud]
+            value["storage"] = [each.model_dump(exclude_unset=True) for each in here]
         hosted = [cloud] if cloud == LOCAL else []
         service = Service(world.daemon.journal, world.daemon.leader, world.clock, [cloud], self._wait, hosted=hosted)
         service.submit(value, service.put_blob(b"code"), self.spec.name, owner=self.owner)

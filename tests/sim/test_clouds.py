@@ -18,6 +18,7 @@ from supervisor.simulation.world import World
 from supervisor.spec import parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, in_state, record, wait_in
 from tests.sim.promises import Promises, jobs_of, settled
+from tests.sim.test_sweeps import body, sweeps_of
 
 ZONE_OF = {"gcp": "zone-a", "azure": "zone-b"}
 STORE = "s3://bucket/checkpoints"
@@ -236,6 +237,15 @@ def test_each_place_has_to_be_on_a_cloud_of_the_daemon() -> None:
     world = TwoClouds()
     with pytest.raises(CommandRefusedError, match=r"`placement\.cloud` is aws"):
         world.submit(placement=[{"cloud": "gcp"}, {"cloud": "aws"}])
+
+
+def test_each_job_of_a_sweep_has_its_places() -> None:
+    world = TwoClouds()
+    placement = [{"cloud": name} for name in ZONE_OF]
+    spec = {"name": "lr", "nodes": 1, "run": "train.py", "placement": placement, "checkpoints": STORE}
+    sweep = sweeps_of(world.service(), world).check(body(world, spec=spec), "")
+    assert sweep.base["placement"] == placement
+    assert world.service().parse({**sweep.base, "name": "lr-1"}).clouds == tuple(ZONE_OF)
 
 
 def test_each_place_has_the_storage_of_its_cloud() -> None:

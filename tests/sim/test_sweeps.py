@@ -11,6 +11,7 @@ import pytest
 from spotsup_trainer.etcd import Compare
 
 from supervisor.access import Caller, Role
+from supervisor.api.service import Service
 from supervisor.api.sweeps import SweepBody, Sweeps
 from supervisor.errors import CommandRefusedError, JournalUnavailableError
 from supervisor.market.admission import QueueRules
@@ -45,8 +46,12 @@ def at_once(call: Callable[[], Any], _: str) -> Future[Any]:
     return future
 
 
+def sweeps_of(api: Service, world: World) -> Sweeps:
+    return Sweeps(api, world.daemon.journal, world.clock, QueueRules())
+
+
 def sweeps(world: World) -> Sweeps:
-    return Sweeps(service(world), world.daemon.journal, world.clock, QueueRules())
+    return sweeps_of(service(world), world)
 
 
 def body(world: World, **changes: Any) -> SweepBody:

@@ -55,3 +55,9 @@ def test_an_option_changes_no_single_one_of_several_alternatives() -> None:
     spec: dict[str, Any] = {**BASE, "resources": [H100, A100]}
     with pytest.raises(UsageError, match="a list of alternatives, and an option would change one of them"):
         set_key(spec, "resources.gpu", "V100")
+
+
+def test_an_option_changes_no_single_one_of_several_places() -> None:
+    spec: dict[str, Any] = {**BASE, "placement": [{"cloud": "aws"}, {"cloud": "gcp"}]}
+    with pytest.raises(UsageError, match="`placement` is a list of places, and an option would change one of them"):
+        set_key(spec, "placement.cloud", "azure")
