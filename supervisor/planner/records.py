@@ -16,13 +16,11 @@ def clamp_future_times(draft: Draft) -> None:
     latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
     moves = now + draft.rules.max_move_retry_s
     ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps, job.move_retry_at - moves)
-    if (
-        max(
-            ahead_s, *(at - now for at in (job.pause_requested_at, job.training_since, job.few_since, job.moving_since))
-        )
-        > AHEAD_S
-    ):
+    past = (job.pause_requested_at, job.training_since, job.few_since, job.moving_since)
+    if max(ahead_s, *(at - now for at in past), job.placed_at - now, job.gathering_since - now) > AHEAD_S:
         draft.set_job(
+            gathering_since=min(job.gathering_since, now),
+            placed_at=min(job.placed_at, now),
             few_since=min(job.few_since, now),
             moving_since=min(job.moving_since, now),
             move_retry_at=min(job.move_retry_at, moves),
@@ -39,6 +37,7 @@ def clamp_future_times(draft: Draft) -> None:
             node.state_since - now,
             node.launched_at - now,
             node.priced_at - now,
+            node.unhealthy_at - now,
             node.retry_at - latest,
             node.ready_by - latest,
         )
@@ -50,6 +49,7 @@ def clamp_future_times(draft: Draft) -> None:
                 state_since=min(node.state_since, now),
                 launched_at=min(node.launched_at, now),
                 priced_at=min(node.priced_at, now),
+                unhealthy_at=min(node.unhealthy_at, now),
                 retry_at=min(node.retry_at, latest),
                 ready_by=min(node.ready_by, latest),
             )

@@ -24,6 +24,7 @@ LATEST = NOW + RULES.ready_timeout_s
     [
         ({"state_since": NOW + DAY_S}, {"state_since": NOW}),
         ({"launched_at": NOW + DAY_S}, {"launched_at": NOW}),
+        ({"unhealthy_at": NOW + DAY_S}, {"unhealthy_at": NOW}),  # else no other report of the kind is believed
         ({"retry_at": NOW + DAY_S}, {"retry_at": LATEST}),
         ({"ready_by": NOW + DAY_S}, {"ready_by": LATEST}),
         ({"state_since": NOW + AHEAD_S + 1, "retry_at": NOW + 1}, {"state_since": NOW, "retry_at": NOW + 1}),
@@ -61,6 +62,9 @@ def test_future_times_of_spares_and_pauses_are_clamped() -> None:
     assert scene(member(1), record=failed).job.bootstrap_retry_at == NOW + RULES.max_bootstrap_retry_s
     ahead = job(2, spare_nodes=1, spare_retry_at=NOW + DAY_S)
     assert scene(member(1), member(2), record=ahead).job.spare_retry_at == NOW + RULES.spare_retry_s
+    assert scene(member(1), member(2), record=job(2, placed_at=NOW + DAY_S)).job.placed_at == NOW
+    gathering = scene(member(1), member(2), record=job(2, gathering_since=NOW + DAY_S)).job
+    assert gathering.gathering_since <= NOW
     paused = job(2, pause_requested_at=NOW + DAY_S)
     assert scene(member(1), member(2), record=paused).job.pause_requested_at == NOW
     running = scene(member(1), member(2), record=ahead).job
