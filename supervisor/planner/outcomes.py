@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from provisioners.base import (
     Denied,
     Fatal,
@@ -22,7 +20,7 @@ from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import BootstrapDone, CleanDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import has_enough, has_trained, is_complete
+from supervisor.planner.predicates import has_trained, is_complete
 
 N = NodeState
 FATAL_MEMORY_S = 600.0
@@ -95,8 +93,6 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
 
 def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Denied, job: str = "") -> None:
     spare = _is_spare(draft, node)
-    if isinstance(refusal, NoCapacity) and not has_enough(draft):
-        refusal = replace(refusal, memory_s=min(refusal.memory_s, draft.rules.few_retry_s))
     draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=spare, job=job)
 
 
