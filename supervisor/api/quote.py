@@ -85,7 +85,7 @@ class Quotes:
             offers = ranked(offers, CapacityMemory(), HazardRules(), 0.0, 0.0, spec.preference)
         _check_prices(spec, offers, budgeted=self._budgeted)
         needs_prices = spec.limits.of_money or self._budgeted
-        warnings = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers))
+        warnings = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _elsewhere(spec))
         return Quote(nodes, offers, known=True, warnings=tuple(filter(None, warnings)))
 
     def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
@@ -112,6 +112,15 @@ def _request(spec: JobSpec) -> str:
         f"({spec.market})",
     ]
     return " ".join(part for part in parts if part)
+
+
+def _elsewhere(spec: JobSpec) -> str:
+    """Where it goes if this place has no machine for it."""
+    here, *others = (*spec.places,) or (spec.placement,)
+    if not others:
+        return ""
+    after = ", then to ".join(map(str, others))
+    return f"these are offers of {here}; where it has no machine for the job, it goes on to {after}"
 
 
 def _machine(resources: Resources) -> str:

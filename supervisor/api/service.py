@@ -181,7 +181,7 @@ class Service:
 
     def is_rented(self, spec_value: Any) -> bool:
         """Whether the job's machines cost money: they are not processes of this computer."""
-        return self.parse(spec_value).placement.cloud not in self._hosted
+        return any(cloud not in self._hosted for cloud in self.parse(spec_value).clouds)
 
     def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
         """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""

@@ -30,6 +30,13 @@ def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:
     assert (found["offers_known"], found["warnings"]) == (True, [])
 
 
+def test_a_plan_of_several_places_says_where_the_job_goes_after_the_first() -> None:
+    places = [{"cloud": "gcp", "regions": ["r"]}, {"cloud": "aws"}]
+    clouds = api(gcp=Stub(lambda _: OFFERS), aws=Stub(lambda _: ()))
+    found = clouds.post("/v1/plan", json=spec(placement=places, checkpoints="none")).json()
+    assert found["warnings"] == ["these are offers of gcp (r); where it has no machine for the job, it goes on to aws"]
+
+
 def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
     asked: list[OfferQuery] = []
 

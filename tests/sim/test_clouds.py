@@ -233,6 +233,16 @@ def test_places_that_cannot_be_right_are_refused_in_one_sentence(more: dict[str,
         parse_spec({"name": "job", "nodes": 1, "run": "a.py", "placement": both, "checkpoints": STORE, **more})
 
 
+def test_a_job_that_may_come_to_a_rented_cloud_is_one_that_costs_money() -> None:
+    world = TwoClouds()
+    service = Service(
+        world.daemon.journal, world.daemon.leader, world.clock, list(ZONE_OF), wait_in(world), hosted=["gcp"]
+    )
+    spec = {"name": "job", "nodes": 1, "run": "a.py", "checkpoints": STORE}
+    assert service.is_rented({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]})
+    assert not service.is_rented({**spec, "placement": {"cloud": "gcp"}})
+
+
 def test_each_place_has_to_be_on_a_cloud_of_the_daemon() -> None:
     world = TwoClouds()
     with pytest.raises(CommandRefusedError, match=r"`placement\.cloud` is aws"):
