@@ -13,7 +13,7 @@ _ALTERNATIVES = (
 )
 _PLACES = (
     "the job file: `placement` is a list of places, and an option would change one of them: change the file, or give "
-    "the whole list, as in --set 'placement=[{cloud: aws}, {cloud: gcp}]'"
+    "the whole list, as in --set 'placement=[{cloud: ONE}, {cloud: OTHER}]'"
 )
 
 
