@@ -7,14 +7,11 @@ from typing import Any
 
 from supervisor.errors import UsageError
 
-_ALTERNATIVES = (
-    "the job file: `resources` is a list of alternatives, and an option would change one of them: change the file, or "
-    "give the whole list, as in --set 'resources=[{gpu: H100, gpus_per_node: 8}]'"
-)
-_PLACES = (
-    "the job file: `placement` is a list of places, and an option would change one of them: change the file, or give "
-    "the whole list, as in --set 'placement=[{cloud: ONE}, {cloud: OTHER}]'"
-)
+# What may be a list: of what, and an example.
+_LISTS = {
+    "resources": ("alternatives", "[{gpu: H100, gpus_per_node: 8}]"),
+    "placement": ("places", "[{cloud: ONE}, {cloud: OTHER}]"),
+}
 
 
 def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
@@ -34,10 +31,8 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
         found = {} if found is None else found
         if not isinstance(found, dict):
             where = ".".join(parents[: depth + 1])
-            if where == "resources" and isinstance(found, list):
-                raise UsageError(_ALTERNATIVES)
-            if where == "placement" and isinstance(found, list):
-                raise UsageError(_PLACES)
+            if where in _LISTS and isinstance(found, list):
+                raise UsageError(_whole_list(where))
             raise UsageError(f"the job file: `{where}` is {found!r}; write a mapping")
         inside[parent] = inside = dict(found)
     inside[last] = value
@@ -46,10 +41,16 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
 def section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A mapping within the job file, empty where it is not there. Raises UsageError for another value."""
     value = spec.get(key, {})
-    if key == "resources" and isinstance(value, list):
-        raise UsageError(_ALTERNATIVES)
-    if key == "placement" and isinstance(value, list):
-        raise UsageError(_PLACES)
+    if key in _LISTS and isinstance(value, list):
+        raise UsageError(_whole_list(key))
     if not isinstance(value, dict):
         raise UsageError(f"the job file: `{key}` is {value!r}; write a mapping")
     return value
+
+
+def _whole_list(key: str) -> str:
+    of_what, example = _LISTS[key]
+    return (
+        f"the job file: `{key}` is a list of {of_what}, and an option would change one of them: change the file, or "
+        f"give the whole list, as in --set '{key}={example}'"
+    )

@@ -21,7 +21,7 @@ def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> Job
     return JobRecord(
         name=spec.name,
         uid=uid_of(submission),
-        spec=spec.at(spec.places[0]) if spec.places else spec,
+        spec=spec.at(spec.all_places[0]),
         code_sha256=code_sha256,
         submitted_at=now,
         state_since=now,

@@ -410,7 +410,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _zones_of_storage_agree(self) -> JobSpec:
-        for place in self.places or (self.placement,):
+        for place in self.all_places:
             zones = self.at(place)._storage_zones  # noqa: SLF001 - of the same class
             if len(zones) > 1:
                 raise ValueError(
@@ -428,7 +428,7 @@ class JobSpec(Strict):
         if self.storage:
             from bootstrap.mounts.model import check_mounts
 
-            for place in self.places or (self.placement,):
+            for place in self.all_places:
                 check_mounts([storage.as_mount() for storage in self.at(place).mounted])
         for storage in self.storage:
             if f"{self.checkpoints}/".startswith(f"{storage.mount}/") and (storage.scratch or storage.mode == "ro"):
@@ -456,9 +456,14 @@ class JobSpec(Strict):
         return image_of(self.environment)
 
     @property
+    def all_places(self) -> tuple[Placement, ...]:
+        """In order of wish; of most jobs there is one."""
+        return self.places or (self.placement,)
+
+    @property
     def clouds(self) -> tuple[str, ...]:
         """The clouds of all its places."""
-        return tuple(dict.fromkeys(each.cloud for each in self.places or (self.placement,)))
+        return tuple(dict.fromkeys(each.cloud for each in self.all_places))
 
     @property
     def mounted(self) -> tuple[Storage, ...]:

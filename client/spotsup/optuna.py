@@ -15,7 +15,7 @@ from spotsup.errors import SpotsupError, UsageError
 from spotsup.job import Job, Status
 
 
-def optimize(  # noqa: PLR0913 - what is told from the rest by name
+def optimize(  # noqa: PLR0913 - what is set apart by name
     study: optuna.Study,
     client: Client,
     run: str,

@@ -116,7 +116,7 @@ def _request(spec: JobSpec) -> str:
 
 def _elsewhere(spec: JobSpec) -> str:
     """Where it goes if this place has no machine for it."""
-    here, *others = (*spec.places,) or (spec.placement,)
+    here, *others = spec.all_places
     if not others:
         return ""
     after = ", then to ".join(map(str, others))

@@ -509,7 +509,7 @@ class Service:
                 f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
                 "`spotsupctl submit` does"
             )
-        for place in spec.places or (spec.placement,):
+        for place in spec.all_places:
             self._check_place(spec.at(place))
 
     def _check_place(self, spec: JobSpec) -> None:

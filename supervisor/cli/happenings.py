@@ -17,7 +17,7 @@ from supervisor.cli.durations import duration
 BULK_S = 60.0  # losses within it are one
 FOLD_S = 900.0  # what comes so long after all else of a happening is a happening of its own
 MAX_NAMES = 4
-# What begins a happening of which more may come; others are told as they are.
+# What begins a happening of which more may come; others stand as they are.
 _CHANGES = frozenset(
     {"submitted", "adopted", "scaled", "resumed", "drain-requested", "moved", "pause-requested", "displaced"}
     | {"limit-reached", "budget-reached", "cancel-requested", "limits-changed"}

@@ -30,7 +30,7 @@ LIMIT_S = 3600.0
 LEFT_OUT = {
     # The rules of a job file are more than a JSON schema can say: what breaks one is refused with 422.
     "positive_data_acceptance": READERS,
-    # Who has no token is told so, whatever the method.
+    # Who has no token gets 401, whatever the method.
     "unsupported_method": ("",),
 }
 
@@ -46,7 +46,7 @@ class Tried:
 
 @contextmanager
 def an_api(folder: Path) -> Iterator[tuple[Https, dict[str, Any]]]:
-    """All routes of a daemon with a job of ann and one of nobody, and its document without what is not tried."""
+    """All routes of a daemon with a job of ann and one without an owner, and its document without what is not tried."""
     world = training_world(1, 2, 4)
     submit(world, "anns", 1, 1, 2, owner="ann")
     with Https.started(folder / "state", world, make=whole) as https:
