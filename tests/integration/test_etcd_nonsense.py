@@ -122,6 +122,19 @@ def test_another_endpoint_is_asked_where_one_knows_no_leader(wire: Cable, etcd_e
         etcd.watch("/a")
 
 
+def test_a_login_that_meets_no_leader_says_nothing_about_the_user(wire: Cable) -> None:
+    wire.babble(b'{"message": "etcdserver: leader changed", "code": 14}', "503 Service Unavailable")
+    for call in (CALLS["get"], CALLS["watch"]):
+        with (
+            closing(Etcd([wire.endpoint], user="me", password=PHRASE)) as etcd,
+            pytest.raises(EtcdUnavailableError, match=r"503 etcdserver: leader changed\)$"),
+        ):
+            call(etcd)
+    wire.babble(b'{"message": "etcdserver: authentication failed", "code": 3}', "400 Bad Request")
+    with pytest.raises(EtcdRefusedError, match="does not accept user 'me'"):
+        _log_in([wire.endpoint])
+
+
 def test_what_etcd_itself_refuses_is_still_a_refusal(etcd_endpoint: str) -> None:
     with closing(Etcd([etcd_endpoint])) as etcd, pytest.raises(EtcdRefusedError, match="lease not found") as refusal:
         etcd.put("/a", b"1", lease=77)

@@ -186,7 +186,9 @@ class Gateway:
         )
         if status != 200:
             message, code = _error_of(status, text)
-            raise EtcdRefusedError(f"etcd does not accept user {name!r}: {message}", code)
+            if code not in _NOT_ITS_FAULT:  # without a leader nobody is logged in
+                message = f"etcd does not accept user {name!r}: {message}"
+            raise _refusal(status, message, code)
         self._token = decoded(text, _token_of)
 
     def _exchange(self, index: int, path: str, payload: bytes) -> tuple[int, bytes]:
