@@ -74,8 +74,8 @@ def over_a_kill_and_a_notice(tracker: str, endpoint: str, folder: Path, **env: s
         eventually("steps after a checkpoint", lambda: reached(220), BUSY_S)
         leader = next(node for node in "ab" if "step 1 loss" in job.log(node).read_text())
         (other,) = {"a", "b"} - {leader}
+        job.kill(leader)  # before the hint: without its place in the next round, it would have a checkpoint made
         job.hint(other, "c")
-        job.kill(leader)
         killed_at = printed(job)[-1].last
         eventually("steps of the next round", lambda: reached(killed_at + 100), BUSY_S)
         second = next(node for node in (other, "c") if "\nstep " in f"\n{job.log(node).read_text()}")

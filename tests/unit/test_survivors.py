@@ -16,9 +16,12 @@ from spotsup_trainer.session.survivors import (
     Copy,
     Lineage,
     Memory,
+    Message,
     Stored,
+    Transfer,
     choose,
     cut,
+    messages,
     schedule,
     slots_for,
 )
@@ -227,6 +230,48 @@ def test_every_rank_gets_all_that_it_needs_from_one_that_has_it(draw: st.DataObj
             assert each.box.piece in held[nodes[first]]
         homes = [nodes[rank] for rank in each.ranks]
         assert len([home for home, _ in groupby(homes)]) == len(set(homes))
+
+
+_SHAPES = st.lists(st.integers(1, 5), max_size=3).map(tuple)
+
+
+@given(
+    st.lists(st.tuples(_SHAPES, st.permutations(range(3)), st.integers(1, 3), st.sampled_from([1, 4, 8])), max_size=12),
+    st.integers(16, 400),
+)
+def test_what_goes_the_same_way_goes_in_few_messages_of_bounded_size_in_one_order_for_all(
+    drawn: list[tuple[tuple[int, ...], list[int], int, int]], limit: int
+) -> None:
+    transfers = [
+        Transfer(Box(number, (0,) * len(lengths), lengths), tuple(ranks[:count]), from_storage=False)
+        for number, (lengths, ranks, count, _) in enumerate(drawn)
+    ]
+    items = [item for *_, item in drawn]
+
+    def sent(some: list[Transfer]) -> list[Message]:
+        return list(messages(some, lambda box: (box.lengths, items[box.piece]), limit))
+
+    found = sent(transfers)
+    for transfer, item in zip(transfers, items, strict=True):
+        blocks = [block for each in found for block in each.blocks if block.transfer == transfer]
+        assert [(block.offsets, block.lengths) for block in blocks] == cut(transfer.box.lengths, item, limit)
+        assert [block.last for block in blocks] == [False] * (len(blocks) - 1) + [True]
+    for each in found:
+        assert {block.transfer.ranks for block in each.blocks} == {each.ranks}
+        assert each.size_bytes <= limit
+        ends = [block.at + block.size_bytes for block in each.blocks]
+        assert all(begin.at >= end for begin, end in zip(each.blocks[1:], ends, strict=False))
+        assert all(block.at % items[block.transfer.box.piece] == 0 for block in each.blocks)
+    assert len(found) == len({each.ranks for each in found}) or sum(each.size_bytes + 16 for each in found) > limit
+    for rank in range(3):
+        mine = [each for each in transfers if rank in each.ranks]
+        assert sent(mine) == [each for each in found if rank in each.ranks]
+
+
+def test_a_models_small_parts_are_one_message() -> None:
+    boxes = [Box(number, (0,), (3,)) for number in range(100)]
+    (only,) = messages([Transfer(box, (0, 1), from_storage=False) for box in boxes], lambda box: (box.lengths, 4), 2000)
+    assert [block.at for block in only.blocks] == [16 * number for number in range(100)]
 
 
 @given(st.lists(st.integers(0, 5), max_size=3), st.sampled_from([1, 2, 8]), st.integers(1, 64))

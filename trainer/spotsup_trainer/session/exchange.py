@@ -3,7 +3,6 @@ is not in the round."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ import torch
 from spotsup_trainer.session.parts import Parts, narrowed
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.snapshot import Reading
-from spotsup_trainer.session.survivors import Box, Transfer, cut
+from spotsup_trainer.session.survivors import Block, Box, Message, Transfer, messages
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint import ReadItem
@@ -87,15 +86,18 @@ class Exchange:
         # In place of what this rank cannot send, or keep.
         self._scratch = torch.empty(MAX_BLOCK_BYTES, dtype=torch.uint8)
         self._failure: Exception | None = None
+        # Of boxes in several blocks, until the last; and objects whose bytes the message under way completes.
+        self._regions: dict[Transfer, torch.Tensor] = {}
+        self._objects_here: list[tuple[Box, torch.Tensor]] = []
         self.received_bytes = 0
 
     def run(self, transfers: Sequence[Transfer]) -> None:
         """Every rank makes its part in the order of `transfers`, so none waits for one that waits for it. Raises
         RuntimeError if a peer ends. After a fault of its own, a rank sends bytes that mean nothing, for others wait for
         them, and `finish` raises it."""
-        for transfer in transfers:
-            if self._peers.rank in transfer.ranks and len(transfer.ranks) > 1:
-                self._make(transfer)
+        mine = [each for each in transfers if self._peers.rank in each.ranks and len(each.ranks) > 1]
+        for message in messages(mine, self._form, MAX_BLOCK_BYTES):
+            self._make(message)
         while self._sending:
             self._sending.popleft()[0].wait()
 
@@ -104,25 +106,20 @@ class Exchange:
         if self._failure is not None:
             raise self._failure
 
-    def _make(self, transfer: Transfer) -> None:
-        box, ranks = transfer.box, transfer.ranks
-        place = ranks.index(self._peers.rank)
-        following = ranks[place + 1] if place + 1 < len(ranks) else None
-        is_object = self._parts.is_object(box.piece)
-        dtype = self._parts.dtypes[box.piece]
-        region = self._tried(lambda: self._region(transfer, sends=place == 0))
-        lengths = (self._sizes[box.piece],) if is_object else box.lengths
-        for offsets, sizes in cut(lengths, dtype.itemsize, MAX_BLOCK_BYTES):
-            block = self._tried(lambda: narrowed(region, offsets, sizes))  # noqa: B023  # called at once
-            size = math.prod(sizes) * dtype.itemsize
-            if place == 0:
-                raw = self._tried(lambda: _bytes_of(block.to("cpu", dtype).contiguous()))  # noqa: B023
-            else:
-                raw = self._receive(block, dtype, size, ranks[place - 1])
-            if following is not None:
-                self._send(self._scratch[:size] if raw is None else raw, following)
-        if place and is_object:
-            self._tried(lambda: self._reading.put_object(self._wanted[box], region.numpy().tobytes()))
+    def _form(self, box: Box) -> tuple[Sequence[int], int]:
+        if self._parts.is_object(box.piece):
+            return (self._sizes[box.piece],), 1
+        return box.lengths, self._parts.dtypes[box.piece].itemsize
+
+    def _make(self, message: Message) -> None:
+        place = message.ranks.index(self._peers.rank)
+        here = [self._tried(lambda: self._block(block, sends=place == 0)) for block in message.blocks]  # noqa: B023
+        if place == 0:
+            raw = self._tried(lambda: self._joined(message, here))
+        else:
+            raw = self._receive(message, here, message.ranks[place - 1])
+        if place + 1 < len(message.ranks):
+            self._send(self._scratch[: message.size_bytes] if raw is None else raw, message.ranks[place + 1])
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         """What `call` returns; None once anything has failed."""
@@ -133,8 +130,19 @@ class Exchange:
                 self._failure = error
         return None
 
-    def _region(self, transfer: Transfer, *, sends: bool) -> torch.Tensor:
+    def _block(self, block: Block, *, sends: bool) -> torch.Tensor:
         """What is sent, or filled."""
+        transfer = block.transfer
+        region = self._regions.pop(transfer, None)
+        if region is None:
+            region = self._region(transfer, sends=sends)
+        if not block.last:
+            self._regions[transfer] = region
+        elif not sends and self._parts.is_object(transfer.box.piece):
+            self._objects_here.append((transfer.box, region))
+        return narrowed(region, block.offsets, block.lengths)
+
+    def _region(self, transfer: Transfer, *, sends: bool) -> torch.Tensor:
         box = transfer.box
         if sends and not transfer.from_storage:
             return self._parts.region(box)
@@ -144,21 +152,47 @@ class Exchange:
             return torch.frombuffer(bytearray(self._objects[box.piece]), dtype=torch.uint8)
         return torch.empty(self._sizes[box.piece], dtype=torch.uint8)
 
-    def _receive(self, block: torch.Tensor | None, dtype: torch.dtype, size: int, sender: int) -> torch.Tensor:
-        """The bytes, which are in `block` then."""
-
-        def memory() -> torch.Tensor:
-            assert block is not None
-            direct = block.device.type == "cpu" and block.dtype == dtype and block.is_contiguous()
-            return block if direct else torch.empty(block.shape, dtype=dtype)
-
-        kept = self._tried(memory)
-        raw = self._scratch[:size] if kept is None else _bytes_of(kept)
-        self._peers.receive(raw, sender)
-        if kept is not None and block is not None and kept is not block:
-            self._tried(lambda: block.copy_(kept))
-        self.received_bytes += raw.nbytes
+    def _joined(self, message: Message, here: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The bytes of a message that begins here."""
+        if len(here) == 1:
+            return self._bytes_of(message.blocks[0], here[0])
+        raw = torch.empty(message.size_bytes, dtype=torch.uint8)
+        for block, tensor in zip(message.blocks, here):
+            raw[block.at : block.at + block.size_bytes] = self._bytes_of(block, tensor)
         return raw
+
+    def _bytes_of(self, block: Block, tensor: torch.Tensor) -> torch.Tensor:
+        return _bytes_of(tensor.to("cpu", self._parts.dtypes[block.transfer.box.piece]).contiguous())
+
+    def _receive(self, message: Message, here: Sequence[torch.Tensor], sender: int) -> torch.Tensor:
+        """The bytes, which are where they belong then."""
+        kept = self._tried(lambda: self._memory(message, here))
+        raw = self._scratch[: message.size_bytes] if kept is None else kept
+        self._peers.receive(raw, sender)
+        if kept is not None:
+            self._tried(lambda: self._put(message, here, kept))
+        self.received_bytes += sum(block.size_bytes for block in message.blocks)
+        return raw
+
+    def _memory(self, message: Message, here: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self._is_direct(message, here):
+            return _bytes_of(here[0])
+        return torch.empty(message.size_bytes, dtype=torch.uint8)
+
+    def _is_direct(self, message: Message, here: Sequence[torch.Tensor]) -> bool:
+        """Whether the bytes of a message are those of the only place that they go to."""
+        dtype = self._parts.dtypes[message.blocks[0].transfer.box.piece]
+        only = here[0] if len(here) == 1 else None
+        return only is not None and only.device.type == "cpu" and only.dtype == dtype and only.is_contiguous()
+
+    def _put(self, message: Message, here: Sequence[torch.Tensor], raw: torch.Tensor) -> None:
+        if not self._is_direct(message, here):
+            for block, tensor in zip(message.blocks, here):
+                dtype = self._parts.dtypes[block.transfer.box.piece]
+                tensor.copy_(raw[block.at : block.at + block.size_bytes].view(dtype).view(tensor.shape))
+        for box, region in self._objects_here:
+            self._reading.put_object(self._wanted[box], region.numpy().tobytes())
+        self._objects_here.clear()
 
     def _send(self, raw: torch.Tensor, receiver: int) -> None:
         if len(self._sending) >= MAX_SENDING:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
@@ -35,6 +35,10 @@ _READ_PAUSE_S = 15.0
 # What became of reading, on the rank where it went worst.
 _READ, _DAMAGED, _AWAY, _SHORT = 0, 1, 2, 3
 _T = TypeVar("_T")
+_S = TypeVar("_S")
+# The parts of a snapshot in the memory of a node, and what is told of them.
+_Found = list[tuple[Slot, Head, list[Piece]]]
+_Reported = list[tuple[Head, list[Piece]]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Sources:
     # Other ranks.
     peers: int = 0
     storage: int = 0
+
+    @classmethod
+    def total(cls, ranks: Iterable[Sources]) -> Sources:
+        """Of all ranks."""
+        return cls(*(sum(each) for each in zip(*map(astuple, ranks))))
 
 
 @dataclass(frozen=True)
@@ -256,8 +265,8 @@ class Restorer:
         self, choice: Choice, checkpoint: Checkpoint | None, position: Position | None
     ) -> tuple[Position, Sources]:
         """The position that was read. Collective. Raises _NotReadError; then the state may be partly overwritten."""
-        found = self._together(lambda: self._find(choice))
-        reported = self._reported(choice, found)
+        found, reports = self._shared(lambda: self._report(choice))
+        reported = sorted((each for parts in reports for each in parts), key=lambda each: each[0].rank)
         if choice.whole:
             metadata = metadata_of(piece for _, table in reported for piece in table)
             position = reported[0][0].position
@@ -268,12 +277,10 @@ class Restorer:
         sizes = in_storage | {piece.key: piece.bytes for _, table in reversed(reported) for piece in table}
         parts = parts_of(metadata, sizes, max(self._nodes) + 1)
         if choice.nodes:
-            parts.own = self._together(lambda: self._own_pieces(found, reported, parts))
-            self._share_held(parts)
-        reading = self._together(lambda: snapshot.Reading(self._state, metadata))
-        here = [item for item in reading.items if parts.box(item).piece in parts.own]
-        wanted = {box: item for item in reading.items if (box := parts.box(item)).piece not in parts.own}
-        transfers = schedule(self._peers.from_all(list(wanted)), parts.held, self._nodes, parts.sizes)
+            parts.own, gathered = self._shared(lambda: self._own_pieces(found, reported, parts))
+            self._hold(parts, gathered)
+        (reading, here, wanted), wishes = self._shared(lambda: self._wishes(parts, metadata))
+        transfers = schedule(wishes, parts.held, self._nodes, parts.sizes)
         reads = [each for each in transfers if each.from_storage]
         if reads and choice.whole:
             raise _NotReadError(_DAMAGED, "parts of it are damaged on all nodes that have them")
@@ -281,37 +288,37 @@ class Restorer:
         local = Local(reading, here, parts)
         local.start()
         try:
-            objects = self._together(lambda: self._read_stored(reading, parts, own_reads, wanted, checkpoint))
-            if reads:
-                lengths = self._peers.from_all({number: len(raw) for number, raw in objects.items()})
-                parts.sizes.update({number: length for each in lengths for number, length in each.items()})
-            exchange = self._together(lambda: Exchange(self._peers, parts, reading, wanted, objects, parts.sizes))
+            exchange, lengths = self._shared(lambda: self._prepare(parts, reading, own_reads, wanted, checkpoint))
+            parts.sizes.update({number: length for each in lengths for number, length in each.items()})
             exchange.run(transfers)
-            self._together(exchange.finish)
         finally:
             local.join()  # it writes to the state, into which something else may be read next
-        self._together(local.finish)
-        self._together(reading.finish)
-        stored = sum(in_storage[parts.keys[box.piece]] for box in own_reads)
-        gathered = self._peers.from_all((local.bytes, exchange.received_bytes, stored))
-        return position, Sources(*(sum(each) for each in zip(*gathered)))
 
-    def _find(self, choice: Choice) -> list[tuple[Slot, Head, list[Piece]]]:
-        """The parts that this node has, if it is among those that were chosen."""
-        if self._keeper is None or not any(self._keeper.node in nodes for nodes in choice.nodes.values()):
-            return []
-        return [(slot, head, slot.table(head)) for slot, head in self._keeper.find(choice.snapshot)]
+        def finish_reading() -> tuple[None, Sources]:
+            reading.finish()
+            stored = sum(in_storage[parts.keys[box.piece]] for box in own_reads)
+            return None, Sources(local.bytes, exchange.received_bytes, stored)
 
-    def _reported(self, choice: Choice, found: list[tuple[Slot, Head, list[Piece]]]) -> list[tuple[Head, list[Piece]]]:
-        """The parts that are in memory, as the first node that has each knows it. Where others have other values, as of
-        the statistics of batch normalisation, those count, as in a checkpoint one rank's do. Collective."""
+        def finish_receiving() -> None:
+            exchange.finish()
+            local.finish()
+
+        self._together(finish_receiving)
+        _, sources = self._shared(finish_reading)
+        return position, Sources.total(sources)
+
+    def _report(self, choice: Choice) -> tuple[_Found, _Reported]:
+        """The parts of a snapshot that this node has, if it is among those that were chosen; and what it tells others,
+        by one rank: of each part, the first node that has it. Where others have other values, as of the statistics of
+        batch normalisation, those count, as in a checkpoint one rank's do."""
         keeper = self._keeper
-        if not choice.nodes or keeper is None:
-            return []
-        reports = keeper.local_rank == 0
+        if keeper is None or not any(keeper.node in nodes for nodes in choice.nodes.values()):
+            return [], []
+        found = [(slot, head, slot.table(head)) for slot, head in keeper.find(choice.snapshot)]
+        if keeper.local_rank != 0:
+            return found, []
         own = [(head, table) for _, head, table in found if choice.nodes.get(head.copy.part, (-1,))[0] == keeper.node]
-        gathered = self._peers.from_all(own if reports else [])
-        return sorted((each for parts in gathered for each in parts), key=lambda each: each[0].rank)
+        return found, own
 
     def _metadata(self, checkpoint: Checkpoint | None) -> Metadata:
         """Of a checkpoint. One rank reads it. Collective."""
@@ -319,14 +326,9 @@ class Restorer:
         found = self._together(lambda: snapshot.metadata_of(checkpoint.path) if self._peers.rank == 0 else None)
         return self._peers.from_rank_0(found)
 
-    def _own_pieces(
-        self,
-        found: list[tuple[Slot, Head, list[Piece]]],
-        reported: list[tuple[Head, list[Piece]]],
-        parts: Parts,
-    ) -> dict[int, torch.Tensor]:
-        """The bytes of the pieces that this node has with the values that count. Its ranks divide the comparison with
-        the checksums."""
+    def _own_pieces(self, found: _Found, reported: _Reported, parts: Parts) -> tuple[dict[int, torch.Tensor], bytes]:
+        """The bytes of the pieces that this node has with the values that count, and which these are. Its ranks divide
+        the comparison with the checksums."""
         counting = {piece.key: piece.checksum for _, table in reversed(reported) for piece in table}
         own: dict[int, torch.Tensor] = {}
         for at, (slot, _, table) in enumerate(found):
@@ -342,16 +344,37 @@ class Restorer:
                     self._warn(f"{piece.name} of the snapshot in memory is damaged, and not used", any_rank=True)
                 else:
                     own.setdefault(number, raw)
-        return own
+        return own, bits(own, len(parts.keys))
 
-    def _share_held(self, parts: Parts) -> None:
-        """Which pieces the memory of each node has: those in which none of its ranks found damage. Collective."""
-        gathered = self._peers.from_all(bits(parts.own, len(parts.keys)))
+    def _hold(self, parts: Parts, gathered: Sequence[bytes]) -> None:
+        """Which pieces the memory of each node has: those in which none of its ranks found damage."""
         for node in set(self._nodes):
             of_ranks = [numbers_in(raw) for raw, home in zip(gathered, self._nodes) if home == node]
             parts.held[node] = set.intersection(*of_ranks)
         own = parts.held[self._nodes[self._peers.rank]]
         parts.own = {number: raw for number, raw in parts.own.items() if number in own}
+
+    def _wishes(
+        self, parts: Parts, metadata: Metadata
+    ) -> tuple[tuple[snapshot.Reading, list[ReadItem], dict[Box, ReadItem]], list[Box]]:
+        """What is read here, from the memory of this node and from elsewhere; and the latter for others to know."""
+        reading = snapshot.Reading(self._state, metadata)
+        here = [item for item in reading.items if parts.box(item).piece in parts.own]
+        wanted = {box: item for item in reading.items if (box := parts.box(item)).piece not in parts.own}
+        return (reading, here, wanted), list(wanted)
+
+    def _prepare(
+        self,
+        parts: Parts,
+        reading: snapshot.Reading,
+        boxes: list[Box],
+        wanted: dict[Box, ReadItem],
+        checkpoint: Checkpoint | None,
+    ) -> tuple[Exchange, dict[int, int]]:
+        """What sends and receives here, and the bytes of the objects that this rank has read from storage."""
+        objects = self._read_stored(reading, parts, boxes, wanted, checkpoint)
+        exchange = Exchange(self._peers, parts, reading, wanted, objects, parts.sizes)
+        return exchange, {number: len(raw) for number, raw in objects.items()}
 
     def _read_stored(
         self,
@@ -379,21 +402,41 @@ class Restorer:
     def _together(self, call: Callable[[], _T]) -> _T:
         """What `call` returns. It must not be collective, and is called on every rank. Raises _NotReadError, on all of
         them, if it failed on any."""
-        problem, outcome = "", _READ
-        try:
-            found = call()
-        except StoreError as error:
-            problem, outcome = f"rank {self._peers.rank}: {error}", _AWAY if snapshot.is_away(error) else _DAMAGED
-            if outcome == _AWAY:
-                self._warn(f"{error}; it is tried again", any_rank=True)
-        except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
-            problem, outcome = f"rank {self._peers.rank}: {error!r}", _SHORT if is_shortage(error) else _DAMAGED
-            if outcome == _SHORT:
-                self._warn(f"rank {self._peers.rank} has too little memory, and tries again: {error}", any_rank=True)
+        outcome, problem, found = self._tried(call)
         worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
         if worst != _READ:
-            raise _NotReadError(worst, problem or f"rank {failed_rank} cannot read it: see its output")
-        return found
+            raise _NotReadError(worst, problem or _elsewhere(failed_rank))
+        return cast("_T", found)
+
+    def _shared(self, call: Callable[[], tuple[_T, _S]]) -> tuple[_T, list[_S]]:
+        """The same of a call that also returns something for the others: that of each rank."""
+        outcome, problem, found = self._tried(call)
+        gathered = self._peers.from_all((outcome, found[1] if found is not None else None))
+        outcomes = [each for each, _ in gathered]
+        worst = max(outcomes)
+        if worst != _READ:
+            raise _NotReadError(worst, problem or _elsewhere(outcomes.index(worst)))
+        assert found is not None
+        return found[0], [told for _, told in gathered]
+
+    def _tried(self, call: Callable[[], _T]) -> tuple[int, str, _T | None]:
+        """What became of a call, why, and what it returned."""
+        try:
+            return _READ, "", call()
+        except StoreError as error:
+            outcome = _AWAY if snapshot.is_away(error) else _DAMAGED
+            if outcome == _AWAY:
+                self._warn(f"{error}; it is tried again", any_rank=True)
+            return outcome, f"rank {self._peers.rank}: {error}", None
+        except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
+            outcome = _SHORT if is_shortage(error) else _DAMAGED
+            if outcome == _SHORT:
+                self._warn(f"rank {self._peers.rank} has too little memory, and tries again: {error}", any_rank=True)
+            return outcome, f"rank {self._peers.rank}: {error!r}", None
+
+
+def _elsewhere(rank: int) -> str:
+    return f"rank {rank} cannot read it: see its output"
 
 
 def _free_memory() -> None:

@@ -7,8 +7,9 @@ the memory of its node, and the round writes it to storage as a checkpoint. Both
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,60 @@ def schedule(
 def _near(first: int, others: list[int], nodes: Sequence[int]) -> list[int]:
     """The ranks of the first one's own node first."""
     return sorted(others, key=lambda rank: (nodes[rank] != nodes[first], nodes[rank], rank))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a box, which is `size_bytes` of its message from `at` on. `last`: the rest of the box came before."""
+
+    transfer: Transfer
+    offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
+    at: int
+    size_bytes: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Message:
+    """Blocks that go the same way, from `ranks[0]` to the others in turn."""
+
+    ranks: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it."""
+        return self.blocks[-1].at + self.blocks[-1].size_bytes
+
+
+# Where a block begins in its message: every type of numbers may.
+_ALIGNED = 16
+
+
+def messages(
+    transfers: Sequence[Transfer], form: Callable[[Box], tuple[Sequence[int], int]], limit_bytes: int
+) -> Iterator[Message]:
+    """What `transfers` send, in messages of at most `limit_bytes`, or of one item: models have hundreds of small parts.
+
+    `form`: lengths of a box, and bytes of an item. Ranks that leave out the same way, or not, have the others in the
+    same order.
+    """
+    filling: dict[tuple[int, ...], list[Block]] = {}
+    for transfer in transfers:
+        lengths, item_bytes = form(transfer.box)
+        blocks = cut(lengths, item_bytes, limit_bytes)
+        for number, (offsets, part) in enumerate(blocks):
+            size_bytes = item_bytes * prod(part)
+            before = filling.get(transfer.ranks, [])
+            at = -(-(before[-1].at + before[-1].size_bytes) // _ALIGNED) * _ALIGNED if before else 0
+            if before and at + size_bytes > limit_bytes:
+                yield Message(transfer.ranks, tuple(filling.pop(transfer.ranks)))
+                at = 0
+            last = number + 1 == len(blocks)
+            filling.setdefault(transfer.ranks, []).append(Block(transfer, offsets, part, at, size_bytes, last))
+    for ranks, rest in filling.items():
+        yield Message(ranks, tuple(rest))
 
 
 def cut(lengths: Sequence[int], item_bytes: int, limit_bytes: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
