@@ -56,6 +56,7 @@ from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.curves import CurveKeeper
 from supervisor.runtime.daily import DailySummary
 from supervisor.runtime.descriptors import raise_limit
+from supervisor.runtime.garbage import collect_all_seldom
 from supervisor.runtime.housekeeping import (
     TASK_LIMIT_S,
     Housekeeping,
@@ -95,6 +96,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
             raise UsageError(problem)
         stack.enter_context(state_lock(config.state))
         raise_limit()
+        collect_all_seldom()
         set_on_signals(stop, wake)
         server = embedded_etcd_of(config) if embedded_etcd else None
         if server is not None:

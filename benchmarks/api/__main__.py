@@ -42,7 +42,8 @@ GOAL_READ_S, GOAL_MIB = 0.05, 250.0
 BEGIN_S = 60.0
 NOTES = """\
 reads alone: list, job, events, cost, nodes and health, 100 a second by 20 people. all at once: the same, while others
-  follow jobs by server-sent events, and ten tabs of the dashboard are open. Each read counts from when it was due.
+  follow jobs by server-sent events, and ten tabs of the dashboard are open, which were opened one after the other. Each
+  read counts from when it was due.
 step to reader: from before a job's step is written to etcd until a reader that follows the job has it.
 CPU share: of one core, the daemon's process alone. The readers are in one other process, on the same computer."""
 
@@ -121,7 +122,7 @@ async def measure(
         for number in range(options.watchers):
             tasks.append(asyncio.create_task(follow(target, number, written, seen)))
             await asyncio.sleep(0.005)
-        tasks += [asyncio.create_task(show_dashboard(target, number, seen)) for number in range(TABS)]
+        tasks += [asyncio.create_task(show_dashboard(target, number, TABS, seen)) for number in range(TABS)]
         deadline = time.monotonic() + BEGIN_S
         while seen.following < options.watchers:
             _check(seen, tasks)

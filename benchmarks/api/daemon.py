@@ -25,6 +25,7 @@ from supervisor.config import parse_config
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.descriptors import raise_limit
+from supervisor.runtime.garbage import collect_all_seldom
 from supervisor.web.prices import PriceBook
 from supervisor.web.routes import add_dashboard
 from supervisor.web.source import source_of
@@ -66,6 +67,7 @@ def main(endpoint: str, folder: Path) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     raise_limit()
+    collect_all_seldom()
     changes, clock = Changes(), SystemClock()
     bench = Bench(endpoint, changes.changed)
     bench.started()

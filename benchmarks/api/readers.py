@@ -96,8 +96,9 @@ async def read(target: Target, number: int, every_s: float, seen: Seen) -> None:
         writer.close()
 
 
-async def show_dashboard(target: Target, number: int, seen: Seen) -> None:
-    """One open tab."""
+async def show_dashboard(target: Target, number: int, of: int, seen: Seen) -> None:
+    """One open tab, which its reader opened at a moment of their own."""
+    await asyncio.sleep(REFRESH_S * number / of)
     reader, writer = await target.connect(number)
     try:
         while True:
