@@ -44,6 +44,7 @@ from supervisor.planner.actions import AskDone, BootstrapDone
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.garbage import collect_all_seldom
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.spec import parse_spec
@@ -372,6 +373,7 @@ def _rss_mib() -> float:
 
 def main() -> None:
     """The daemon's process; see the module's docstring."""
+    collect_all_seldom()
     # Answers have the pipe for themselves: the daemon's threads log to standard output, too.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
