@@ -152,6 +152,7 @@ def _run(
         for rank, memory in enumerate(memories):
             command = [sys.executable, "-m", "benchmarks.restore.rank", "--folder", str(options.folder), "--way", way]
             command += ["--aliased"] if size.lean and rank < size.nodes - 1 else []
+            command += ["--mixed"] if size.lean and way == ONCE else []
             command += ["--gib", str(size.gib), "--round", str(number), "--storage-bytes-per-s", str(bytes_per_s)]
             environ = {
                 **os.environ,
