@@ -6,8 +6,9 @@ before each run (the ranks share what is read after that), and the same at no mo
 together, as from a file server behind 10 Gbit/s, where each byte that a rank reads counts.
 
 A size that ends in "-lean" takes the memory of two states instead of one per node and survivor: the survivors have one
-snapshot together, and write what they restore to one buffer of 64 MiB. They read and write as many bytes as
-otherwise. What does not fit even so is not measured, which the result says. Writes build/bench/restore.json.
+snapshot together, and write what they restore to one buffer of 64 MiB, so all tensors have the same values. They read
+and write as many bytes as otherwise. What does not fit even so is not measured, which the result says. Writes
+build/bench/restore.json.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ restore: from the first rank's beginning to the last one's end.
 storage: what all ranks together read from storage. network: what they got from other ranks. With 2 nodes, every rank
   from storage is twice the bytes of once; with 8 it is eight times.
 1.25 GB/s: storage that is slowed down to that, for all ranks together: a choice of this benchmark.
-lean: the survivors share one snapshot, and restore into one buffer of 64 MiB: as many bytes, in less memory. Only the
-  newcomer's values are compared one by one.
+lean: the survivors share one snapshot, and restore into one buffer of 64 MiB: as many bytes, in less memory. All
+  tensors have the same values then.
 All nodes share this machine's cores and memory: of separate machines, each would copy at its own speed."""
 
 
@@ -152,7 +153,7 @@ def _run(
         for rank, memory in enumerate(memories):
             command = [sys.executable, "-m", "benchmarks.restore.rank", "--folder", str(options.folder), "--way", way]
             command += ["--aliased"] if size.lean and rank < size.nodes - 1 else []
-            command += ["--mixed"] if size.lean and way == ONCE else []
+            command += ["--lean"] if size.lean else []
             command += ["--gib", str(size.gib), "--round", str(number), "--storage-bytes-per-s", str(bytes_per_s)]
             environ = {
                 **os.environ,

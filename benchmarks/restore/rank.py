@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.checkpoint import FileSystemReader, filesystem, load
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
+SAVED = 0.5
 TENSOR_BYTES = 64 * 2**20
 
 
@@ -94,35 +95,31 @@ def meter_storage(meter: Meter) -> None:
 
 
 class Model(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Tensors of 64 MiB: as of a model and its optimizer, replicated as with DDP.
+    """Tensors of 64 MiB: as of a model and its optimizer, replicated as with DDP. Each has a value of its own, unless
+    they are `alike`.
 
     `aliased`: all of them are one buffer. Then as many bytes are restored in the memory of one tensor.
     """
 
-    def __init__(self, gib: float, value: float, *, aliased: bool = False) -> None:
+    def __init__(self, gib: float, value: float, *, alike: bool = False, aliased: bool = False) -> None:
         super().__init__()
         count = max(1, round(gib * 2**30 / TENSOR_BYTES))
+        self._values = [value + (0 if alike else at) for at in range(count)]
         buffer = torch.full((TENSOR_BYTES // 4096, 1024), value)
-        tensors = [buffer.view_as(buffer) if aliased else torch.full_like(buffer, value + at) for at in range(count)]
+        tensors = [buffer.view_as(buffer) if aliased else torch.full_like(buffer, each) for each in self._values]
         self.tensors = nn.ParameterList(nn.Parameter(tensor) for tensor in tensors)
-        self._aliased = aliased
 
-    def check(self, *, mixed: bool = False) -> None:
-        """Raises AssertionError if it is not what was saved; of aliased tensors, if it is none of what was saved.
-
-        `mixed`: the same where what another rank sent came from aliased tensors, into which it had read all of it.
-        """
-        saved = {0.5 + at for at in range(len(self.tensors))}
-        for at, tensor in enumerate(self.tensors):
-            found = tensor.detach().view(-1)
+    def check(self, saved: float) -> None:
+        """Raises AssertionError if it is not what was saved, with that as the first value."""
+        for at, (tensor, value) in enumerate(zip(self.tensors, self._values, strict=True)):
+            found, expected = tensor.detach().view(-1), saved + value - self._values[0]
             for place in (0, len(found) // 3, -1):
-                expected = saved if self._aliased or mixed else {0.5 + at}
-                assert float(found[place]) in expected, f"tensor {at}: {found[place]}"
+                assert float(found[place]) == expected, f"tensor {at}: {found[place]}"
 
 
 def restore(options: argparse.Namespace, peers: Peers) -> dict[str, float]:
     """Seconds, when they began and ended, and GiB from storage."""
-    model = Model(options.gib, -1.0, aliased=options.aliased)
+    model = Model(options.gib, -1.0, alike=options.lean, aliased=options.aliased)
     meter = Meter(options.folder / "meter", options.storage_bytes_per_s)
     meter_storage(meter)
     checkpoints = _checkpoints(options, peers, model)
@@ -135,13 +132,14 @@ def restore(options: argparse.Namespace, peers: Peers) -> dict[str, float]:
     else:
         assert checkpoints.restore() is not None
     ended = time.time()
-    model.check(mixed=options.mixed)
+    model.check(SAVED)
     return {"began": began, "ended": ended, "storage": meter.bytes / 2**30, "peers": checkpoints.sources.peers / 2**30}
 
 
 def save(options: argparse.Namespace, peers: Peers) -> dict[str, float]:
     """Make the checkpoint."""
-    checkpoints = _checkpoints(options, peers, Model(options.gib, 0.5))
+    model = Model(options.gib, SAVED, alike=options.lean, aliased=options.aliased)
+    checkpoints = _checkpoints(options, peers, model)
     checkpoints.restore()
     checkpoints.claim()
     assert checkpoints.save(Position(1)), checkpoints.problem()
@@ -162,7 +160,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, required=True)
     parser.add_argument("--round", type=int, required=True)
     parser.add_argument("--aliased", action="store_true")
-    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--lean", action="store_true")
     parser.add_argument("--storage-bytes-per-s", type=float, default=0.0)
     options = parser.parse_args()
     torch.set_num_threads(1)
