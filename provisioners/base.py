@@ -138,6 +138,9 @@ class LaunchRequest:
     authorized_keys: tuple[str, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
     disk_gb: int = 0  # boot disk; 0: the provider's setting
+    # Of a spot machine: what is paid for it at most. A cloud that takes such a cap gets it with the request, and may
+    # end the machine once its price is above. Part of the request: the same with each call under this token.
+    max_usd_per_hour: float | None = None
     dead_man_s: float = 0.0  # without contact for so long, the machine ends its own billing; 0: never
 
     @property
@@ -184,11 +187,15 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """The cloud has no such machine free. `memory_s`: for how long a retry within `scope` is pointless."""
+    """The cloud has no such machine free. `memory_s`: for how long a retry within `scope` is pointless.
+
+    `above_cap`: it has none at the price that the request pays at most. It says nothing about other requests.
+    """
 
     scope: Scope
     memory_s: float
     message: str
+    above_cap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

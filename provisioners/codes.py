@@ -30,6 +30,7 @@ class Kind(StrEnum):
     """What a code means for a launch. USED: the token already has its machine; look it up."""
 
     NO_CAPACITY = "no capacity"
+    ABOVE_CAP = "price above the cap"
     QUOTA = "quota"
     THROTTLED = "throttled"
     TRANSIENT = "transient"
@@ -82,6 +83,8 @@ def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
     match row.kind:
         case Kind.NO_CAPACITY:
             return NoCapacity(row.scope or Scope.TYPE_IN_ZONE, row.memory_s, text)
+        case Kind.ABOVE_CAP:
+            return NoCapacity(row.scope or Scope.TYPE_IN_ZONE, row.memory_s, text, above_cap=True)
         case Kind.QUOTA:
             return Quota(row.scope or Scope.REGION, row.memory_s, text)
         case Kind.THROTTLED:

@@ -185,6 +185,7 @@ class NodeRecord:
     state: NodeState = NodeState.REQUESTED
     state_since: float = 0.0
     replaces: str = ""  # the node it was requested in place of; empty for an additional one
+    max_usd_per_hour: float | None = None  # what its request pays at most; None: the market's price
     launch_unknown: bool = False  # the last launch call had no clear answer: look the machine up first (P2)
     launch_attempts: int = 0
     retry_at: float = 0.0  # when its next launch, bootstrap or terminate call may start

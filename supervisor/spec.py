@@ -51,6 +51,8 @@ MAX_SPEC_BYTES = 64 * 1024
 MAX_SPEC_DEPTH = 20
 MAX_FINISH_MINUTES = 24 * 60
 NO_CHECKPOINTS = "none"
+LIMITS_OF_MONEY = ("usd", "usd_per_month", "usd_per_hour", "usd_per_node_hour")
+MIN_USD_PER_NODE_HOUR = 0.001  # EC2's lowest price of a spot request has to be above it
 # What people write before a script out of habit; the launcher is started anyway, so it is dropped.
 INTERPRETERS = ("python", "python3", "torchrun")
 
@@ -200,6 +202,10 @@ class Limits(Strict):
     usd_per_hour: Annotated[float, Field(gt=0)] | None = None
     """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown; a
     job for which no price is known is refused. A spot price that rises later ends no node."""
+    usd_per_node_hour: Annotated[float, Field(gt=MIN_USD_PER_NODE_HOUR)] | None = None
+    """No node is asked for that costs more than this many US dollars per hour, or whose price is unknown; a job for
+    which no price is known is refused. It goes with the request to clouds that take it for spot machines, which then
+    take a node whose price rises above it, as any preemption."""
     app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
     """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
     finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2
@@ -212,7 +218,7 @@ class Limits(Strict):
     @property
     def of_money(self) -> bool:
         """Whether any of them needs prices to be kept."""
-        return any(each is not None for each in (self.usd, self.usd_per_month, self.usd_per_hour))
+        return any(getattr(self, each) is not None for each in LIMITS_OF_MONEY)
 
 
 _MARKETS = {

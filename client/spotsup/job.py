@@ -135,7 +135,7 @@ class Job:
         )
 
     def limits(self, **limits: float) -> Status:
-        """Change its limits: `hours`, `usd`, `usd_per_month`, `usd_per_hour`, `app_failures`."""
+        """Change its limits: `hours`, `usd`, `usd_per_month`, `usd_per_hour`, `usd_per_node_hour`, `app_failures`."""
         return self._post("/limits", limits)
 
     def cancel(self) -> Status:

@@ -61,7 +61,7 @@ TABLE: Sequence[Code] = (
     _capacity("InsufficientReservedInstanceCapacity", "parallelcluster", Scope.TYPE_IN_ZONE),
     _capacity("UnfulfillableCapacity", "karpenter", Scope.TYPE_IN_ZONE),
     _capacity("ReservationCapacityExceeded", "karpenter", Scope.TYPE_IN_ZONE),
-    _capacity("SpotMaxPriceTooLow", "parallelcluster", Scope.TYPE_IN_ZONE),
+    Code("SpotMaxPriceTooLow", Kind.ABOVE_CAP, "parallelcluster", Scope.TYPE_IN_ZONE, CAPACITY_MEMORY_S),
     _capacity("Unsupported", "karpenter", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
     _capacity("InsufficientVolumeCapacity", "API", Scope.ZONE),
     _capacity("InsufficientFreeAddressesInSubnet", "karpenter", Scope.ZONE),

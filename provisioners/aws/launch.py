@@ -8,6 +8,7 @@ from typing import Any, Literal
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
+from provisioners.prices import decimal_text
 from provisioners.userdata import DeadMan, user_data
 
 # The root device of Deep Learning AMIs and Canonical's: its size is set by name. `spotsupd check` compares it.
@@ -42,6 +43,8 @@ def run_instances(
     }
     if spot:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        if request.max_usd_per_hour is not None:
+            options["MaxPrice"] = decimal_text(request.max_usd_per_hour)
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if settings.instance_profile:
         kind = "Arn" if settings.instance_profile.startswith("arn:") else "Name"

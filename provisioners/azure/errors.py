@@ -57,7 +57,7 @@ TABLE: Sequence[Code] = (
     _capacity("OverconstrainedAllocationRequest", "compute"),
     _capacity("OverconstrainedZonalAllocationRequest", "compute"),
     _capacity("NotAvailableForSubscription", "ARM", memory_s=ABSENT_MEMORY_S),
-    _capacity("SpotPriceGreaterThanProvidedMaxPrice", "spot"),
+    Code("SpotPriceGreaterThanProvidedMaxPrice", Kind.ABOVE_CAP, "spot", Scope.TYPE_IN_ZONE, CAPACITY_MEMORY_S),
     _capacity("SubnetIsFull", "ARM", Scope.REGION),
     # Cores are counted by family, those of spot machines together, and all of a region.
     _quota("OperationNotAllowed", "Total Regional", scope=Scope.REGION),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import LaunchRequest, Market, Offer, Owner, ProvisionerError
 from provisioners.catalog import MachineType
+from provisioners.prices import rounded_down
 from provisioners.userdata import DeadMan, user_data
 
 # Azure requires an administrator, and allows neither root nor a user of the image; this one is never used. Cloud-init
@@ -31,6 +32,7 @@ _NAME = re.compile(r"spotsup-([a-z2-7]{8})-([a-z0-9-]+)")
 _ASSIGNMENTS = uuid.UUID("2f6f0f6c-0d0c-5d3f-8a5b-6a1d9c5b7e21")
 _MAX_NAME = 63  # Azure allows 64, but the name is also the host name
 _MAX_TAGS = 50
+_PRICE_DECIMALS = 5  # "a maximum price, in US dollars, of up to five decimal places"
 _MAX_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
 
 
@@ -102,10 +104,11 @@ def virtual_machine(
         body["zones"] = zones
     if offer.market is Market.SPOT:
         # The disks of a deallocated machine still cost money. A maximum price of -1 means the market's price.
+        cap = request.max_usd_per_hour
         body["properties"] |= {
             "priority": "Spot",
             "evictionPolicy": "Delete",
-            "billingProfile": {"maxPrice": -1},
+            "billingProfile": {"maxPrice": -1 if cap is None else rounded_down(cap, _PRICE_DECIMALS)},
         }
     if identity := _identity(settings, request.dead_man_s):
         body["identity"] = identity

@@ -19,7 +19,7 @@ from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
 from supervisor.planner.limits import reached
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
-from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes
+from supervisor.spec import LIMITS_OF_MONEY, NO_CHECKPOINTS, JobSpec, Limits, check_nodes
 from supervisor.validation import first_error
 
 MAX_NAMES_SHOWN = 8
@@ -69,6 +69,7 @@ class LimitChanges:
     usd: float | None = None
     usd_per_month: float | None = None
     usd_per_hour: float | None = None
+    usd_per_node_hour: float | None = None
     app_failures: int | None = None
 
 
@@ -97,8 +98,8 @@ def numbers_of(job: JobRecord) -> str:
 
 def check_priced(view: JobView, changes: LimitChanges) -> None:
     """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
-    wanted = (changes.usd, changes.usd_per_month, changes.usd_per_hour)
-    if view.record.spec.limits.of_money or all(each is None for each in wanted):
+    wanted = any(getattr(changes, each) is not None for each in LIMITS_OF_MONEY)
+    if view.record.spec.limits.of_money or not wanted:
         return
     unpriced = [node.offer for node in view.nodes.values() if node.offer.usd_per_hour is None]
     if unpriced:

@@ -19,7 +19,7 @@ from supervisor.market.prices import named
 from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
-from supervisor.spec import JobSpec
+from supervisor.spec import LIMITS_OF_MONEY, JobSpec
 from supervisor.spec_places import Resources
 
 log = structlog.get_logger("spotsupd")
@@ -38,6 +38,7 @@ class Quote:
     offers: tuple[Offer, ...]  # those that fit, in the order in which they are asked for
     known: bool  # False where the cloud did not answer
     warnings: tuple[str, ...]  # sentences for the user; none of them stops a job
+    cap_usd: float | None = None  # what the job pays for a node and hour at most: dearer offers, the last ones, wait
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -84,9 +85,11 @@ class Quotes:
         if spec.kinds:
             offers = ranked(offers, CapacityMemory(), HazardRules(), 0.0, 0.0, spec.preference)
         _check_prices(spec, offers, budgeted=self._budgeted)
+        offers = tuple(sorted(offers, key=lambda each: is_above_cap(each, spec)))
         needs_prices = spec.limits.of_money or self._budgeted
-        warnings = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _elsewhere(spec))
-        return Quote(nodes, offers, known=True, warnings=tuple(filter(None, warnings)))
+        prices = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _above_cap(spec, offers))
+        warnings = tuple(filter(None, (*prices, _elsewhere(spec))))
+        return Quote(nodes, offers, known=True, warnings=warnings, cap_usd=spec.limits.usd_per_node_hour)
 
     def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
         """A cloud's offers, with the prices of `[prices]`. Raises ProvisionerError, TimeoutError."""
@@ -134,8 +137,7 @@ def _check_prices(spec: JobSpec, offers: tuple[Offer, ...], *, budgeted: bool) -
     if any(each.usd_per_hour is not None for each in offers):
         return
     if spec.limits.of_money:
-        limits = spec.limits.model_dump()
-        limit = next(name for name in ("usd", "usd_per_month", "usd_per_hour") if limits[name] is not None)
+        limit = next(name for name in LIMITS_OF_MONEY if getattr(spec.limits, name) is not None)
         raise CommandRefusedError(
             f"`limits.{limit}` cannot be kept: no price is known for {named(offers)}; {PRICE_REMEDY}, or leave the "
             "limit out"
@@ -196,6 +198,30 @@ def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     )
 
 
+def _is_above(offer: Offer, cap_usd: float | None) -> bool:
+    return cap_usd is not None and offer.usd_per_hour is not None and offer.usd_per_hour > cap_usd + 1e-9
+
+
+def is_above_cap(offer: Offer, spec: JobSpec) -> bool:
+    """Whether it costs more than the job pays for a node, and is not asked for."""
+    return _is_above(offer, spec.limits.usd_per_node_hour)
+
+
+def _above_cap(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
+    """Says how many offers the job's `usd_per_node_hour` leaves out, else ""."""
+    cap = spec.limits.usd_per_node_hour
+    above = [each for each in offers if is_above_cap(each, spec)]
+    if not above:
+        return ""
+    if len(above) == len(offers):
+        cheapest = min(each.usd_per_hour for each in above if each.usd_per_hour is not None)
+        return (
+            f"`limits.usd_per_node_hour` is {cap:g}, and the cheapest node costs {cheapest:.4g} per hour now: the job "
+            "waits for lower prices"
+        )
+    return f"`limits.usd_per_node_hour` is {cap:g}: {len(above)} of {len(offers)} offers cost more, and wait"
+
+
 def quote_row(quote: Quote) -> dict[str, Any]:
     """A quote as JSON; money in US dollars."""
     rows = [
@@ -209,6 +235,7 @@ def quote_row(quote: Quote) -> dict[str, Any]:
             "market": each.market,
             "usd_per_hour": each.usd_per_hour,
             "price_source": each.price_source or None,
+            "above_limit": _is_above(each, quote.cap_usd),
         }
         for each in quote.offers[:MAX_SHOWN]
     ]

@@ -91,6 +91,7 @@ class LimitsBody(_Body):
     usd: float | None = None
     usd_per_month: float | None = None
     usd_per_hour: float | None = None
+    usd_per_node_hour: float | None = None
     app_failures: int | None = None
 
 

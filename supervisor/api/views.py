@@ -87,6 +87,7 @@ def _limit_rows(view: JobView, now: float) -> dict[str, Any]:
         "usd": round(spent_usd(view.record, nodes, now), 4),
         "usd_per_month": round(month_usd(view.record, nodes, month_of(now), now), 4),
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in _billed(view)), 4),
+        "usd_per_node_hour": max((node.offer.usd_per_hour or 0.0 for node in _billed(view)), default=0.0),
         "app_failures": view.round.app_failures if view.round else 0,
     }
     return {name: {"limit": getattr(limits, name), "used": amount} for name, amount in used.items()}

@@ -61,6 +61,7 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
 @click.option("--usd", type=float, help="The job pauses once its nodes have cost so many US dollars.")
 @click.option("--usd-per-month", type=float, help="The job pauses once its nodes have cost this in a month (UTC).")
 @click.option("--usd-per-hour", type=float, help="No node is asked for that would bring the job above this.")
+@click.option("--usd-per-node-hour", type=float, help="No node that costs more than this is asked for.")
 @click.option("--app-failures", type=int, help="The job fails when its program failed more often than this.")
 @output_option
 @click.pass_context

@@ -68,6 +68,7 @@ JOB_OPTIONS = (
     JobOption("--usd", "limits.usd", "The job pauses once its nodes have cost so many US dollars.", float),
     JobOption("--usd-per-month", "limits.usd_per_month", "The same in one month (UTC).", float),
     JobOption("--usd-per-hour", "limits.usd_per_hour", "No node is asked for that would bring it above this.", float),
+    JobOption("--usd-per-node-hour", "limits.usd_per_node_hour", "No node that costs more is asked for.", float),
     JobOption("--app-failures", "limits.app_failures", "The job fails when its program failed more often.", int),
     JobOption("--finish-minutes", "limits.finish_minutes", "Idle ranks end so long after the first.", float),
     JobOption("--hang", "limits.hang", "What follows when steps hang.", click.Choice(["alert", "restart"])),

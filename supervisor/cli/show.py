@@ -377,6 +377,7 @@ def show_plan(plan: dict[str, Any], limit: int) -> None:
     for offer in plan["offers"][:limit]:
         gpus = f"{offer['gpus']} {offer['gpu'] or ''}".strip() if offer["gpus"] else ""
         price = "unknown" if offer["usd_per_hour"] is None else f"{offer['usd_per_hour']:.4f}"
+        price += ", above the limit" if offer.get("above_limit") else ""
         cells = (offer["cloud"], offer["zone"], offer["instance_type"], gpus, offer["market"], price)
         table.add_row(*cells, escape(offer["price_source"] or ""))
     console = console_of()

@@ -43,7 +43,8 @@ class CapacityRefusal:
     until: float  # UNIX seconds; not believed any more after
     message: str
     spare: bool = False  # a spare was requested: the answer holds back nothing but spares
-    job: str = ""  # the request itself can never work: the answer holds back nothing but this job
+    job: str = ""  # the answer is about this job's request, and holds back no other
+    above_cap: bool = False  # that pays too little for now; else it can never work
 
     @property
     def reach(self) -> Reach:
@@ -122,14 +123,19 @@ class CapacityMemory:
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
         """Whether the job's requests for all of these offers were refused for good."""
-        fatal = {refusal.reach for refusal in self.refusals if refusal.until > now and refusal.job == job}
+        fatal = {
+            refusal.reach
+            for refusal in self.refusals
+            if refusal.until > now and refusal.job == job and not refusal.above_cap
+        }
         return all(not fatal.isdisjoint(_reaches(offer)) for offer in offers)
 
     def remember(
         self, offer: Offer, outcome: NoCapacity | Quota | Denied, now: float, *, spare: bool, job: str = ""
     ) -> CapacityMemory:
         """With one more refusal in place of an older one of the same, and without those that have expired."""
-        refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare, job)
+        above_cap = isinstance(outcome, NoCapacity) and outcome.above_cap
+        refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare, job, above_cap)
         before = self._by_subject.get(_subject(refusal))
         if before is not None:
             refusal = replace(refusal, until=max(refusal.until, before.until))

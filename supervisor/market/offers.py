@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 
 from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory
@@ -37,6 +39,7 @@ class Constraints:
     job: str = ""  # its name
     admitted_usd_per_hour: float | None = None  # what the operator's limits leave for all of its machines together
     kinds: tuple[str, ...] = ()  # names of its alternatives: all of its nodes are of one; empty where there is only one
+    usd_per_node_hour: float | None = None  # the limit for each of its machines
 
     def in_place(self, offer: Offer) -> bool:
         """Whether it is where the job's nodes are."""
@@ -46,8 +49,15 @@ class Constraints:
         """Where it is, as far apart as the job's nodes may be, and of which alternative."""
         return place_of(offer, self.spread, self.kinds)
 
+    def within_cap(self, offer: Offer) -> bool:
+        """Whether it costs no more than each of its machines may. Offers without a known price are another matter."""
+        cap = self.usd_per_node_hour
+        return cap is None or offer.usd_per_hour is None or offer.usd_per_hour <= cap + _CENTS
+
     def affordable(self, offer: Offer) -> bool:
         """Whether one more machine at this price stays within the limits. A price that is not known does not."""
+        if not self.within_cap(offer):
+            return False
         limits = [limit for limit in (self.usd_per_hour, self.admitted_usd_per_hour) if limit is not None]
         if not limits:
             return offer.usd_per_hour is not None or not self.needs_price
@@ -110,15 +120,28 @@ def obstacle(
     near = [offer for offer in offers if constraints.in_place(offer)]
     if not near:
         return f"no offer in {constraints.place(constraints.placed[0])}, where the job's nodes are"
-    refusals = [(offer, memory.refusal(offer, now, spare=spare, job=constraints.job)) for offer in near]
+    within = [offer for offer in near if constraints.within_cap(offer)]
+    if len(within) < len(near) and all(offer.usd_per_hour is None for offer in within):
+        return _above_cap(near, constraints)
+    refusals = [(offer, memory.refusal(offer, now, spare=spare, job=constraints.job)) for offer in within]
     open_offers = [offer for offer, refusal in refusals if refusal is None]
     if not open_offers:
         first = refusals[0][1]
         assert first is not None
-        return f"{'the request is refused' if first.job else 'no capacity'}: {first.message}"
+        why = "too dear" if first.above_cap else "the request is refused" if first.job else "no capacity"
+        return f"{why}: {first.message}"
     if all(offer.usd_per_hour is None for offer in open_offers):
         return f"no price is known for {named(open_offers)}, and the job has a limit of money: {PRICE_REMEDY}"
     own = replace(constraints, admitted_usd_per_hour=None)
     if any(own.affordable(offer) for offer in open_offers):
         return "the operator's limit of dollars per hour allows no more machines at these prices"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"
+
+
+def _above_cap(offers: Sequence[Offer], constraints: Constraints) -> str:
+    cheapest = min(each.usd_per_hour for each in offers if each.usd_per_hour is not None)
+    enough = Decimal(str(cheapest)).quantize(Decimal("0.01"), ROUND_CEILING)
+    return (
+        f"the cheapest costs ${enough} per hour, your limit is ${constraints.usd_per_node_hour:g}; raise it: "
+        f"`spotsupctl limits {constraints.job} --usd-per-node-hour {enough}`"
+    )

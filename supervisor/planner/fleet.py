@@ -209,6 +209,7 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
         created_at=draft.now,
         state_since=draft.now,
         replaces=lost.id if lost else "",
+        max_usd_per_hour=draft.job.spec.limits.usd_per_node_hour,
         launch_attempts=1,
         ahead=for_move,
     )
@@ -259,4 +260,5 @@ def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
         job=draft.job.name,
         admitted_usd_per_hour=admission.usd_per_hour if admission else None,
         kinds=draft.job.spec.kinds,
+        usd_per_node_hour=draft.job.spec.limits.usd_per_node_hour,
     )

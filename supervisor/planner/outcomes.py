@@ -18,7 +18,15 @@ from provisioners.base import (
 )
 from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeRecord, NodeState
-from supervisor.planner.actions import BootstrapDone, CleanDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
+from supervisor.planner.actions import (
+    BootstrapDone,
+    CleanDone,
+    FetchOffers,
+    FindDone,
+    LaunchDone,
+    NodeOutcome,
+    TerminateDone,
+)
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import has_trained, is_complete
 
@@ -93,6 +101,10 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
 
 def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Denied, job: str = "") -> None:
     spare = _is_spare(draft, node)
+    if isinstance(refusal, NoCapacity) and refusal.above_cap:
+        job = draft.job.name  # another job may pay more
+        spec = draft.job.spec
+        draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=spare, job=job)
 
 

@@ -162,6 +162,7 @@ def _next_offers(
         billed=tuple(node.offer for node in billed),
         job=view.record.name,
         kinds=spec.kinds,
+        usd_per_node_hour=spec.limits.usd_per_node_hour,
     )
     allowed = (each for each in known if is_allowed(each, memory, limits, now, spare=False))
     first = next(allowed, None)

@@ -32,7 +32,7 @@ ENDED_AS = {J.SUCCEEDED: "finished", J.FAILED: "failed", J.CANCELLED: "cancelled
 MAX_NAMED = 3
 # Of texts that a machine or a cloud wrote, within a sentence of ours.
 MAX_ERROR_CHARACTERS = 60  # of a node
-MAX_REASON_CHARACTERS = 150  # why nodes are missing: it has the remedy
+MAX_REASON_CHARACTERS = 160  # why nodes are missing: it has the remedy
 _ARRIVING = (N.BOOTSTRAPPING, N.BOOTING, N.PENDING, N.REQUESTED)  # the most advanced first
 
 

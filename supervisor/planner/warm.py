@@ -260,6 +260,7 @@ def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state:
         state=state,
         state_since=node.state_since if state is N.WARM else at,
         account=NOTHING_BOOKED if state is N.BOOTING else NodeAccount(Purpose.IDLE, booked_to=at),
+        max_usd_per_hour=node.max_usd_per_hour,
         launch_attempts=1,
         instance_id=node.instance_id,
         launched_as=node.machine_name,

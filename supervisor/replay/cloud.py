@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -29,7 +30,7 @@ class RecordedCloud(SimCloud):
 
     When a zone has fewer machines than are held, those that are too many are taken: which ones, chance decides. They
     end as the recording says, and are warned `notice_s` before. A machine that is granted within that time is warned at
-    once.
+    once. One whose zone costs more than its request pays is taken, too.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class RecordedCloud(SimCloud):
             (self._began + at, zone, at) for at, zone in drops
         }
         self._events = sorted(events, reverse=True)
+        # Machines whose requests pay at most so much, by when their zone costs more: the soonest first.
+        self._too_dear: list[tuple[float, int, Machine]] = []
 
     # -- the provider's API --------------------------------------------------------------------------------
 
@@ -95,6 +98,10 @@ class RecordedCloud(SimCloud):
     def _refusal(self, request: LaunchRequest) -> LaunchOutcome | None:
         if request.offer.market is Market.ON_DEMAND:
             return None
+        price, cap = self.price(request.offer.zone, Market.SPOT), request.max_usd_per_hour
+        if cap is not None and price is not None and price > cap:
+            message = f"{request.offer.zone} costs {price:g}"
+            return NoCapacity(Scope.TYPE_IN_ZONE, self._costs.refused_s, message, above_cap=True)
         zone = self.recording.zones.index(request.offer.zone)
         if len(self._held(zone)) < self.recording.capacity.at(self._second())[zone]:
             return None
@@ -115,7 +122,18 @@ class RecordedCloud(SimCloud):
             for drop in self.recording.drops[zone]:
                 if second < drop <= second + self._costs.notice_s:
                     self._take(zone, drop)
+            if (dear_s := self._dear_from(zone, machine.max_usd_per_hour)) is not None:
+                announced = max(now, self._began + dear_s - self._costs.notice_s)
+                heapq.heappush(self._too_dear, (announced, len(self.bought), machine))
         return machine
+
+    def _dear_from(self, zone: int, cap: float | None) -> float | None:
+        """The first second from now on at which a zone costs more than this; None where it never does."""
+        prices = self.recording.prices
+        if prices is None or cap is None:
+            return None
+        later = range(prices.index(self._second()), len(prices.seconds))
+        return next((prices.seconds[row] for row in later if prices.rows[row][zone] > cap), None)
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -124,11 +142,17 @@ class RecordedCloud(SimCloud):
         while self._events and self._events[-1][0] <= self._clock.now():
             _, zone, drop = self._events.pop()
             self._take(zone, drop)
+        while self._too_dear and self._too_dear[0][0] <= self._clock.now():
+            _, _, machine = heapq.heappop(self._too_dear)
+            ends_at = self._clock.now() + self._costs.notice_s
+            if machine.ends_at is None or machine.ends_at > ends_at:
+                self.preempt(machine, self._costs.notice_s)
         super().step()
 
     def next_at(self) -> float:
         """When the next thing is due. Only what is lost: when a zone has more again, nobody is told."""
-        return min(super().next_at(), self._events[-1][0] if self._events else NEVER)
+        dear_at = self._too_dear[0][0] if self._too_dear else NEVER
+        return min(super().next_at(), dear_at, self._events[-1][0] if self._events else NEVER)
 
     def _second(self) -> float:
         return self._clock.now() - self._began

@@ -176,6 +176,7 @@ class Effects:
             host_key=self._identity.host_key(node.id),
             authorized_keys=self._identity.authorized_keys(node.id),
             disk_gb=action.disk_gb,
+            max_usd_per_hour=node.max_usd_per_hour,
             dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )
         outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)

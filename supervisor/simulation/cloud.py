@@ -87,6 +87,8 @@ class Machine:
     reply_lost: bool = False
     # When its preemption was announced.
     noticed_at: float | None = None
+    # What its request pays at most: once it costs more, it is taken.
+    max_usd_per_hour: float | None = None
     ended_at: float | None = None
     history: list[tuple[float, Instance]] = field(default_factory=list)
     # The node that took it over from the one that it was launched for.
@@ -168,9 +170,6 @@ class SimCloud:
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         self._maybe_unreachable()
-        times = 3 if query.market is Market.ON_DEMAND else 1
-        prices = [times * (0.1 + 0.01 * index) for index in range(len(ZONES))]
-        prices = [price * self.price_factor for price in prices]
         return [
             Offer(
                 "local",
@@ -178,14 +177,25 @@ class SimCloud:
                 zone,
                 name,
                 query.market,
-                None if name in self.unpriced else price * (1 + number),
+                None if name in self.unpriced else self.price_of(zone, name, query.market),
                 gpus=self.gpus.get(name, 0),
                 quota=name,
             )
-            for number, name in enumerate(self.types)
-            for zone, price in zip(ZONES, prices, strict=True)
+            for name in self.types
+            for zone in ZONES
             if not query.instance_types or name in query.instance_types
         ]
+
+    def price_of(self, zone: str, name: str, market: Market) -> float:
+        """US dollars per hour now."""
+        times = 3 if market is Market.ON_DEMAND else 1
+        return times * (0.1 + 0.01 * ZONES.index(zone)) * self.price_factor * (1 + self.types.index(name))
+
+    def _is_above(self, request: LaunchRequest) -> bool:
+        """Whether the machine costs more now than the request pays."""
+        offer, cap = request.offer, request.max_usd_per_hour
+        spot = offer.market is Market.SPOT
+        return spot and cap is not None and self.price_of(offer.zone, offer.instance_type, offer.market) > cap
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         if self._rng.inject("denied", self.fault_rates.denied):
@@ -217,6 +227,10 @@ class SimCloud:
             return Fatal("the key pair does not exist")
         if wanted in self.impossible:
             return Fatal(f"the image does not fit {wanted}")
+        if self._is_above(request):
+            self._rng.injected["price above the cap"] += 1
+            message = f"{wanted} costs more in {zone}"
+            return NoCapacity(Scope.TYPE_IN_ZONE, self.no_capacity_s, message, above_cap=True)
         if wanted in self.used_up:
             return Quota(Scope.QUOTA, 60.0, f"the quota of {wanted} is used up")
         if wanted in self.sold_out_types:
@@ -248,7 +262,8 @@ class SimCloud:
         self.launched += 1
         slow = self._rng.inject("slow boot", self.fault_rates.slow_boot)
         runs_at = now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0)))
-        machine = Machine(instance, runs_at, by_ssh=self.by_ssh)
+        cap = request.max_usd_per_hour if request.offer.market is Market.SPOT else None
+        machine = Machine(instance, runs_at, by_ssh=self.by_ssh, max_usd_per_hour=cap)
         if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
             machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
         machine.history.append((now, instance))
@@ -361,6 +376,14 @@ class SimCloud:
         machine.noticed_at, machine.stops = self._clock.now(), stops
         machine.ends_at = deadline if comes_true else None
         self._change(machine, preempt_at=deadline)
+
+    def set_prices(self, factor: float) -> None:
+        """Change all prices. What costs more than its request pays is taken, after a notice."""
+        self.price_factor = factor
+        for machine in self.machines.values():
+            cap, found = machine.max_usd_per_hour, machine.instance
+            if cap is not None and self.price_of(found.zone, found.instance_type, Market.SPOT) > cap:
+                self.preempt(machine, 30.0)
 
     def add_unjournaled(self, node: str, *, stopped: bool = False) -> None:
         """Add a machine with our tags that no daemon has requested."""

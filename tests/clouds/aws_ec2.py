@@ -8,7 +8,7 @@ import io
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,6 +31,7 @@ IMAGES = {
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id": "ami-0open",
     "/aws/service/deeplearning/ami/x86_64/base-proprietary-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id": "ami-0closed",
 }
+_MAX_PRICE = "InstanceMarketOptions.SpotOptions.MaxPrice"
 _ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "association")
 
 
@@ -61,6 +62,8 @@ class Ec2:
         # Names of instance profiles that do not exist; images for machines with Arm processors.
         self.missing_profiles: set[str] = set()
         self.arm_images: set[str] = set()
+        # Spot prices that are not the invented ones, by (type, zone).
+        self.spot_prices: dict[tuple[str, str], str] = {}
         self._regions: set[str] = set()
         self._unknown: Counter[str] = Counter()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
@@ -165,6 +168,7 @@ class Ec2:
         spot_tags = call.tags("spot-instances-request") if _is_spot(call) else None
         user_data = base64.b64decode(call.form.get("UserData", "")).decode()
         record = self.fleet.add(machine, call.region, user_data, spot_tags)
+        record.max_price = call.form.get(_MAX_PRICE, "")
         record.moto.launch_time += timedelta(seconds=self.fleet.ahead_s)
         record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
         mine = call.form.get("NetworkInterface.1.NetworkInterfaceId", "")
@@ -235,9 +239,22 @@ class Ec2:
                 "The associatePublicIPAddress parameter cannot be specified when launching with multiple interfaces."
             )
             raise FakeAwsError("InvalidParameterCombination", message)
+        self._check_max_price(form, name, zone)
         if not _is_spot(call) and call.tags("spot-instances-request"):
             message = "'spot-instances-request' is not a valid taggable resource type for this operation."
             raise FakeAwsError("InvalidParameterValue", message)
+
+    def _check_max_price(self, form: Mapping[str, str], name: str, zone: str) -> None:
+        """Source: the EC2 API's reference of SpotMarketOptions.MaxPrice, and the guide's "Spot Instance pricing"."""
+        most = form.get(_MAX_PRICE)
+        if most is None:
+            return
+        if not re.fullmatch(r"\d+(\.\d+)?", most) or float(most) <= 0.001:
+            raise FakeAwsError("InvalidParameterValue", f"Invalid value '{most}' for spotPrice.")
+        price = self.spot_price(name, zone)
+        if float(most) < float(price):
+            message = f"Your Spot request price of {most} is lower than the minimum required Spot request fulfillment "
+            raise FakeAwsError("SpotMaxPriceTooLow", f"{message}price of {price}.")
 
     def _check_interfaces(self, call: Call, names: list[str]) -> None:
         form, places = call.form, set()
@@ -358,6 +375,18 @@ class Ec2:
             cancelled.append({"SpotInstanceRequestId": name, "State": "cancelled"})
         return ec2_answer("CancelSpotInstanceRequests", {"CancelledSpotInstanceRequests": cancelled})
 
+    def spot_price(self, instance_type: str, zone: str) -> str:
+        """Now."""
+        return self.spot_prices.get((instance_type, zone)) or spot_price(instance_type, zone)
+
+    def set_spot_price(self, instance_type: str, zone: str, price: str) -> None:
+        """Change it. Machines whose requests pay less are interrupted, without a notice that comes in time."""
+        self.spot_prices[instance_type, zone] = price
+        for record in self.fleet.alive():
+            pool = (record.moto.instance_type, record.moto._placement.zone)
+            if pool == (instance_type, zone) and record.max_price and float(record.max_price) < float(price):
+                self.fleet.preempt(record.name, 0.0)
+
     def _spot_prices(self, call: Call) -> Answer:
         """Two prices of each type and zone; the older one is absurd, and only the newer is valid."""
         names = call.listed("InstanceType")
@@ -374,7 +403,7 @@ class Ec2:
                 "Timestamp": now - timedelta(hours=age_h),
             }
             for each in sorted(listed, key=lambda each: (each["InstanceType"], each["Location"]))
-            for age_h, price in ((9, "999.0"), (1, spot_price(each["InstanceType"], each["Location"])))
+            for age_h, price in ((9, "999.0"), (1, self.spot_price(each["InstanceType"], each["Location"])))
         ]
         first = int(call.form.get("NextToken") or 0)
         token = str(first + self.page) if len(prices) > first + self.page else None

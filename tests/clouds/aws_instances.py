@@ -63,6 +63,7 @@ class Record:
     ends_at: float | None = None
     stop: bool = False
     public: bool = True
+    max_price: str = ""  # of its request; empty: the market's
 
     @property
     def name(self) -> str:

@@ -173,6 +173,7 @@ class Arm:
                 raise FakeAzureError("PreconditionFailed", f"The resource '{name}' already exists.")
             raise FakeAzureError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
         check(name, body, self.sizes, self.account.was_made)
+        self._check_price(body)
         self._check_room(body)
         if call.query["api-version"] >= "2025-11-01" and "securityProfile" not in body["properties"]:
             # The default from that version on; Secure Boot loads no driver that is built on the machine.
@@ -185,6 +186,26 @@ class Arm:
         where = f"{self.url}/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{body['location']}"
         headers = {"Azure-AsyncOperation": f"{where}/operations/{operation}?api-version=2026-04-01", "Retry-After": "0"}
         return Answer(201, self._listed(record, record.now), headers)
+
+    def _check_price(self, body: dict[str, Any]) -> None:
+        size, most = body["properties"]["hardwareProfile"]["vmSize"], max_price_of(body)
+        price = self.prices[size][0]
+        if most is not None and most < price:
+            # "Error messages for Azure Spot Virtual Machines"
+            message = (
+                f"Unable to perform operation 'Create VM' since the provided max price '{most} USD' is lower than the "
+                f"current spot price '{price} USD' for Azure Spot VM size '{size}'. For more information, see "
+                "https://aka.ms/AzureSpot/errormessages."
+            )
+            raise FakeAzureError("SpotPriceGreaterThanProvidedMaxPrice", message)
+
+    def set_spot_price(self, size: str, price: float) -> None:
+        """Change it. Machines whose requests pay less are evicted."""
+        self.prices[size] = (price, self.prices[size][1])
+        for record in self.fleet.alive():
+            most = max_price_of(record.body)
+            if record.body["properties"]["hardwareProfile"]["vmSize"] == size and most is not None and most < price:
+                self.fleet.preempt(record.name, 0.0)
 
     def _check_room(self, body: dict[str, Any]) -> None:
         asked = body["properties"]
@@ -439,3 +460,9 @@ def open_rule(port: str = "22", access: str = "Allow", priority: int = 100) -> d
             "sourceAddressPrefix": "198.51.100.1/32" if access == "Allow" else "*",
         },
     }
+
+
+def max_price_of(body: dict[str, Any]) -> float | None:
+    """What a machine's request pays at most; None for the market's price."""
+    most = body["properties"].get("billingProfile", {}).get("maxPrice", -1)
+    return None if most == -1 else float(most)

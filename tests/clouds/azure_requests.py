@@ -46,6 +46,7 @@ def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType], was
     if asked.get("priority") != "Spot" and "evictionPolicy" in asked:
         code = "EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines"
         raise FakeAzureError(code, "Eviction policy can be set only on Azure Spot Virtual Machines.")
+    _check_max_price(asked)
     if asked.get("securityProfile"):  # the feature is not registered
         raise FakeAzureError("InvalidParameter", "The value of parameter securityProfile.securityType is invalid.")
     if asked.get("virtualMachineScaleSet", {}).get("id", SCALE_SET) != SCALE_SET:
@@ -56,6 +57,20 @@ def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType], was
         if identity.lower() != IDENTITY.lower():
             raise FakeAzureError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")
     _check_network(name, body["location"], asked["networkProfile"], was_made)
+
+
+def _check_max_price(asked: Mapping[str, Any]) -> None:
+    """Sources: "Error messages for Azure Spot Virtual Machines"; the API's reference of BillingProfile.maxPrice."""
+    most = asked.get("billingProfile", {}).get("maxPrice", -1)
+    if most != -1 and asked.get("priority") != "Spot":
+        code = "MaxPriceCanBeSetOnlyOnAzureSpotVirtualMachines"
+        raise FakeAzureError(code, "Max price can be set only on Azure Spot Virtual Machines.")
+    if most != -1 and (most < 0.00001 or round(most, 5) != most):
+        message = (
+            "Invalid max price value. The only supported values for max price are -1 or a decimal greater than zero. "
+            "Max price value of -1 indicates the Azure Spot VM will not be evicted for price reasons."
+        )
+        raise FakeAzureError("MaxPriceValueInvalid", message)
 
 
 def _check_tags(body: dict[str, Any]) -> None:

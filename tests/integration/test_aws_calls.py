@@ -14,9 +14,11 @@ from provisioners.aws.prices import prices_of
 from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.base import (
     DeniedError,
+    EndCause,
     Fatal,
     InstanceState,
     Launched,
+    LaunchOutcome,
     Market,
     NoCapacity,
     ProvisionerError,
@@ -422,3 +424,30 @@ def test_a_file_system_that_no_node_can_mount_is_reported_before_money_is_spent(
     for server in ("fs-1a.efs.eu-west-1.amazonaws.com", "fs-1a.fsx.eu-west-1.amazonaws.com"):
         with pytest.raises(ProvisionerError, match=f"{server} is in eu-west-1, and the job asks for us-east-1"):
             aws.offers(replace(T4, file_servers=(server,)))
+
+
+def test_a_cap_below_the_spot_price_is_refused_for_that_request_and_one_above_takes_the_machine_once_it_is_dearer(
+    aws: Api,
+) -> None:
+    price = float(aws.cloud.ec2.spot_price("g4dn.xlarge", "us-east-1a"))
+    refused = launch_with_cap(aws, "n1", price - 0.01)
+    assert isinstance(refused, NoCapacity)
+    assert (refused.above_cap, refused.scope) == (True, Scope.TYPE_IN_ZONE)
+    assert "SpotMaxPriceTooLow" in refused.message
+    machine = launch_with_cap(aws, "n1", price + 0.01)
+    assert isinstance(machine, Launched), "a token that was refused is free"
+    assert launch_with_cap(aws, "n1", price + 0.01) == machine, "the same request again is the same machine"
+    uncapped = aws.launched("n2")
+    aws.cloud.ec2.set_spot_price("g4dn.xlarge", "us-east-1a", f"{price + 0.02:.6f}")
+    ended = wait_state(aws.provisioner, "token-n1", InstanceState.TERMINATED)
+    assert ended.end_cause is EndCause.PREEMPTED
+    assert aws.found("n2").state is not InstanceState.TERMINATED, uncapped
+    offers = aws.provisioner.offers(replace(T4, zones=("us-east-1a",)), TIMEOUT_S)
+    assert next(each for each in offers if each.instance_type == "g4dn.xlarge").usd_per_hour == pytest.approx(
+        price + 0.02
+    )
+
+
+def launch_with_cap(api: Api, node: str, usd_per_hour: float) -> LaunchOutcome:
+    request = replace(api.request(node), max_usd_per_hour=usd_per_hour)
+    return api.provisioner.launch(request, TIMEOUT_S)

@@ -17,6 +17,7 @@ from provisioners.base import (
     Fatal,
     InstanceState,
     Launched,
+    LaunchOutcome,
     LaunchRequest,
     Market,
     NoCapacity,
@@ -382,3 +383,27 @@ def test_prices_are_read_once_an_hour_for_both_markets(arm: Api) -> None:
     now[0] += 3601.0
     for market, price in ((Market.SPOT, 7.0), (Market.ON_DEMAND, 8.0)):
         assert {each.usd_per_hour for each in cloud.offers(replace(T4, market=market), TIMEOUT_S)} == {price}
+
+
+def test_a_cap_below_the_spot_price_is_refused_for_that_request_and_one_above_takes_the_machine_once_it_is_dearer(
+    arm: Api,
+) -> None:
+    size = arm.names.instance_type
+    price = arm.cloud.arm.prices[size][0]
+
+    def launch(usd_per_hour: float) -> LaunchOutcome:
+        request = replace(arm.request("n1"), max_usd_per_hour=usd_per_hour)
+        return arm.provisioner.launch(request, TIMEOUT_S)
+
+    refused = launch(price - 0.01)
+    assert isinstance(refused, NoCapacity)
+    assert (refused.above_cap, refused.scope) == (True, Scope.TYPE_IN_ZONE)
+    assert "SpotPriceGreaterThanProvidedMaxPrice" in refused.message
+    machine = launch(price + 0.010001)
+    assert isinstance(machine, Launched)
+    again = launch(price + 0.010001)
+    assert isinstance(again, Launched)
+    assert again.instance.id == machine.instance.id
+    arm.cloud.arm.set_spot_price(size, price + 0.02)
+    ended = wait_state(arm.provisioner, "token-n1", InstanceState.TERMINATED)
+    assert ended.end_cause is EndCause.PREEMPTED

@@ -179,3 +179,48 @@ def test_an_unreachable_ec2_stops_no_job(server: CloudServer) -> None:
     (warning,) = reply.json()["warnings"]
     assert warning.startswith("aws did not list its offers (EC2 in us-east-1 cannot be reached")
     assert warning.endswith("the job waits until it does")
+
+
+WAITS = (
+    "`limits.usd_per_node_hour` is 0.2, and the cheapest node costs 0.25 per hour now: the job waits for lower prices"
+)
+
+
+@pytest.mark.parametrize(
+    ("cap", "above", "warning"),
+    [
+        (0.3, [False, True], "`limits.usd_per_node_hour` is 0.3: 1 of 2 offers cost more, and wait"),
+        (
+            0.2,
+            [True, True],
+            WAITS,
+        ),
+    ],
+)
+def test_a_plan_says_which_offers_cost_more_than_the_job_pays_for_a_node(
+    cap: float, above: list[bool], warning: str
+) -> None:
+    asked = api(local=Stub(lambda _: OFFERS[:2])).post("/v1/plan", json=spec(limits={"usd_per_node_hour": cap}))
+    found = asked.json()
+    assert [each["above_limit"] for each in found["offers"]] == above
+    assert found["warnings"] == [warning]
+
+
+def test_what_is_asked_for_comes_first_in_a_plan() -> None:
+    listed = spec(
+        resources=[{"instance_types": ["dear"]}, {"instance_types": ["small"]}], limits={"usd_per_node_hour": 0.3}
+    )
+    dear = Offer("local", "r", "a", "dear", Market.SPOT, 0.9, "", 0, "made up")
+    clouds = api(local=Stub(lambda query: (dear,) if query.instance_types == ("dear",) else OFFERS[:1]))
+    found = clouds.post("/v1/plan", json=listed).json()
+    assert [(each["instance_type"], each["above_limit"]) for each in found["offers"]] == [
+        ("small", False),
+        ("dear", True),
+    ]
+    assert found["usd_per_hour"] == 1.0
+
+
+def test_a_cap_that_no_known_price_can_keep_is_refused() -> None:
+    reply = api(local=Stub(lambda _: OFFERS[2:])).post("/v1/plan", json=spec(limits={"usd_per_node_hour": 1}))
+    assert reply.status_code == 409
+    assert "`limits.usd_per_node_hour` cannot be kept: no price is known for small in r (spot)" in reply.text

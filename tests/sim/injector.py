@@ -62,7 +62,8 @@ class Injector:
         world.cloud.capacity = dict.fromkeys(ZONES, SPACIOUS)
         world.cloud.refused_jobs.clear()
         world.cloud.early_deaths.clear()
-        world.cloud.price_factor, world.cloud.unpriced = 1.0, frozenset()
+        world.cloud.set_prices(1.0)
+        world.cloud.unpriced = frozenset()
         world.cloud.disk_leak_rate = 0.0
         for machine in world.cloud.machines.values():
             machine.cut, machine.ssh = False, "well"
@@ -219,7 +220,7 @@ class Injector:
             case "refused for good":
                 self._refuse(self._some_job(injection), 600.0 * injection.size)
             case "prices change":
-                cloud.price_factor = 0.5 + injection.size
+                cloud.set_prices(0.5 + injection.size)
                 cloud.unpriced = frozenset(cloud.types) if injection.number % 3 == 0 else frozenset()
             case "early deaths":
                 zone = ZONES[injection.number % 2]
@@ -458,6 +459,7 @@ class Injector:
         nodes["multiple_of"] = job.multiple_of
         limits: dict[str, object] = {"hang": job.hang}
         limits |= {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
+        limits |= {"usd_per_node_hour": job.usd_per_node_hour} if job.usd_per_node_hour else {}
         limits |= {"hours": job.hours} if job.hours else {}
         more: dict[str, object] = {"priority": job.priority} if job.priority else {}
         more |= alternatives(job)

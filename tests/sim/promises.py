@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -246,6 +247,11 @@ class Promises:
         limit = job.record.spec.limits.usd_per_hour
         if limit is not None and any(job.nodes[node].offer.usd_per_hour is None for node in newest):
             raise Violation(f"P13: {newest} were requested for {job.record.name}, which has a limit, without a price")
+        cap = job.record.spec.limits.usd_per_node_hour
+        requested = [job.nodes[each] for each in newest if job.nodes[each].state is N.REQUESTED]
+        for node in requested if cap is not None else ():
+            if node.max_usd_per_hour != cap or (node.offer.usd_per_hour or math.inf) > (cap or 0.0) + 1e-6:
+                raise Violation(f"P13: {node.id} was requested at {node.offer}, and {cap} is paid at most")
         spent = sum(n.offer.usd_per_hour or 0.0 for n in job.nodes.values() if n.state is not N.GONE)
         # Prices that rise end no machine: only what is requested has to fit.
         if newest and limit is not None and spent > limit + 1e-6:

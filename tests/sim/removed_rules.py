@@ -197,6 +197,20 @@ MUTANTS = (
         "sim/test_refusals.py::test_a_job_with_a_limit_of_money_uses_no_machine_without_a_price_and_another_says_so",
     ),
     Mutant(
+        "a job asks for no machine that costs more than it pays for one",
+        "supervisor.market.offers",
+        "        if not self.within_cap(offer):\n            return False\n",
+        "",
+        "sim/test_refusals.py::test_machines_above_a_jobs_cap_are_not_asked_for_until_it_is_raised",
+    ),
+    Mutant(
+        "a price above one job's cap holds back no other job",
+        "supervisor.planner.outcomes",
+        "        job = draft.job.name  # another job may pay more\n",
+        "",
+        "sim/test_refusals.py::test_a_pool_that_refuses_one_jobs_cap_serves_another_job_at_once",
+    ),
+    Mutant(
         "failed replacements never end a job that has trained",
         "supervisor.planner.jobs",
         " and not has_trained(draft):",

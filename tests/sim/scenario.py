@@ -107,6 +107,8 @@ ETCD_WEIGHTS = {
 WARM_WEIGHTS = {"cancel": 3, "finish": 3, "submit": 6, "daemon killed": 2}
 # What happens to the kinds of machines that jobs name as alternatives: a quarter of the scenarios have such jobs.
 KIND_WEIGHTS = {"kind sold out": 5, "kinds back": 4, "prices change": 1, "daemon killed": 2, "notice": 2}
+# What happens where jobs say what they pay at most for a machine.
+CAP_WEIGHTS = {"prices change": 6, "daemon killed": 2, "notice": 2}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -167,6 +169,7 @@ class Submission:
     hang: str = "alert"
     owner: str = ""
     priority: int = 0
+    usd_per_node_hour: float | None = None
     prefer: str = ""  # of its alternatives of machines; it names none where this is empty
 
     @property
@@ -225,6 +228,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_queue(scenario)
     scenario = _with_warm(scenario)
     scenario = _with_alternatives(scenario)
+    scenario = _with_caps(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -312,6 +316,21 @@ def _with_alternatives(scenario: Scenario) -> Scenario:
     )
     scenario = replace(scenario, jobs=jobs, types=("small", "large"))
     return _with_some(scenario, "kinds", KIND_WEIGHTS, [3, 6], share=1.0)
+
+
+def _with_caps(scenario: Scenario) -> Scenario:
+    """In a quarter of the scenarios jobs say what they pay at most for a machine, and prices change often. Drawn apart,
+    as above. At its first prices each machine is within them."""
+    rng = random.Random(f"caps {scenario.seed}")
+    if rng.random() < 3 / 4:
+        return scenario
+    caps = [rng.choice([None, 0.115, 0.125, 0.145]) for _ in scenario.jobs]
+    dearest = len(scenario.types)
+    jobs = tuple(
+        replace(job, usd_per_node_hour=None if cap is None else cap * dearest)
+        for job, cap in zip(scenario.jobs, caps, strict=True)
+    )
+    return _with_some(replace(scenario, jobs=jobs), "caps", CAP_WEIGHTS, [3, 6], share=1.0)
 
 
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:

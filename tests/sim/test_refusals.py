@@ -177,3 +177,55 @@ def test_what_is_spent_follows_prices_that_change_also_over_a_takeover() -> None
     spent = node.usd(world.clock.now())
     assert 3.7 * first <= spent <= 4.05 * first, "an hour at each, but for what a reading is late"
     assert record(world).state is JobState.RUNNING
+
+
+def test_machines_above_a_jobs_cap_are_not_asked_for_until_it_is_raised() -> None:
+    world = empty_world()
+    submit(world, "job", 1, 1, 1, limits={"usd_per_node_hour": 0.09}, market="spot-then-on-demand")
+    world.run(60.0)
+    assert jobs_of(world)["job"].nodes == {}
+    assert world.cloud.launched == 0
+    assert sentence(world).endswith(
+        "the cheapest costs $0.10 per hour, your limit is $0.09; raise it: "
+        "`spotsupctl limits job --usd-per-node-hour 0.10`"
+    )
+    service(world).limits("job", LimitChanges(usd_per_node_hour=0.10))
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    (machine,) = world.cloud.machines.values()
+    assert (machine.instance.zone, machine.max_usd_per_hour) == ("zone-a", 0.10)
+
+
+def test_a_machine_that_becomes_dearer_than_its_cap_is_preempted_and_its_pool_is_asked_again_once_it_is_cheaper() -> (
+    None
+):
+    world = empty_world(replace(RULES, prices_s=60.0))
+    submit(world, "job", 1, 1, 1, limits={"usd_per_node_hour": 0.12})
+    submit(world, "rich", 1, 1, 1)
+    assert world.run_until(settled, 60.0)
+    world.run(200.0)
+    world.cloud.set_prices(2.0)
+    world.run(900.0)
+    view = jobs_of(world)["job"]
+    assert view.record.state is JobState.WAITING
+    first = min(view.nodes)
+    assert events_of(world, "job", EventKind.NOTICE) == [first]
+    assert events_of(world, "job", EventKind.NODE_LOST) == [first]
+    assert not any(node.launched_at and not node.ended_at for node in view.nodes.values())
+    assert "the cheapest costs $0.20 per hour, your limit is $0.12" in world.daemon.loop.status.sentences["job"]
+    assert jobs_of(world)["rich"].record.state is JobState.RUNNING
+    assert world.rng.injected["price above the cap"] <= 4, "prices that are known are not asked for"
+    world.cloud.set_prices(1.0)
+    assert world.run_until(settled, 900.0)
+
+
+def test_a_pool_that_refuses_one_jobs_cap_serves_another_job_at_once() -> None:
+    world = empty_world(replace(RULES, offers_s=3600.0, prices_s=3600.0))
+    world.hooks.commit.append(lambda _, commit: world.cloud.set_prices(1.5) if commit.nodes else None)
+    submit(world, "job", 1, 1, 1, limits={"usd_per_node_hour": 0.105})
+    world.run(30.0)
+    assert world.rng.injected["price above the cap"] >= 1
+    assert record(world).state is not JobState.FAILED
+    submit(world, "rich", 1, 1, 1)
+    assert world.run_until(lambda world: record(world, "rich").state is JobState.RUNNING, 60.0)
+    (machine,) = world.cloud.machines.values()
+    assert machine.instance.zone == "zone-a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from supervisor.market.admission import Cap, QueueRules
 from supervisor.planner.world import Rules
 from supervisor.replay import compare, oracle, plot
 from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording
+from supervisor.replay.recording import Recording, Series
 from supervisor.replay.run import Replay, run_together
 from supervisor.replay.schedule import Entry
 from supervisor.replay.world import RecordedWorld
@@ -327,3 +327,17 @@ def test_wrong_usage_is_one_sentence(options: tuple[str, ...], sentence: str, tm
     assert shown.exit_code == 2
     assert sentence in shown.output
     assert "Traceback" not in shown.output
+
+
+def test_a_cap_keeps_a_replayed_job_from_hours_that_cost_more() -> None:
+    recording = market((1,), (1,), (1,), (1,), interval_s=3600.0)
+    prices = Series((0.0, 3600.0, 7200.0), ((1.0,), (3.0,), (1.0,)))
+    recording = replace(recording, prices=prices)
+    free = replay(recording, 1, 1).run()
+    played = replay(recording, 1, 1, limits={"usd_per_node_hour": 2.0})
+    capped = played.run()
+    assert free.usd == pytest.approx(6.0, abs=0.1)
+    assert capped.usd == pytest.approx(3.0, abs=0.1)
+    assert 2.5 < capped.useful_node_h < 3.0
+    (taken,) = (bought.machine for bought in played.world.recorded.bought if bought.machine.noticed_at is not None)
+    assert taken.instance.preempt_at == pytest.approx(played.world.started_at + 3720.0, abs=121.0)

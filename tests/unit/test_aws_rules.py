@@ -228,3 +228,13 @@ def test_types_count_towards_their_quota() -> None:
     assert [each.code for each in on_demand.values() if each] == ["L-DB2E81BA", "L-417A185B", "L-417A185B"]
     assert quota.quota_of("p6-b200.48xlarge", Market.SPOT) is None
     assert quota.quota_of("trn1.2xlarge", Market.SPOT) is None
+
+
+def test_a_cap_goes_with_a_spot_request_as_text_and_with_no_other() -> None:
+    options = parameters(replace(REQUEST, max_usd_per_hour=1.8), PLAIN)["InstanceMarketOptions"]["SpotOptions"]
+    assert options["MaxPrice"] == "1.8"
+    tiny = parameters(replace(REQUEST, max_usd_per_hour=0.00123), PLAIN)["InstanceMarketOptions"]["SpotOptions"]
+    assert tiny["MaxPrice"] == "0.00123", "without an exponent"
+    assert "MaxPrice" not in parameters(REQUEST, PLAIN)["InstanceMarketOptions"]["SpotOptions"]
+    on_demand = replace(asking("g4dn.xlarge", Market.ON_DEMAND), max_usd_per_hour=1.8)
+    assert "InstanceMarketOptions" not in parameters(on_demand, PLAIN)

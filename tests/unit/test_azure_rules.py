@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioners.azure import checks, describe, history, launch, offers
+from provisioners.azure.errors import ERRORS, AzureErrorReply
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     EndCause,
+    Fatal,
     InstanceState,
     LaunchRequest,
     LeftoverKind,
@@ -26,7 +28,8 @@ from provisioners.base import (
     Owner,
     ProvisionerError,
 )
-from tests.clouds.azure_wire import complaints
+from tests.clouds.azure_requests import check
+from tests.clouds.azure_wire import FakeAzureError, complaints
 from tests.unit.launching import OTHERS, TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Market.SPOT, None, "T4", 1)
@@ -443,3 +446,25 @@ def test_permissions_have_wildcards_and_exceptions() -> None:
     assert not checks.allows({"actions": ["*/read"]}, "Microsoft.Compute/virtualMachines/write")
     assert not checks.allows({"actions": ["*"], "notActions": ["*/delete"]}, "Microsoft.Compute/disks/delete")
     assert not checks.allows({}, "Microsoft.Compute/disks/delete")
+
+
+@pytest.mark.parametrize(
+    ("cap", "asked"), [(None, -1), (1.8, 1.8), (0.123456, 0.12345), (0.1, 0.1), (0.00123, 0.00123)]
+)
+def test_a_cap_goes_with_a_spot_request_with_five_decimals_and_never_above(cap: float | None, asked: float) -> None:
+    made = body(replace(REQUEST, max_usd_per_hour=cap), PLAIN)
+    assert made["properties"]["billingProfile"] == {"maxPrice": asked}
+    check("spotsup-1", made, {SPOT.instance_type: machine_of(REQUEST)[0]}, lambda _: True)
+    on_demand = body(replace(asking("Standard_NC4as_T4_v3", Market.ON_DEMAND), max_usd_per_hour=cap), PLAIN)
+    assert "billingProfile" not in on_demand["properties"]
+
+
+@pytest.mark.parametrize("price", [0.123456, 0, -2, 0.000001])
+def test_the_test_cloud_takes_no_cap_that_azure_does_not(price: float) -> None:
+    made = body(REQUEST, PLAIN)
+    made["properties"]["billingProfile"] = {"maxPrice": price}
+    with pytest.raises(FakeAzureError) as refused:
+        check("spotsup-1", made, {SPOT.instance_type: machine_of(REQUEST)[0]}, lambda _: True)
+    outcome = ERRORS.launch_outcome(AzureErrorReply("a launch", 400, refused.value.code, str(refused.value)), "eastus")
+    assert isinstance(outcome, Fatal)
+    assert "MaxPriceValueInvalid" in outcome.message

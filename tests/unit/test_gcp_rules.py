@@ -338,3 +338,7 @@ def test_googles_guest_agent_is_told_to_leave_the_host_key_alone() -> None:
     assert (shell, flag) == ("sh", "-c")
     assert "set_host_keys = false" in early
     assert config["runcmd"][0][2].startswith(f"grep -qsF {REQUEST.host_key.public.split()[1]} ")
+
+
+def test_a_cap_does_not_change_the_request_as_compute_engine_takes_none() -> None:
+    assert body(replace(REQUEST, max_usd_per_hour=1.8), PLAIN) == body(REQUEST, PLAIN)

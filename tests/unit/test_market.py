@@ -305,3 +305,47 @@ def test_offers_are_ranked_by_market_and_what_a_useful_hour_is_to_cost() -> None
     )
     assert order(often) == [dearer, OFFER, unpriced, on_demand]
     assert order(often, lost_s=1.0)[0] == OFFER, "for a job that loses nothing"
+
+
+CAPPED = Constraints("zone", None, needs_price=True, placed=(), billed=(), job="job", usd_per_node_hour=0.5)
+
+
+@pytest.mark.parametrize(
+    ("offers", "why"),
+    [
+        ((OFFER, DEAR), ""),
+        (
+            (DEAR, replace(DEAR, usd_per_hour=2.101)),
+            "the cheapest costs $2.11 per hour, your limit is $0.5; raise it",
+        ),
+        ((DEAR, UNPRICED), "the cheapest costs $9.00 per hour, your limit is $0.5; raise it: "),
+        ((UNPRICED,), "no price is known for unpriced in region-1 (spot), and the job has a limit of money: "),
+    ],
+)
+def test_what_costs_more_than_a_job_pays_for_a_machine_is_not_asked_for_and_the_sentence_says_so(
+    offers: tuple[Offer, ...], why: str
+) -> None:
+    found = obstacle(offers, CapacityMemory(), CAPPED, NOW, spare=False)
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+    if "raise it" in why:
+        enough = why.split("$")[1].split(maxsplit=1)[0]
+        assert found.endswith(f"`spotsupctl limits job --usd-per-node-hour {enough}`")
+
+
+def test_on_demand_machines_are_asked_for_up_to_the_limit_for_each_and_no_further() -> None:
+    on_demand = replace(OFFER, market=Market.ON_DEMAND)
+    assert CAPPED.affordable(on_demand)
+    assert not CAPPED.affordable(replace(on_demand, usd_per_hour=0.51))
+
+
+def test_a_price_above_one_jobs_cap_holds_back_no_other_job_and_ends_none() -> None:
+    answer = NoCapacity(Scope.TYPE_IN_ZONE, 10.0, "too dear", above_cap=True)
+    memory = CapacityMemory().remember(OFFER, answer, NOW, spare=False, job="job")
+    assert memory.refusal(OFFER, NOW, spare=False, job="job")
+    assert not memory.refusal(OFFER, NOW, spare=False, job="other")
+    assert not memory.can_never_work([OFFER], NOW, "job"), "it may cost less later"
+    assert not memory.is_wary(OFFER, NOW + 11.0), "it says nothing about how many there are"
+    assert obstacle((OFFER,), memory, CAPPED, NOW, spare=False) == "too dear: too dear"
+    never = CapacityMemory().remember(OFFER, replace(answer, above_cap=False), NOW, spare=False, job="job")
+    assert never.can_never_work([OFFER], NOW, "job")
