@@ -156,6 +156,7 @@ class WireCloud(ABC):
         self.credentials = "good"
         self.denied: set[str] = set()
         self.closing = threading.Event()
+        self.call_s = 0.0  # how long each call takes
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
     # -- the tests' controls; machines by the provisioner's ids, or the cloud's own -------------------------
@@ -250,6 +251,7 @@ class WireCloud(ABC):
             call = self.read(environ, body)
             self.calls.append(call)
             fault = self.next_fault(call.action)
+            self.closing.wait(self.call_s)
             self.admit(call)
             if fault in self.faults:
                 raise self.faults[fault]

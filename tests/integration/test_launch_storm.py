@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clouds.asking import asked
 from tests.clouds.storm import run_storm, storm_target
 
 
@@ -23,3 +24,10 @@ def test_nothing_leaks_and_nothing_doubles(cloud: str, launches: int) -> None:
     assert tally.unclear > launches / 40
     assert tally.deaths > launches / 60
     assert len(tally.faults) > (5 if launches >= 120 else 3)
+
+
+@pytest.mark.parametrize(("cloud", "least"), [("aws", 1), ("gcp", 4), ("azure", 3)])
+def test_what_it_costs_to_ask_for_machines_is_counted_call_by_call(cloud: str, least: int) -> None:
+    cost = asked(cloud, 3, 0.0)
+    assert cost.granted == 3
+    assert cost.calls >= 3 * least
