@@ -220,6 +220,7 @@ def test_a_machine_that_becomes_dearer_than_its_cap_is_preempted_and_its_pool_is
 
 def test_a_pool_that_refuses_one_jobs_cap_serves_another_job_at_once() -> None:
     world = empty_world(replace(RULES, offers_s=3600.0, prices_s=3600.0))
+    world.cloud.no_capacity_s = 3600.0
     world.hooks.commit.append(lambda _, commit: world.cloud.set_prices(1.5) if commit.nodes else None)
     submit(world, "job", 1, 1, 1, limits={"usd_per_node_hour": 0.105})
     world.run(30.0)

@@ -20,6 +20,7 @@ from supervisor.market.capacity import (
 from supervisor.market.hazard import HOUR_S, Exposure, HazardRules, per_hour
 from supervisor.market.offers import Constraints, obstacle, ranked
 from supervisor.market.prices import named, priced
+from supervisor.planner.sentences import MAX_REASON_CHARACTERS
 
 NOW = 100_000.0
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
@@ -331,6 +332,13 @@ def test_what_costs_more_than_a_job_pays_for_a_machine_is_not_asked_for_and_the_
     if "raise it" in why:
         enough = why.split("$")[1].split(maxsplit=1)[0]
         assert found.endswith(f"`spotsupctl limits job --usd-per-node-hour {enough}`")
+
+
+def test_the_command_that_raises_a_cap_is_not_cut_off_the_sentence_of_a_job_with_the_longest_name() -> None:
+    limits = replace(CAPPED, job="j" * 40, usd_per_node_hour=98.55)
+    why = obstacle((replace(OFFER, usd_per_hour=98.56),), CapacityMemory(), limits, NOW, spare=False)
+    assert why.endswith("--usd-per-node-hour 98.56`")
+    assert len(why) <= MAX_REASON_CHARACTERS
 
 
 def test_on_demand_machines_are_asked_for_up_to_the_limit_for_each_and_no_further() -> None:

@@ -421,4 +421,4 @@ def test_the_sentence_has_little_of_a_long_error_and_of_a_long_reason() -> None:
     assert scene(member(1), failing).sentence.endswith(f"({'y' * 59}…)")
     full = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 60, "z" * 999),))
     reason = scene(member(1), volatile=offering(OFFER) | {"capacity": full}).sentence.split("; ")[-1]
-    assert (len(reason), reason[-1]) == (MAX_REASON_CHARACTERS, "…") == (150, "…")
+    assert (len(reason), reason[-1]) == (MAX_REASON_CHARACTERS, "…") == (160, "…")
