@@ -78,9 +78,11 @@ def finish_by_at(finish_by: str, work: str, starts_at: float, now: float) -> flo
     begins, length_s = max(starts_at, now), duration_s(finish_by)
     at = unix_time(finish_by) if length_s is None else begins + length_s
     if at - now > MAX_AHEAD_S:
-        raise UsageError(f"`finish_by` is {moment(at)}, more than a year ahead")
+        raise UsageError(f"`finish_by` is {moment(at)}, more than a year ahead: write an earlier time")
     if at <= begins:
-        raise UsageError(f"`finish_by` is {moment(at)}, which is not after the job begins ({moment(begins)})")
+        raise UsageError(
+            f"`finish_by` is {moment(at)}, which is not after the job begins ({moment(begins)}): write a later time"
+        )
     needed_s = work_of(work).seconds
     if needed_s > at - begins:
         hours, left = needed_s / 3600.0, (at - begins) / 3600.0

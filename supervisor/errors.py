@@ -7,6 +7,8 @@ class SpotsupError(Exception):
     """Base of all errors that are shown to a user."""
 
     exit_code = 1
+    # For clients: None, or after how many seconds at least the same request may succeed.
+    retry_after_s: float | None = None
 
 
 class UsageError(SpotsupError):

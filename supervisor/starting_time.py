@@ -30,7 +30,7 @@ def starts_at(start_after: str, schedule: str, now: float) -> float:
     """
     at = unix_time(start_after) if start_after else 0.0
     if at - now > MAX_AHEAD_S:
-        raise UsageError(f"`start_after` is {moment(at)}, more than a year ahead")
+        raise UsageError(f"`start_after` is {moment(at)}, more than a year ahead: write an earlier time")
     if schedule:
         return next_run(schedule, max(at - 1.0, now))
     return at if at > now else 0.0

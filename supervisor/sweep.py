@@ -148,7 +148,10 @@ def expand(axes: Sequence[Axis]) -> tuple[tuple[tuple[str, Value], ...], ...]:
             raise UsageError(f"--sweep {key!r}: write NAME=VALUE,VALUE or NAME=1..3")
     count = math.prod(len(values) for _, values in axes)
     if not axes or count > MAX_MEMBERS:
-        raise UsageError(f"the sweep has {count} combinations; 1 to {MAX_MEMBERS} are accepted")
+        raise UsageError(
+            f"the sweep has {count} combinations; 1 to {MAX_MEMBERS} are accepted: leave values "
+            "out, or make several sweeps"
+        )
     return tuple(tuple(zip(keys, point, strict=True)) for point in itertools.product(*(values for _, values in axes)))
 
 

@@ -29,6 +29,7 @@ from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
 from supervisor.cli.client import Client
 from supervisor.cli.submission import prepare
+from supervisor.cli.upload import upload
 from tools.stack import ROOT
 
 # As the installed command does.
@@ -168,7 +169,7 @@ def _submit_all(socket: Path, code: Path, names: Sequence[str], stop: Stop) -> f
             prepared = prepare(("train.py",), options)
             asked = {"spec": prepared.spec, "resume_from": ""}
             daemon.post("/v1/check", asked)
-            digest = daemon.put("/v1/blobs", prepared.pack())["sha256"]
+            digest = upload(prepared.pack(), daemon)
             daemon.post("/v1/jobs", {**asked, "code_sha256": digest, "submission": uuid.uuid4().hex})
     return time.monotonic() - began
 

@@ -13,6 +13,7 @@ from spotsup.errors import UsageError
 from spotsup.job import Event, Job, Status
 from spotsup.sweep import Sweep
 from spotsup.transport import TIMEOUT_S, Transport, found_target, target_of
+from spotsup.upload import upload
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
 
@@ -80,7 +81,7 @@ class Client:
         made, folder = _made(run, name, nodes, code, spec, more)
         axes = [{"name": key, "values": _values(key, given)} for key, given in (parameters or {}).items()]
         if not axes:
-            raise UsageError("the sweep has no parameters")
+            raise UsageError('the sweep has no parameters: give them as {"lr": [0.1, 0.01]}')
         submission, count = uuid.uuid4().hex, math.prod(len(given) for given in (parameters or {}).values())
         row = self._transport.json(
             "POST",
@@ -106,8 +107,7 @@ class Client:
 
     def _stored(self, folder: Path) -> str:
         """The digest of a folder that the daemon has now."""
-        packed = pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES).data
-        return str(self._transport.json("PUT", "/v1/blobs", data=packed)["sha256"])
+        return upload(pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES), self._transport)
 
     def job(self, name: str) -> Job:
         """A job by its name. Raises NotFoundError."""
@@ -144,12 +144,12 @@ def _made(
     made.update({key: value for key, value in (("run", run), ("name", name), ("nodes", nodes)) if value})
     made.setdefault("nodes", 1)
     if not made.get("name"):
-        raise UsageError("the job has no name")
+        raise UsageError("the job has no name: give `name`")
     return made, Path(made.pop("code", None) or code) if spec and code == "." else Path(code)
 
 
 def _values(name: str, given: Sequence[Any]) -> list[Any]:
     """An axis's values; arguments are texts as Python writes them. Raises UsageError."""
     if isinstance(given, str) or not given:
-        raise UsageError(f"the parameter {name!r} needs a list of values")
+        raise UsageError(f"the parameter {name!r} needs a list of values: write [{given!r}]")
     return list(given)

@@ -6,6 +6,9 @@ from __future__ import annotations
 class SpotsupError(Exception):
     """Base of all."""
 
+    # None, or after how many seconds at least the same request may succeed.
+    retry_after_s: float | None = None
+
     def __init__(self, sentence: str, request: str = "") -> None:
         super().__init__(sentence)
         # The id of the request in the daemon's log, "" where none was answered.

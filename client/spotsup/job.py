@@ -164,5 +164,5 @@ class Job:
 
     def _path(self, rest: str) -> str:
         if not self.name:
-            raise SpotsupError("the name of the job is empty")
+            raise SpotsupError("the name of the job is empty: give one")
         return f"/v1/jobs/{quote(self.name, safe='')}{rest}"

@@ -38,7 +38,9 @@ def optimize(  # noqa: PLR0913 - what is set apart by name
     After Ctrl-C the jobs go on, and their trials stay open in the study. Raises SpotsupError.
     """
     if trials < 1 or parallel < 1:
-        raise UsageError("an optimization has at least 1 trial, and 1 at a time")
+        raise UsageError(
+            "an optimization has at least 1 trial, and 1 at a time: give `trials` and `parallel` of 1 or more"
+        )
     running: dict[int, tuple[optuna.Trial, Job]] = {}
     asked = 0
     while running or asked < trials:

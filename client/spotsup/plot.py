@@ -16,7 +16,7 @@ def figure_of(name: str, report: Mapping[str, Any]) -> Any:
         raise UsageError("plot() needs matplotlib: `pip install matplotlib`") from error
     points = report["points"]
     if not points:
-        raise UsageError(f"{name} has made no step yet: there is nothing to plot")
+        raise UsageError(f"{name} has made no step yet: there is nothing to plot until then")
     begin = points[0]["at"]
     hours = [(point["at"] - begin) / 3600 for point in points]
     figure = Figure(figsize=(8, 6), layout="constrained")

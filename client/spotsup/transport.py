@@ -28,6 +28,9 @@ _BY_STATUS = {
     422: UsageError,
 }
 
+# Statuses of answers that may be others a moment later.
+_PASSING = frozenset({429, 502, 503, 504})
+
 
 @dataclass(frozen=True)
 class Target:
@@ -51,7 +54,7 @@ def target_of(url: str, token: str, ca: str) -> Target:
     """A daemon over the network. Raises UsageError: a token is sent over https alone."""
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname or parts.username or parts.path.strip("/"):
-        raise UsageError(f"{url!r} is no https://host:port")
+        raise UsageError(f"{url!r} is no address of a daemon: write https://host:port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Target(f"https://{host}:{parts.port or 8443}", token, ca)
 
@@ -118,12 +121,24 @@ class Transport:
                 reply = connection.getresponse()
                 raw = reply.read(MAX_ANSWER_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(
-                f"no spotsupd answers at {self._target.where}: {error or type(error).__name__}"
-            ) from error
+            away = UnreachableError(
+                f"no spotsupd answers at {self._target.where} ({error or type(error).__name__}): "
+                "does it run, and is that its address?"
+            )
+            away.retry_after_s = None if isinstance(error, ssl.SSLCertVerificationError) else 0.0
+            raise away from error
         if len(raw) > MAX_ANSWER_BYTES:
-            raise SpotsupError(f"spotsupd answered more than {MAX_ANSWER_BYTES} bytes")
-        return _parsed(reply.status, raw)
+            raise SpotsupError(f"spotsupd answered more than {MAX_ANSWER_BYTES} bytes: ask for less")
+        return _parsed(reply.status, raw, reply.headers.get("Retry-After", ""))
+
+    @property
+    def over_network(self) -> bool:
+        """Whether it is no Unix socket."""
+        return self._target.over_network
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        """The JSON of a PUT of bytes, or of a POST. Raises SpotsupError."""
+        return self.json(method, path, data=body) if method == "PUT" else self.json(method, path, body)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is not None:
@@ -148,18 +163,22 @@ def _tls(target: Target) -> ssl.SSLContext:
     try:
         made = ssl.create_default_context(cadata=target.ca or None)
     except (ValueError, ssl.SSLError) as error:
-        raise UsageError(f"the CA cannot be read: {error}") from error
+        raise UsageError(f"the CA cannot be read ({error}): `ca` is the text of a PEM file") from error
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.check_hostname = not target.own_ca
     return made
 
 
-def _parsed(status: int, raw: bytes) -> Any:
+def _parsed(status: int, raw: bytes, retry_after: str = "") -> Any:
     try:
         parsed = json.loads(raw)
         if status < 300:
             return parsed
         sentence, request = str(parsed["error"]), str(parsed.get("request", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise SpotsupError(f"spotsupd answered {status}: {raw[:300].decode(errors='replace')}") from None
-    raise _BY_STATUS.get(status, SpotsupError)(sentence, request)
+        failed = SpotsupError(f"spotsupd answered {status}: {raw[:300].decode(errors='replace')}")
+    else:
+        failed = _BY_STATUS.get(status, SpotsupError)(sentence, request)
+    if status in _PASSING:
+        failed.retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0
+    raise failed

@@ -52,7 +52,7 @@ class Adoption:
         found = group_by_job(unknown)
         unmatched = sorted({*release} - {group.job for group in found})
         if unmatched:
-            raise NotFoundError(f"no machine of a job {unmatched[0]!r} is missing from the journal")
+            raise NotFoundError(f"no machine of a job {unmatched[0]!r} is missing from the journal: leave its name out")
         # Agents reconnect seconds after etcd is back; a node whose agent reports is not suspected.
         running = {each.node for each in unknown if each.state is InstanceState.RUNNING}
         self._wait_for(lambda reading: running <= reading.unjournaled, MAX_WAIT_S)
@@ -70,7 +70,11 @@ class Adoption:
         try:
             found: Sequence[Instance] = pending.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError) as error:
-            raise CommandRefusedError(f"{cloud} does not list its machines ({error}): nothing was adopted") from error
+            raise CommandRefusedError(
+                f"{cloud} does not list its machines ({error}): nothing was adopted; repeat it once "
+                "`spotsupd check` says that "
+                "the cloud answers"
+            ) from error
         return CloudView({each.id: each for each in found if each.owner == self._owner})
 
     def _offers(self, cloud_of: Mapping[str, str]) -> Callable[[Instance, JobSpec], Offer]:

@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI, Query
 
 from supervisor.access import AuditEntry
+from supervisor.api.rows import AuditRow
 from supervisor.errors import SpotsupError
 from supervisor.journal.journal import Journal
 from supervisor.runtime.housekeeping import AUDIT_KEPT
@@ -35,6 +36,6 @@ def add_audit(app: FastAPI, read: Callable[[], list[AuditEntry]]) -> None:
     @app.get("/v1/audit")
     def audit(
         job: str = "", user: str = "", limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT)] = 1000
-    ) -> list[dict[str, Any]]:
-        rows = [asdict(each) for each in read() if job in {"", each.target} and user in {"", each.user}]
+    ) -> list[AuditRow]:
+        rows: list[Any] = [asdict(each) for each in read() if job in {"", each.target} and user in {"", each.user}]
         return rows[-limit:]

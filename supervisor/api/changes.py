@@ -80,7 +80,9 @@ def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
     spares = job.spare_nodes if scale.spares is None else scale.spares
     if job.spec.kind == "data" and (desired, max_nodes, spares) != (1, 1, 0):
-        raise CommandRefusedError(f"cannot scale {job.name}: a data job is one node")
+        raise CommandRefusedError(
+            f"cannot scale {job.name}: a data job is one node; submit several, each with a part of the work"
+        )
     try:
         check_nodes(min_nodes, desired, max_nodes, spares, job.spec.nodes.multiple_of)
     except ValueError as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from supervisor.api.pages import After, Limit, page
+from supervisor.api.rows import EventRow
 from supervisor.api.service import Service
 from supervisor.api.views import event_row
 
@@ -21,6 +21,6 @@ def add_events(app: FastAPI, service: Service) -> None:
     @app.get("/v1/events")
     def events(
         request: Request, response: Response, *, jobs: bool = False, after: After = "", limit: Limit = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[EventRow]:
         rows = [event_row(each) for each in service.cluster_events(jobs=jobs)]
         return page(rows[-MAX_EVENTS:], itemgetter("id"), after, limit, request, response)

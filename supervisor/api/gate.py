@@ -22,10 +22,12 @@ from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
 from supervisor.api.rules import AUDITED, PAGES, RULES, caller_on_socket
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
+from supervisor.uploads import MAX_CHUNK_BYTES
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 32 * 1024 * 1024
-BLOBS = "PUT /v1/blobs"
+# Bytes of a body, where that is another limit.
+MAX_BYTES = {"PUT /v1/blobs": MAX_BLOB_BYTES, "PUT /v1/chunks/{sha256}": MAX_CHUNK_BYTES}
 # Where a browser keeps the token. The prefix: only over HTTPS, and only for this host.
 COOKIE = "__Host-spotsup"
 # Of one token: so many requests at once, and so many per second for longer.
@@ -125,14 +127,16 @@ class Gate:
             return self._failed(scope, str(client[0]) if client else "", is_given=bool(given))
         wait_s = self._users.per_token.wait_s(caller.token, time.monotonic())
         if wait_s:
-            text = f"the token of {caller.name} is used too often: at most {PER_S:g} requests per second"
+            often = f"the token of {caller.name} is used too often: at most {PER_S:g} requests per second"
+            text = f"{often}; wait {wait_s:.0f} s"
             return problem(429, text, scope[REQUEST_ID], retry_after=str(int(wait_s) + 1))
         return caller
 
     def _failed(self, scope: Scope, address: str, *, is_given: bool) -> Response:
         wait_s = self._users.failed.wait_s(address, time.monotonic())
         if wait_s:
-            return problem(429, "too many wrong tokens: wait", scope[REQUEST_ID], retry_after=str(int(wait_s) + 1))
+            text = f"too many wrong tokens came from {address}: wait {wait_s:.0f} s, then send the right one"
+            return problem(429, text, scope[REQUEST_ID], retry_after=str(int(wait_s) + 1))
         why = "the token is not valid, has expired, or was revoked" if is_given else "a token is needed"
         text = f"{why}: an admin makes one (`spotsupd user add`), and `spotsupctl login` keeps it"
         return problem(401, text, scope[REQUEST_ID], www_authenticate="Bearer")
@@ -194,12 +198,16 @@ def _why_too_large(scope: Scope, asked: _Asked) -> Response | None:
     """By its Content-Length, before any of the body is read: the server reads no more than that."""
     headers = dict(scope["headers"])
     length = headers.get(b"content-length", b"0").decode("latin-1")
-    limit = MAX_BLOB_BYTES if asked.name == BLOBS else MAX_BODY_BYTES
+    limit = MAX_BYTES.get(asked.name, MAX_BODY_BYTES)
     if b"transfer-encoding" not in headers and length.isdecimal() and int(length) <= limit:
         return None
-    size = "the request has no Content-Length" if b"transfer-encoding" in headers else f"the request has {length} bytes"
+    size = f"the request has {length} bytes; at most {limit} are accepted: send less"
+    if asked.name in MAX_BYTES:
+        size += ", list what is not code in .spotsupignore"
+    if b"transfer-encoding" in headers:
+        size = f"the request has no Content-Length: send one, of at most {limit} bytes"
     # Closed, because it is not clear where the next request begins.
-    return problem(413, f"{size}; at most {limit} are accepted", scope[REQUEST_ID], connection="close")
+    return problem(413, size, scope[REQUEST_ID], connection="close")
 
 
 def caller_of_request(request: Request) -> Caller:

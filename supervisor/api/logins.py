@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bootstrap.model import Paths
 from supervisor.api.gate import caller_of_request
 from supervisor.api.problems import REQUEST_ID
+from supervisor.api.rows import LoginRow
 from supervisor.api.service import Service
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
@@ -33,14 +33,17 @@ class LoginBody(BaseModel):
     public_key: str = Field(max_length=MAX_KEY_CHARACTERS)
 
 
-def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login) -> dict[str, Any]:
+def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login) -> LoginRow:
     """How to log in to a node: address, user, the host key it must have, and a certificate for the caller's own key;
     and where its agent's configuration is.
 
     Raises CommandRefusedError without an address, UsageError for a key that is none.
     """
     if not node.ssh_host or node.state in _NO_ADDRESS:
-        raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")
+        raise CommandRefusedError(
+            f"node {node.id} is {node.state} and has no address to connect to; `spotsupctl nodes` "
+            "shows those that have one"
+        )
     key, machine, port = public_key(login.public_key), node.machine_name, node.ssh_port
     host = node.ssh_host if port == SSH_PORT else f"[{node.ssh_host}]:{port}"  # man 8 sshd, SSH_KNOWN_HOSTS
     return {
@@ -54,13 +57,11 @@ def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login
     }
 
 
-def add_logins(
-    app: FastAPI, service: Service, login: Callable[[NodeRecord, Login], dict[str, Any]], clock: Clock
-) -> None:
+def add_logins(app: FastAPI, service: Service, login: Callable[[NodeRecord, Login], LoginRow], clock: Clock) -> None:
     """`login`: login_row of this installation."""
 
     @app.post("/v1/nodes/{node}/login")
-    def log_in(node: str, body: LoginBody, request: Request) -> dict[str, Any]:
+    def log_in(node: str, body: LoginBody, request: Request) -> LoginRow:
         caller = caller_of_request(request)
         who = f"{caller.name or 'unknown'} {request.scope[REQUEST_ID]}"
         return login(service.node(node), Login(body.public_key, who, clock.now(), secrets.randbits(63)))

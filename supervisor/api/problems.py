@@ -36,6 +36,7 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
 MEDIA_TYPE = "application/problem+json"
 # In a request's scope: its id, and who makes it.
 REQUEST_ID, CALLER, TARGET = "spotsup.request", "spotsup.caller", "spotsup.target"
+_DOCUMENT = "GET /v1/openapi.json"
 _EXIT_CODES = {400: 2, 401: 5, 403: 5, 404: 4, 405: 2, 413: 2, 422: 2, 429: 5}
 
 
@@ -66,13 +67,19 @@ def add_problems(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return problem(422, f"the request is wrong at {where}: {first['msg']}", _id(request))
+        return problem(
+            422, f"the request is wrong at {where}: {first['msg']}; {_DOCUMENT} says what it takes", _id(request)
+        )
 
     @app.exception_handler(HTTPException)
     def _no_route(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         named = f"{request.method} {request.url.path}"[:200]
-        text = f"the API has no {named}" if error.status_code in (404, 405) else str(error.detail)
+        text = (
+            f"the API has no {named}; {_DOCUMENT} lists what it has"
+            if error.status_code in (404, 405)
+            else str(error.detail)
+        )
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers = {"Allow": ", ".join(sorted(_methods(request)))}
@@ -80,7 +87,10 @@ def add_problems(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def _fault(request: Request, _: Exception) -> JSONResponse:
-        return problem(500, f"a fault in spotsupd: its log has it, request {_id(request)}", _id(request))
+        text = (
+            f"a fault in spotsupd: its log has it (`journalctl -u spotsupd`), request {_id(request)}; please report it"
+        )
+        return problem(500, text, _id(request))
 
 
 def _methods(request: Request) -> set[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from supervisor.api.pages import After, Limit, page
+from supervisor.api.rows import QueueRow
 from supervisor.api.service import Service
 from supervisor.market.admission import Admission
 from supervisor.model import COUNTED_NODE_STATES, JobState
@@ -26,7 +26,7 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
     """The route."""
 
     @app.get("/v1/queue")
-    def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
+    def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[QueueRow]:
         now = status()
         rows = queue_rows(service.jobs(), now.admissions, now.about, clock.now())
         return page(rows, itemgetter("job"), after, limit, request, response)
@@ -34,7 +34,7 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
 
 def queue_rows(
     jobs: Iterable[JobView], admissions: Mapping[str, Admission], about: Callable[[str], str], now: float
-) -> list[dict[str, Any]]:
+) -> list[QueueRow]:
     """One row per job that waits, in the order of the queue; first those that are let start, and have no place in it.
 
     `about`: what the daemon does for a job.
@@ -51,7 +51,7 @@ def waits(view: JobView) -> bool:
     return job.state in WAITING_STATES or (job.state is JobState.PAUSED and waits_paused)
 
 
-def _row(view: JobView, admission: Admission | None, about: Callable[[str], str], now: float) -> dict[str, Any]:
+def _row(view: JobView, admission: Admission | None, about: Callable[[str], str], now: float) -> QueueRow:
     job, spec = view.record, view.record.spec
     has = next((node.offer for node in view.nodes.values() if node.state in COUNTED_NODE_STATES), None)
     resources = spec.resources_of(has)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import structlog
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
+from supervisor.api.rows import OfferRow, QuoteRow
 from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.capacity import CapacityMemory
@@ -81,7 +81,11 @@ class Quotes:
         except ProvisionerError as error:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
-            raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}")
+            raise CommandRefusedError(
+                f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}; ask "
+                "for other `resources`, or "
+                "for another `placement`"
+            )
         if spec.kinds:
             offers = ranked(offers, CapacityMemory(), HazardRules(), 0.0, 0.0, spec.preference)
         _check_prices(spec, offers, budgeted=self._budgeted)
@@ -153,7 +157,7 @@ def check_admissible(spec: JobSpec, owner: str, queue: QueueRules) -> None:
     if spec.priority > queue.max_priority:
         raise CommandRefusedError(
             f"job {spec.name} is refused: its priority is {spec.priority}, and queue.max_priority of spotsupd.toml is "
-            f"{queue.max_priority}"
+            f"{queue.max_priority}; lower it"
         )
     check_room(spec, owner, spec.nodes.min, queue)
 
@@ -222,9 +226,9 @@ def _above_cap(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     return f"`limits.usd_per_node_hour` is {cap:g}: {len(above)} of {len(offers)} offers cost more, and wait"
 
 
-def quote_row(quote: Quote) -> dict[str, Any]:
+def quote_row(quote: Quote) -> QuoteRow:
     """A quote as JSON; money in US dollars."""
-    rows = [
+    rows: list[OfferRow] = [
         {
             "cloud": each.cloud,
             "region": each.region,

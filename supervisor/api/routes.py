@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -25,11 +24,30 @@ from supervisor.api.queue import add_queue
 from supervisor.api.quote import quote_row
 from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
+from supervisor.api.rows import (
+    AdoptedRow,
+    BeginsRow,
+    CallerRow,
+    CaRow,
+    CheckedRow,
+    ChunkRow,
+    DatedCost,
+    DatedCostOfJob,
+    DatedDetail,
+    DatedJob,
+    DatedNode,
+    EventRow,
+    HealthRow,
+    JobRow,
+    NodeRow,
+    OutputRow,
+    PlanRow,
+)
 from supervisor.api.runs import add_runs
 from supervisor.api.service import Service
 from supervisor.api.stream import add_stream
 from supervisor.api.targets import add_targets
-from supervisor.api.throttle import Places
+from supervisor.api.uploads import add_uploads
 from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import NotFoundError, UsageError
@@ -44,8 +62,6 @@ LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
 # etcd's revisions have 63 bits.
 MAX_POSITION = (1 << 63) - 2
-# Archives of code that are in memory at a time, each of up to MAX_BLOB_BYTES.
-MAX_UPLOADS = 8
 MIN_SUBMISSION = 8  # characters
 # "What I saw": the ETag of a job, or several; `*` for any.
 IfMatch = Annotated[str, Header(max_length=400)]
@@ -151,7 +167,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     _daemon_routes(app, service, status, version)
     _ca_route(app, ca)
 
-    def row(view: JobView) -> dict[str, Any]:
+    def row(view: JobView) -> JobRow:
         return job_row(view, _about(status(), view), clock.now())
 
     add_stream(app, service, row, lambda view: _about(status(), view), users, listen)
@@ -162,6 +178,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     add_report(app, service, report)
     add_recorded(app, service, clock)
     add_runs(app, service, row)
+    add_uploads(app, service)
     if adoption is not None:
         _adoption_route(app, adoption)
     if explainer is not None:
@@ -173,15 +190,19 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
 
 def _ca_route(app: FastAPI, ca: Callable[[], str]) -> None:
     @app.get("/v1/ca")
-    def own_ca() -> dict[str, str]:
+    def own_ca() -> CaRow:
         if not (text := ca()):
-            raise NotFoundError("the certificate of this API is not the daemon's own: its CA is not known here")
+            raise NotFoundError(
+                "the certificate of this API is not the daemon's own, so its CA is not known here; "
+                "ask who made api.cert, "
+                "and trust that (`spotsupctl login --ca FILE`)"
+            )
         return {"ca": text}
 
 
 def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
     @app.post("/v1/adopt")
-    def adopt(body: AdoptBody) -> list[dict[str, Any]]:
+    def adopt(body: AdoptBody) -> list[AdoptedRow]:
         return [
             {
                 "job": each.job.name,
@@ -194,7 +215,7 @@ def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
 
 
 def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status], version: str) -> None:
-    def row() -> dict[str, Any]:
+    def row() -> HealthRow:
         now, pause = status(), service.paused
         return {
             "version": version,
@@ -208,21 +229,21 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
         }
 
     @app.get("/v1/health")
-    def health() -> dict[str, Any]:
+    def health() -> HealthRow:
         return row()
 
     @app.get("/v1/me")
-    def me(request: Request) -> dict[str, Any]:
+    def me(request: Request) -> CallerRow:
         caller = caller_of_request(request)
         return {"name": caller.name, "role": caller.role, "token": caller.token or None}
 
     @app.post("/v1/daemon/pause")
-    def pause_daemons(body: PauseBody) -> dict[str, Any]:
+    def pause_daemons(body: PauseBody) -> HealthRow:
         service.pause_daemons(body.reason)
         return row()
 
     @app.post("/v1/daemon/resume")
-    def resume_daemons() -> dict[str, Any]:
+    def resume_daemons() -> HealthRow:
         service.resume_daemons()
         return row()
 
@@ -234,7 +255,7 @@ def _reading_routes(
     clock: Clock,
     prices: Callable[[JobView], OnDemand],
 ) -> None:
-    def dated(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def dated(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
         """With since when they may be out of date."""
         since = status().etcd_away_since or None
         return [{**row, "etcd_away_since": since} for row in rows]
@@ -242,50 +263,54 @@ def _reading_routes(
     @app.get("/v1/jobs")
     def jobs(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[DatedJob]:
         found = page(service.jobs(past=past), attrgetter("name"), after, limit, request, response)
         known, now = status(), clock.now()
         return dated(job_row(view, _about(known, view), now) for view in found)
 
     @app.get("/v1/jobs/{name}")
-    def job(name: str, response: Response) -> dict[str, Any]:
+    def job(name: str, response: Response) -> DatedDetail:
         view = service.job(name)
         response.headers["etag"] = etag(view.record)
-        return dated([job_detail(view, _about(status(), view), clock.now())])[0]
+        (row,) = dated([job_detail(view, _about(status(), view), clock.now())])
+        found: DatedDetail = row
+        return found
 
     @app.get("/v1/jobs/{name}/events")
     def events(
         name: str, request: Request, response: Response, *, after: str = "", limit: Limit = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[EventRow]:
         rows = [event_row(event) for event in service.events(name, after)]
         return page(rows, itemgetter("id"), "", limit, request, response)
 
     @app.get("/v1/jobs/{name}/logs")
-    def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> dict[str, Any]:
+    def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> OutputRow:
         found = service.logs(name, node, after)
-        chunks = [{"node": c.node, "chunk": c.number, "text": c.data.decode(errors="replace")} for c in found.chunks]
+        chunks: list[ChunkRow] = [
+            {"node": c.node, "chunk": c.number, "text": c.data.decode(errors="replace")} for c in found.chunks
+        ]
         return {"chunks": chunks, "position": found.position, "more": found.more}
 
     @app.get("/v1/jobs/{name}/logs/begins")
-    def log_begins(name: str, since: Annotated[float, Query(allow_inf_nan=False)], node: str = "") -> dict[str, Any]:
+    def log_begins(name: str, since: Annotated[float, Query(allow_inf_nan=False)], node: str = "") -> BeginsRow:
         found = service.log_begins(name, node, since)
         return {"begins": [{"node": key, "chunk": chunk, "at": at} for key, (chunk, at) in found.items()]}
 
     @app.get("/v1/cost")
     def cost(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[DatedCost]:
         found, now = page(service.jobs(past=past), attrgetter("name"), after, limit, request, response), clock.now()
         return dated(cost_row(view, now) for view in found)
 
     @app.get("/v1/jobs/{name}/cost")
-    def cost_of_job(name: str, *, on_demand: bool = False) -> list[dict[str, Any]]:
+    def cost_of_job(name: str, *, on_demand: bool = False) -> list[DatedCostOfJob]:
         view = service.job(name)
         row = cost_row(view, clock.now())
         return dated([{**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None}])
 
     @app.get("/v1/nodes")
-    def nodes(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[dict[str, Any]]:
+    def nodes(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[DatedNode]:
         nodes = [(view, node) for view in service.jobs() for node in in_order(view.nodes.values())]
         found, now = page(nodes, lambda each: each[1].id, after, limit, request, response), clock.now()
         by_job = groupby(found, key=lambda each: id(each[0]))
@@ -299,29 +324,21 @@ def _about(status: Status, view: JobView) -> str:
 
 
 def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
-    def row(view: JobView) -> dict[str, Any]:
+    def row(view: JobView) -> JobRow:
         return job_row(view, status().about(view.record.name), clock.now())
 
-    uploads = Places(MAX_UPLOADS, f"{MAX_UPLOADS} archives are being uploaded already: try again in a moment")
-
-    @app.put("/v1/blobs")
-    async def put_blob(request: Request) -> dict[str, Any]:
-        with uploads.one():  # before any of the body is read
-            data = await request.body()
-            return {"sha256": await asyncio.to_thread(service.put_blob, data)}
-
     @app.post("/v1/check")
-    def check(body: CheckBody, request: Request) -> dict[str, Any]:
+    def check(body: CheckBody, request: Request) -> CheckedRow:
         caller = caller_of_request(request)
         spec, quote = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
         return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
 
     @app.post("/v1/plan")
-    def plan(body: CheckBody) -> dict[str, Any]:
+    def plan(body: CheckBody) -> PlanRow:
         return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
 
     @app.post("/v1/jobs")
-    def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> dict[str, Any]:
+    def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> JobRow:
         caller, submission = caller_of_request(request), submission_of(body.submission, idempotency_key)
         name_target(request, str(body.spec.get("name", "")))
         bound = service.under(Terms(caller))
@@ -341,42 +358,38 @@ def submission_of(body: str, header: str) -> str:
 
 
 def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
-    def row(view: JobView) -> dict[str, Any]:
+    def row(view: JobView) -> JobRow:
         return job_row(view, status().about(view.record.name), clock.now())
 
     def bound(request: Request, if_match: str = "") -> Service:
         return service.under(Terms(caller_of_request(request), if_match))
 
-    def changed(view: JobView, response: Response) -> dict[str, Any]:
+    def changed(view: JobView, response: Response) -> JobRow:
         response.headers["etag"] = etag(view.record)
         return row(view)
 
     @app.post("/v1/jobs/{name}/scale")
-    def scale(
-        name: str, body: ScaleBody, request: Request, response: Response, if_match: IfMatch = ""
-    ) -> dict[str, Any]:
+    def scale(name: str, body: ScaleBody, request: Request, response: Response, if_match: IfMatch = "") -> JobRow:
         wanted = Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)
         return changed(bound(request, if_match).scale(name, wanted), response)
 
     @app.post("/v1/jobs/{name}/limits")
-    def limits(
-        name: str, body: LimitsBody, request: Request, response: Response, if_match: IfMatch = ""
-    ) -> dict[str, Any]:
+    def limits(name: str, body: LimitsBody, request: Request, response: Response, if_match: IfMatch = "") -> JobRow:
         return changed(bound(request, if_match).limits(name, LimitChanges(**body.model_dump())), response)
 
     @app.post("/v1/jobs/{name}/cancel")
-    def cancel(name: str, request: Request) -> dict[str, Any]:
+    def cancel(name: str, request: Request) -> JobRow:
         return row(bound(request).cancel(name))
 
     @app.post("/v1/jobs/{name}/pause")
-    def pause(name: str, request: Request) -> dict[str, Any]:
+    def pause(name: str, request: Request) -> JobRow:
         return row(bound(request).pause(name))
 
     @app.post("/v1/jobs/{name}/resume")
-    def resume(name: str, request: Request) -> dict[str, Any]:
+    def resume(name: str, request: Request) -> JobRow:
         return row(bound(request).resume(name))
 
     @app.post("/v1/nodes/{node}/drain")
-    def drain(node: str, request: Request) -> dict[str, Any]:
+    def drain(node: str, request: Request) -> NodeRow:
         view = bound(request).drain(node)
         return {row["id"]: row for row in node_rows(view, clock.now())}[node]

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from supervisor.api.rows import JobRow, SpecRow
 from supervisor.api.service import Service
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec
@@ -26,10 +27,10 @@ def spec_row(spec: JobSpec) -> dict[str, Any]:
     return found
 
 
-def add_runs(app: FastAPI, service: Service, row: Callable[[JobView], dict[str, Any]]) -> None:
+def add_runs(app: FastAPI, service: Service, row: Callable[[JobView], JobRow]) -> None:
     """`row`: how a job is described."""
 
     @app.get("/v1/jobs/{name}/spec")
-    def spec_of_job(name: str) -> dict[str, Any]:
+    def spec_of_job(name: str) -> SpecRow:
         view = service.job(name)
         return {"spec": spec_row(view.record.spec), "code_sha256": view.record.code_sha256, "row": row(view)}

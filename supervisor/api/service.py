@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -31,7 +32,14 @@ from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
 from supervisor.deadlines import finish_by_at
-from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
+from supervisor.errors import (
+    BusyError,
+    CommandRefusedError,
+    JournalUnavailableError,
+    NotFoundError,
+    SpotsupError,
+    UsageError,
+)
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -141,8 +149,42 @@ class Service:
     def put_blob(self, data: bytes) -> str:
         """Store a code archive. Returns its SHA-256."""
         if len(data) > MAX_BLOB_BYTES:
-            raise UsageError(f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted")
+            raise UsageError(
+                f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted: "
+                "list what is not code in "
+                ".spotsupignore"
+            )
         return self._journal.put_blob(data)
+
+    def missing_chunks(self, user: str, sha256: str, hashes: Sequence[str]) -> list[str]:
+        """Make an archive of chunks that a user has uploaded: those that are missing, or none once it is stored.
+
+        Raises UsageError if they are another archive.
+        """
+        uploads = self._journal.uploads
+        missing = uploads.missing(user, hashes, self._clock.now())
+        if missing:
+            return missing
+        if (size_bytes := uploads.size_bytes(user, hashes)) > MAX_BLOB_BYTES:
+            raise UsageError(
+                f"the chunks have {size_bytes} bytes together; at most {MAX_BLOB_BYTES} are accepted: list what is not "
+                "code in .spotsupignore"
+            )
+        data = uploads.read(user, hashes)
+        if data is None:
+            raise BusyError("the chunks were deleted while they were read: ask again which are missing")
+        if (found := hashlib.sha256(data).hexdigest()) != sha256:
+            raise UsageError(
+                f"the chunks are, in this order, the archive {found}, and not {sha256}: cut and hash the archive again"
+            )
+        self.put_blob(data)
+        return []
+
+    def put_chunk(self, user: str, sha256: str, data: bytes) -> None:
+        """Keep a chunk of an archive for a user. Raises UsageError if it is another one."""
+        if (found := hashlib.sha256(data).hexdigest()) != sha256:
+            raise UsageError(f"the chunk that came has the SHA-256 {found}, and not {sha256}: send it again")
+        self._journal.uploads.put(user, sha256, data, self._clock.now())
 
     def parse(self, value: Any) -> JobSpec:
         """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""
@@ -330,7 +372,9 @@ class Service:
             found = view.nodes.get(node)
             if found is None or found.state in _ENDED:
                 state = found.state if found else "gone"
-                raise CommandRefusedError(f"node {node} is {state}: there is nothing to drain")
+                raise CommandRefusedError(
+                    f"node {node} is {state}: there is nothing to drain; `spotsupctl nodes` shows those that run"
+                )
             if found.drain_requested or found.state in _LEAVING:
                 return None
             text = f"a user asked to drain {node}: it leaves once replaced"
@@ -463,7 +507,11 @@ class Service:
             self._terms.check(view.record)
             may_change = (renewed and view.record.is_renewed) or waits_warm(view, node)
             if view.record.ended and not may_change:
-                raise CommandRefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
+                raise CommandRefusedError(
+                    f"job {name} has ended ({view.record.state}): nothing was changed; `spotsupctl "
+                    "submit --resume-from "
+                    f"{name}` begins another job with its checkpoint"
+                )
             changed = change(view)
             if changed is None:
                 return view
@@ -517,7 +565,9 @@ class Service:
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
             raise CommandRefusedError(
-                f"`placement.cloud` is {cloud}, which is not in the daemon's configuration; it has: {have}"
+                f"`placement.cloud` is {cloud}, which is not in the daemon's configuration: name "
+                f"one that is ({have}), or "
+                "ask an operator for it"
             )
         if cloud in self._hosted and spec.mounted:
             raise CommandRefusedError(

@@ -14,7 +14,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,7 +51,7 @@ MAX_S = 900.0
 # What changes while nothing happens.
 _CLOCKWORK = ("trained_s", "usd", "limits", "progress_at", "deadline")
 
-Row: TypeAlias = Callable[[JobView], dict[str, Any]]
+Row: TypeAlias = Callable[[JobView], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from supervisor.access import Action, Caller, refusal
 from supervisor.api.gate import caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.quote import check_admissible
+from supervisor.api.rows import EarlyStopRow, SweepRow
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.job_keys import set_key
@@ -77,7 +78,8 @@ class Sweeps:
         name = body.spec.get("name", "")
         if not isinstance(name, str) or len(name) > MAX_NAME:
             raise UsageError(
-                f"the name of a sweep has at most {MAX_NAME} characters, since its jobs are NAME-1, NAME-2, …"
+                f"the name of a sweep has at most {MAX_NAME} characters, since its jobs are NAME-1, "
+                "NAME-2, …: choose a shorter one"
             )
         members = tuple(Member(number, point) for number, point in enumerate(points, 1))
         early = EarlyStop(body.early_stop.first_step, body.early_stop.factor) if body.early_stop else None
@@ -136,7 +138,9 @@ class Sweeps:
             if sweep.cancel_requested:
                 return sweep
             if sweep.over:
-                raise CommandRefusedError(f"the sweep {name} has ended: nothing was changed")
+                raise CommandRefusedError(
+                    f"the sweep {name} has ended: nothing was changed; submit it again under its name"
+                )
             cancelled = replace(sweep, cancel_requested=True)
             if self._journal.put_sweep(cancelled, revision):
                 return cancelled
@@ -150,10 +154,10 @@ class Sweeps:
         """Raises NotFoundError."""
         return self._find(name)[0]
 
-    def row(self, sweep: SweepRecord) -> dict[str, Any]:
+    def row(self, sweep: SweepRecord) -> SweepRow:
         """A sweep with its members, as they are now."""
         reading, now = self._journal.read(), self._clock.now()
-        rows = []
+        rows: list[Any] = []
         for member in sweep.members:
             seen = seen_of(sweep, member, reading, now)
             result = seen.result if seen else member.result
@@ -177,7 +181,7 @@ class Sweeps:
             "parallel": sweep.parallel,
             "metric": sweep.metric or "loss",
             "mode": sweep.mode,
-            "early_stop": asdict(sweep.early_stop) if sweep.early_stop else None,
+            "early_stop": _early_stop(sweep),
             "problem": sweep.problem or None,
             "usd": round(sum(row["usd"] for row in rows), 4),
             "best": sweep.job_name(best) if best else None,
@@ -198,6 +202,11 @@ def _alternatives(name: str, known: Sequence[str]) -> str:
     return f"sweeps: {', '.join(known[:8]) or 'none'}"
 
 
+def _early_stop(sweep: SweepRecord) -> EarlyStopRow | None:
+    stop = sweep.early_stop
+    return {"first_step": stop.first_step, "factor": stop.factor} if stop else None
+
+
 def _state(sweep: SweepRecord) -> str:
     if sweep.cancel_requested:
         return "cancelled" if sweep.over else "cancelling"
@@ -213,20 +222,18 @@ def add_sweeps(app: FastAPI, sweeps: Sweeps) -> None:
     """The routes."""
 
     @app.post("/v1/sweeps")
-    def submit_sweep(body: SweepBody, request: Request) -> dict[str, Any]:
+    def submit_sweep(body: SweepBody, request: Request) -> SweepRow:
         name_target(request, str(body.spec.get("name", "")))
         return sweeps.row(sweeps.submit(body, caller_of_request(request)))
 
     @app.get("/v1/sweeps")
-    def all_sweeps(
-        request: Request, response: Response, *, after: After = "", limit: Limit = None
-    ) -> list[dict[str, Any]]:
+    def all_sweeps(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[SweepRow]:
         return page([sweeps.row(each) for each in sweeps.all()], itemgetter("name"), after, limit, request, response)
 
     @app.get("/v1/sweeps/{sweep}")
-    def one_sweep(sweep: str) -> dict[str, Any]:
+    def one_sweep(sweep: str) -> SweepRow:
         return sweeps.row(sweeps.one(sweep))
 
     @app.post("/v1/sweeps/{sweep}/cancel")
-    def cancel_sweep(sweep: str, request: Request) -> dict[str, Any]:
+    def cancel_sweep(sweep: str, request: Request) -> SweepRow:
         return sweeps.row(sweeps.cancel(sweep, caller_of_request(request)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query
 
+from supervisor.api.rows import TargetRow
 from supervisor.api.views import in_order
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
@@ -30,11 +31,11 @@ def add_targets(app: FastAPI, jobs: Callable[[], Sequence[JobView]]) -> None:
     @app.get("/v1/targets")
     def _targets(
         port: Annotated[int, Query(ge=1, le=65535)] = NODE_EXPORTER_PORT, *, gpus: bool = False
-    ) -> list[dict[str, Any]]:
+    ) -> list[TargetRow]:
         return targets(jobs(), port, gpus=gpus)
 
 
-def targets(jobs: Iterable[JobView], port: int, *, gpus: bool) -> list[dict[str, Any]]:
+def targets(jobs: Iterable[JobView], port: int, *, gpus: bool) -> list[TargetRow]:
     """One entry per living node, at its private address and `port`. `gpus`: only nodes with a GPU.
 
     Labels carry our prefix, because `job` and `instance` are Prometheus' own.

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from spotsup_trainer.wire import Pause
 
 from supervisor.accounts import Booking, by_purpose, month_of
+from supervisor.api.rows import (
+    AlternativeRow,
+    CostRow,
+    DeadlineRow,
+    EventRow,
+    JobDetail,
+    JobRow,
+    LimitRow,
+    NodeRow,
+    PauseRow,
+)
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
 from supervisor.planner.bookings import bookings_of, bookings_of_node
 from supervisor.planner.budgets import month_usd
@@ -20,7 +30,7 @@ from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
 
 
-def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
+def job_row(view: JobView, sentence: str, now: float) -> JobRow:
     """One job without its nodes."""
     job, progress = view.record, view.progress
     members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
@@ -49,7 +59,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "checkpoint_step": progress.checkpoint_step if progress else 0,
         "checkpoint_problem": _checkpoint_problem(view),
         "progress_fraction": _progress_fraction(view),
-        "done_fraction": _progress_fraction(view) if job.spec.kind == "data" else progress and progress.fraction,
+        "done_fraction": _done_fraction(view),
         "progress_text": progress.text if progress else "",
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
@@ -63,7 +73,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     }
 
 
-def _deadline_row(view: JobView, now: float) -> dict[str, Any] | None:
+def _deadline_row(view: JobView, now: float) -> DeadlineRow | None:
     """By when it has to have finished, and whether it will; None where it may at any time."""
     job = view.record
     if not job.finish_by:
@@ -79,7 +89,7 @@ def _deadline_row(view: JobView, now: float) -> dict[str, Any] | None:
     }
 
 
-def _limit_rows(view: JobView, now: float) -> dict[str, Any]:
+def _limit_rows(view: JobView, now: float) -> dict[str, LimitRow]:
     """Each limit, and how much of it is used."""
     limits, nodes = view.record.spec.limits, view.nodes.values()
     used = {
@@ -106,13 +116,20 @@ def _progress_fraction(view: JobView) -> float | None:
     return view.progress.fraction if view.progress else None
 
 
+def _done_fraction(view: JobView) -> float | None:
+    """The same, and what a training job reports."""
+    if view.record.spec.kind == "data":
+        return _progress_fraction(view)
+    return view.progress.fraction if view.progress else None
+
+
 def _checkpoint_problem(view: JobView) -> str:
     """Why its checkpoints are not being written: what the job reports now, or the alert that is still open; else ""."""
     reported = view.progress.checkpoint_problem if view.progress else ""
     return "" if view.record.ended else reported or view.record.checkpoint_problem
 
 
-def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
+def job_detail(view: JobView, sentence: str, now: float) -> JobDetail:
     """One job with its nodes."""
     return {
         **job_row(view, sentence, now),
@@ -127,7 +144,7 @@ def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     }
 
 
-def _alternative_rows(view: JobView) -> list[dict[str, Any]]:
+def _alternative_rows(view: JobView) -> list[AlternativeRow]:
     """What the job may run on, and how many of its nodes are of each; none where there is only one."""
     present = [node.offer for node in view.nodes.values() if node.state in COUNTED_NODE_STATES]
     return [
@@ -136,7 +153,7 @@ def _alternative_rows(view: JobView) -> list[dict[str, Any]]:
     ]
 
 
-def pause_row(pause: Pause) -> dict[str, Any]:
+def pause_row(pause: Pause) -> PauseRow:
     """One pause of training: seconds, None for what is not known."""
     return {
         "round": pause.round,
@@ -159,7 +176,7 @@ def _number(node: str) -> int:
     return int(found[0]) if found else 0
 
 
-def node_rows(view: JobView, now: float, nodes: Sequence[NodeRecord] | None = None) -> list[dict[str, Any]]:
+def node_rows(view: JobView, now: float, nodes: Sequence[NodeRecord] | None = None) -> list[NodeRow]:
     """The nodes of a job, in order; or these of them."""
     ranks = {node: rank for rank, node in enumerate(view.round.nodes() if view.round else ())}
     spares = frozenset(view.spares)
@@ -167,9 +184,7 @@ def node_rows(view: JobView, now: float, nodes: Sequence[NodeRecord] | None = No
     return [_node_row(view, node, now, ranks, spares) for node in shown]
 
 
-def _node_row(
-    view: JobView, node: NodeRecord, now: float, ranks: Mapping[str, int], spares: frozenset[str]
-) -> dict[str, Any]:
+def _node_row(view: JobView, node: NodeRecord, now: float, ranks: Mapping[str, int], spares: frozenset[str]) -> NodeRow:
     return {
         "id": node.id,
         "job": view.name,
@@ -200,7 +215,7 @@ def _reason(view: JobView, node: NodeRecord, ranks: Mapping[str, int]) -> str:
     return node.history[-1].reason if node.history else "asked for"
 
 
-def cost_row(view: JobView, now: float) -> dict[str, Any]:
+def cost_row(view: JobView, now: float) -> CostRow:
     """What a job has cost, and costs now. `nodes_unpriced`: billed at a price that is not known, and not counted."""
     job = view.record
     billed = _billed(view)
@@ -243,7 +258,7 @@ def _purpose_row(bookings: Iterable[Booking]) -> dict[str, float]:
     return {str(purpose): round(usd, 6) for purpose, usd in by_purpose(bookings).items()}
 
 
-def event_row(event: Event) -> dict[str, Any]:
+def event_row(event: Event) -> EventRow:
     """One event."""
     return {
         "id": event.id,

@@ -30,6 +30,7 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.job_options import spec_options
 from supervisor.cli.submission import Prepared, prepare
+from supervisor.cli.upload import upload
 from supervisor.errors import SpotsupError, UsageError
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def bench_network(
     """
     with connected(context) as daemon, prepared(job, options, smallest, largest) as found:
         warn(daemon.post("/v1/check", {"spec": found.spec})["warnings"])
-        stored = daemon.put("/v1/blobs", found.pack())
-        body = {"spec": found.spec, "code_sha256": stored["sha256"], "submission": found.submission}
+        digest = upload(found.pack(), daemon)
+        body = {"spec": found.spec, "code_sha256": digest, "submission": found.submission}
         name = daemon.post("/v1/jobs", body)["name"]
         try:
             result = _wait(daemon, name)
@@ -161,5 +162,7 @@ def _wait(daemon: Client, name: str) -> dict[str, Any]:
                 return result
             until = min(until, time.monotonic() + LOG_WAIT_S)
             if time.monotonic() > until:
-                raise SpotsupError(f"the job {name} succeeded, but its log has no result")
+                raise SpotsupError(
+                    f"the job {name} succeeded, but its log has no result; `spotsupctl logs {name}` has what it printed"
+                )
         time.sleep(FOLLOW_S)

@@ -17,6 +17,7 @@ from provisioners.base import Finding
 from supervisor.cli.client import Client
 from supervisor.cli.common import ENDED, FOLLOW_S, job_path
 from supervisor.cli.submission import Prepared, prepare
+from supervisor.cli.upload import upload
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 # From the request to the end of the program; a stock image that builds an environment with torch needs minutes.
@@ -76,8 +77,8 @@ def _tried(
         quote = daemon.post("/v1/plan", {"spec": found.spec})
         if not quote["offers"]:
             return "", "; ".join(quote["warnings"])
-        stored = daemon.put("/v1/blobs", found.pack())
-    body = {"spec": found.spec, "code_sha256": stored["sha256"], "submission": found.submission}
+        digest = upload(found.pack(), daemon)
+    body = {"spec": found.spec, "code_sha256": digest, "submission": found.submission}
     name = str(daemon.post("/v1/jobs", body)["name"])
     price = quote["offers"][0]["usd_per_hour"]
     costs = "at an unknown price" if price is None else f"at ${price:g} an hour"

@@ -21,6 +21,8 @@ from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFo
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 TIMEOUT_S = 30.0
+# Statuses of answers that may be others a moment later.
+PASSING = frozenset({429, 502, 503, 504})
 # As in supervisor.api.routes, which is too heavy to load here.
 LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
@@ -81,6 +83,15 @@ class Client:
         """A PUT's JSON."""
         return self._call("PUT", path, data)
 
+    @property
+    def over_network(self) -> bool:
+        """Whether it is no Unix socket."""
+        return isinstance(self._where, Context)
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        """The JSON of a PUT of bytes, or of a POST."""
+        return self.put(path, body) if method == "PUT" else self.post(path, body)
+
     def page(self, target: str) -> Page:
         """The answer to a GET, whatever it is: a page of the dashboard."""
         return self._request("GET", target, None, {})
@@ -98,10 +109,10 @@ class Client:
             parsed = json.loads(reply.content)
             if 200 <= reply.status_code < 300:
                 return parsed
-            raise _BY_CODE.get(parsed["code"], SpotsupError)(parsed["error"])
+            raise _later(_BY_CODE.get(parsed["code"], SpotsupError)(parsed["error"]), reply)
         except (ValueError, KeyError, TypeError) as error:
             text = reply.content[:300].decode(errors="replace")
-            raise SpotsupError(f"spotsupd answered {reply.status_code}: {text}") from error
+            raise _later(SpotsupError(f"spotsupd answered {reply.status_code}: {text}"), reply) from error
 
     def _request(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Page:
         """No proxies of the environment, and no redirects: the token is for this daemon."""
@@ -152,17 +163,29 @@ class Client:
     def _unreachable(self, error: Exception) -> DaemonUnreachableError:
         where = self._where
         if not isinstance(where, Context):
-            return DaemonUnreachableError(f"no spotsupd answers at {where} ({_reason(error)}): {_fix(error)}")
+            away = DaemonUnreachableError(f"no spotsupd answers at {where} ({_reason(error)}): {_fix(error)}")
+            away.retry_after_s = 0.0
+            return away
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             why = str(error).partition("verify failed: ")[2].partition(" (_ssl")[0] or str(error)
             return UntrustedError(
                 f"the certificate of {where.url} is not trusted ({why}): nothing was sent; if it was replaced, "
                 f"`spotsupctl login {where.url}` again"
             )
-        return DaemonUnreachableError(
+        away = DaemonUnreachableError(
             f"no spotsupd answers at {where.url} ({_reason(error)}): is that its address (`spotsupctl contexts`), and "
             "is its port open to this computer?"
         )
+        away.retry_after_s = 0.0
+        return away
+
+
+def _later(error: SpotsupError, reply: Page) -> SpotsupError:
+    """With whether the same request may succeed later."""
+    if reply.status_code in PASSING:
+        asked = reply.headers.get("Retry-After", "")
+        error.retry_after_s = float(asked) if asked.isdecimal() else 0.0
+    return error
 
 
 def _close(connection: http.client.HTTPConnection | None) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
     return code if code >= 0 else 128 - code
 
 
-def ssh_command(program: str, login: dict[str, Any], key: Path, jump: str = "") -> list[str]:
+def ssh_command(program: str, login: Mapping[str, Any], key: Path, jump: str = "") -> list[str]:
     """The ssh command line, without its destination; writes certificate and host key beside the key."""
     hosts = key.with_name("known_hosts")
     key.with_name(f"{key.name}-cert.pub").write_text(login["certificate"] + "\n")  # where ssh looks for it by itself
@@ -158,6 +158,7 @@ def audit_line(row: dict[str, Any]) -> str:
 _VERBS = {
     "POST /v1/jobs": "submit",
     "PUT /v1/blobs": "upload code",
+    "POST /v1/blobs/{sha256}": "upload code",
     "POST /v1/nodes/{node}/drain": "drain",
     "POST /v1/nodes/{node}/login": "ssh",
     "POST /v1/daemon/pause": "daemon pause",

@@ -45,7 +45,9 @@ def show_simulated(answer: dict[str, Any], spec_value: dict[str, Any], wanted: W
         return 1
     spec = _anywhere(parse_spec(spec_value), answer["cloud"])
     if spec.market == "on-demand":
-        raise CommandRefusedError(f"{spec.name} asks for on-demand machines only, and spot is what is recorded")
+        raise CommandRefusedError(
+            f"{spec.name} asks for on-demand machines only, and spot is what is recorded: give --market spot"
+        )
     records = [(each["day"], from_json(each)) for each in answer["days"]]
     days = [(day, record) for day, record in records if record is not None]
     unreadable = answer["unreadable"] + len(records) - len(days)

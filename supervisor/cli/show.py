@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -70,7 +70,7 @@ def counted(number: int, noun: str) -> str:
 # -- jobs --------------------------------------------------------------------------------------------------
 
 
-def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+def show_jobs(jobs: Sequence[Mapping[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl list`: running jobs, and the newest ended ones."""
     console = console_of()
     if not jobs:
@@ -84,7 +84,7 @@ def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None
         console.print(f"{counted(len(hidden), 'older job')} ended; --all lists all")
 
 
-def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
+def _print_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
     table = table_of("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "ELAPSED", "COST")
     for job in jobs:
         nodes = job["nodes"]
@@ -101,7 +101,7 @@ def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
     console_of().print(table)
 
 
-def show_runs(runs: Sequence[dict[str, Any]], limit: int) -> None:
+def show_runs(runs: Sequence[Mapping[str, Any]], limit: int) -> None:
     """`spotsupctl runs`: ended jobs."""
     if not runs:
         console_of().print("no job has ended yet; `spotsupctl list` shows those that run")
@@ -118,7 +118,7 @@ def show_runs(runs: Sequence[dict[str, Any]], limit: int) -> None:
         console_of().print(f"{counted(len(runs) - limit, 'older run')}; --limit {len(runs)} lists all")
 
 
-def show_differences(found: dict[str, Any]) -> None:
+def show_differences(found: Mapping[str, Any]) -> None:
     """`spotsupctl runs A B`: first what was asked for, then what came of it."""
     table = table_of("", *found["jobs"])
     for key, values in found["spec"].items():
@@ -140,11 +140,11 @@ def _result(key: str, value: Any) -> str:
     return f"{value:.4f}" if key == "loss" else str(value).partition("\n")[0]
 
 
-def _by(job: dict[str, Any]) -> str:
+def _by(job: Mapping[str, Any]) -> str:
     return f"   by {escape(job['owner'])}" if job["owner"] else ""
 
 
-def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
+def show_job(job: Mapping[str, Any], *, show_all: bool = False) -> None:
     """`spotsupctl status`."""
     console = console_of()
     numbers = job["nodes"]
@@ -182,7 +182,7 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
 # -- nodes -------------------------------------------------------------------------------------------------
 
 
-def show_nodes(nodes: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+def show_nodes(nodes: Sequence[Mapping[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl nodes`: nodes that are not gone; many that are alike share a row."""
     console = console_of()
     shown = [node for node in nodes if show_all or node["state"] != "gone"]
@@ -194,18 +194,18 @@ def show_nodes(nodes: Sequence[dict[str, Any]], *, show_all: bool = False) -> No
         console.print("no nodes")
 
 
-def _groups(nodes: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _groups(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """One group per row of the table: alone, or with all nodes of the same job, state and offer."""
     if len(nodes) <= MAX_NODE_ROWS:
         return [[node] for node in nodes]
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for node in nodes:
         key = (node["job"], _node_state(node), node["zone"], node["instance_type"], node["market"])
         groups.setdefault(key, []).append(node)
     return [row for group in groups.values() for row in ([group] if len(group) >= MIN_GROUP else [[n] for n in group])]
 
 
-def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
+def _print_nodes(groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     table = table_of("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
     for group in groups:
         first = group[0]
@@ -220,14 +220,14 @@ def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
     console_of().print(table)
 
 
-def _node_state(node: dict[str, Any]) -> str:
+def _node_state(node: Mapping[str, Any]) -> str:
     return "spare" if node["spare"] else str(node["state"])
 
 
 # -- money -------------------------------------------------------------------------------------------------
 
 
-def show_queue(rows: Sequence[dict[str, Any]]) -> None:
+def show_queue(rows: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl queue`."""
     if not rows:
         console_of().print("no job waits")
@@ -244,7 +244,7 @@ def show_queue(rows: Sequence[dict[str, Any]]) -> None:
     console_of().print(table)
 
 
-def show_costs(costs: Sequence[dict[str, Any]]) -> None:
+def show_costs(costs: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl cost`."""
     if not costs:
         console_of().print("no jobs")
@@ -260,7 +260,7 @@ def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     console_of().print(f"{dollars(total)} in all, {dollars(per_hour)} per hour now")
 
 
-def show_costs_by_user(costs: Sequence[dict[str, Any]]) -> None:
+def show_costs_by_user(costs: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl cost --by user`: the most expensive first."""
     users = {cost["owner"]: [each for each in costs if each["owner"] == cost["owner"]] for cost in costs}
     table = table_of("USER", "JOBS", "COST", "PER HOUR", *PURPOSES)
@@ -271,7 +271,7 @@ def show_costs_by_user(costs: Sequence[dict[str, Any]]) -> None:
     console_of().print(table)
 
 
-def show_costs_by_purpose(costs: Sequence[dict[str, Any]]) -> None:
+def show_costs_by_purpose(costs: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl cost --by purpose`: a row for each job, and their sum."""
     table = table_of("JOB", "COST", *PURPOSES)
     for cost in costs:
@@ -280,7 +280,7 @@ def show_costs_by_purpose(costs: Sequence[dict[str, Any]]) -> None:
     console_of().print(table)
 
 
-def show_costs_by_month(costs: Sequence[dict[str, Any]]) -> None:
+def show_costs_by_month(costs: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl cost --by month`: the newest month last."""
     months: dict[str, list[dict[str, float]]] = {}
     for row in (row for cost in costs for row in cost["months"]):
@@ -298,7 +298,7 @@ def _purpose_cells(rows: Iterable[dict[str, float]]) -> list[str]:
     return [dollars(usd) if usd else "-" for usd in sums]
 
 
-def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
+def show_cost_of_job(costs: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl cost JOB`."""
     cost = costs[0]
     table = table_of("NODE", "STATE", "TYPE", "MARKET", "HOURS", "PER HOUR", "COST")
@@ -323,11 +323,11 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
         console.print(_on_demand(cost["on_demand"]))
 
 
-def _share(usd: float, cost: dict[str, Any]) -> str:
+def _share(usd: float, cost: Mapping[str, Any]) -> str:
     return f" ({usd / cost['usd']:.0%})" if cost["usd"] else ""
 
 
-def _on_demand(row: dict[str, Any]) -> str:
+def _on_demand(row: Mapping[str, Any]) -> str:
     """What on-demand machines would have cost."""
     if row["usd"] is None:
         return f"on demand: not known ({escape(row['problem'])})"
@@ -335,7 +335,7 @@ def _on_demand(row: dict[str, Any]) -> str:
     return f"the same machine hours on demand: {about}{dollars(row['usd'])}"
 
 
-def show_limits(job: dict[str, Any]) -> None:
+def show_limits(job: Mapping[str, Any]) -> None:
     """`spotsupctl limits`."""
     table = table_of("LIMIT", "USED", "ALLOWED")
     for name, row in job["limits"].items():
@@ -348,14 +348,14 @@ def _money(value: float | None) -> str:
     return "" if value is None else dollars(value)
 
 
-def _unpriced(cost: dict[str, Any]) -> str:
+def _unpriced(cost: Mapping[str, Any]) -> str:
     return f" ({cost['nodes_unpriced']} without a known price)" if cost["nodes_unpriced"] else ""
 
 
 # -- everything --------------------------------------------------------------------------------------------
 
 
-def show_top(found: dict[str, Any]) -> None:
+def show_top(found: Mapping[str, Any]) -> None:
     """`spotsupctl top`: the daemon, running jobs and their nodes, as far as the screen has room."""
     console = console_of()
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/bold]  {escape(found['daemon']['headline'])}")
@@ -371,7 +371,7 @@ def show_top(found: dict[str, Any]) -> None:
 # -- before a job is submitted -----------------------------------------------------------------------------
 
 
-def show_plan(plan: dict[str, Any], limit: int) -> None:
+def show_plan(plan: Mapping[str, Any], limit: int) -> None:
     """`spotsupctl plan`: the offers in the order in which they are asked for."""
     table = table_of("CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE FROM")
     for offer in plan["offers"][:limit]:
@@ -391,7 +391,7 @@ def show_plan(plan: dict[str, Any], limit: int) -> None:
         console.print(f"{nodes}: ${plan['usd_per_hour']:.2f} per hour at the first offer's price")
 
 
-def show_node_plans(plans: Sequence[dict[str, Any]]) -> None:
+def show_node_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     """`spotsupctl submit --explain`: the assumptions and steps for each kind of node."""
     for plan in plans:
         print()
@@ -399,7 +399,7 @@ def show_node_plans(plans: Sequence[dict[str, Any]]) -> None:
             print(line)
 
 
-def node_plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+def node_plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """One kind of node."""
     gpus = f" ({plan['gpus']} {plan['gpu'] or 'GPU'})" if plan["gpus"] else ""
     yield f"On each node, {' or '.join(plan['instance_types'])}{gpus}:"
@@ -410,7 +410,7 @@ def node_plan_lines(plan: dict[str, Any]) -> Iterator[str]:
             yield f"  {step['step'] if not number else '':<{STEP_WIDTH}}{text}"
 
 
-def _step_texts(step: dict[str, Any]) -> list[str]:
+def _step_texts(step: Mapping[str, Any]) -> list[str]:
     if "skip" in step:
         return [f"nothing needed: {step['skip']}"]
     if "unfit" in step:
@@ -418,7 +418,7 @@ def _step_texts(step: dict[str, Any]) -> list[str]:
     return [_command_text(command) for command in step["commands"]]
 
 
-def _command_text(command: dict[str, Any]) -> str:
+def _command_text(command: Mapping[str, Any]) -> str:
     root = "as root" if command.get("as_root") else ""
     limit = f"{command['timeout_s']:g} s at most" if "timeout_s" in command else ""
     notes = ", ".join(note for note in (root, limit) if note)
@@ -428,7 +428,7 @@ def _command_text(command: dict[str, Any]) -> str:
 # -- output of a job ---------------------------------------------------------------------------------------
 
 
-def show_network(result: dict[str, Any]) -> None:
+def show_network(result: Mapping[str, Any]) -> None:
     """`spotsupctl bench-network`: the columns of nccl-tests, for float and sum."""
     table = table_of()
     for column in ("SIZE (B)", "COUNT", "TIME (us)", "ALGBW (GB/s)", "BUSBW (GB/s)", "WRONG"):
@@ -446,7 +446,7 @@ def show_network(result: dict[str, Any]) -> None:
     )
 
 
-def show_story(events: Sequence[dict[str, Any]], usd: float, *, show_all: bool = False) -> None:
+def show_story(events: Sequence[Mapping[str, Any]], usd: float, *, show_all: bool = False) -> None:
     """`spotsupctl events JOB`: the newest happenings. `usd`: what the job has cost."""
     console, lines = console_of(), story(events)
     shown = lines if show_all else lines[-MAX_EVENTS:]
@@ -461,7 +461,7 @@ def show_story(events: Sequence[dict[str, Any]], usd: float, *, show_all: bool =
     console.print(f"in all: {sums + '; ' if sums else ''}cost {dollars(usd)}")
 
 
-def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+def show_events(events: Sequence[Mapping[str, Any]], *, show_all: bool = False) -> None:
     """`spotsupctl events --raw`: the newest ones."""
     console = console_of()
     if not events:

@@ -35,9 +35,9 @@ class Prepared:
     folder: Path  # its code
     submission: str  # the id of this request; if it is repeated, it still means the same job
 
-    def pack(self) -> bytes:
+    def pack(self) -> Archive:
         """The code as an archive. Raises UsageError with one sentence."""
-        return self._packed()[0].data
+        return self._packed()[0]
 
     def describe(self) -> dict[str, Any]:
         """The body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
@@ -91,7 +91,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply") from error
+        raise UsageError(f"{path} is nested too deeply: at most 20 levels are read") from error
     if not isinstance(parsed, dict):
         raise UsageError(f"{path}: a job file is a mapping of keys, such as `name: my-job`; this one is not")
     return parsed

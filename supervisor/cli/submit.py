@@ -97,8 +97,10 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
         warn(daemon.post("/v1/check", asked)["warnings"])
         if not yes and output == "text" and at_a_terminal():
             _agree(daemon, prepared)
-        stored = daemon.put("/v1/blobs", prepared.pack())
-        job = daemon.post("/v1/jobs", {**asked, "code_sha256": stored["sha256"], "submission": prepared.submission})
+        from supervisor.cli.upload import upload
+
+        digest = upload(prepared.pack(), daemon)
+        job = daemon.post("/v1/jobs", {**asked, "code_sha256": digest, "submission": prepared.submission})
         if output == "json":
             print_json(job)
         else:

@@ -51,15 +51,17 @@ def submit_sweep(
     """Store a sweep. Returns it. Raises SpotsupError.
 
     `by`: the metric, and which of its "min" and "max" is the best. `agree` asks the person first."""
+    from supervisor.cli.upload import upload
+
     parsed = [axis(text) for text in axes]
     count = math.prod(len(values) for _, values in parsed)
     at_once = min(parallel or count, count)
     if agree is not None:
         agree(daemon, prepared, at_once)
-    stored = daemon.put("/v1/blobs", prepared.pack())
+    digest = upload(prepared.pack(), daemon)
     body = {
         "spec": prepared.spec,
-        "code_sha256": stored["sha256"],
+        "code_sha256": digest,
         "submission": prepared.submission,
         "axes": [{"name": name, "values": values} for name, values in parsed],
         "parallel": at_once,

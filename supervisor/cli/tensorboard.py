@@ -65,7 +65,8 @@ def _find(client: Client, name: str) -> tuple[str, list[str]]:
     nodes = [node["id"] for job in jobs for node in job["node_list"] if node["state"] in {"member", "ready"}]
     if not nodes:
         raise CommandRefusedError(
-            f"no node of {name} is ready, and TensorBoard runs on one; what the job wrote stays on its storage"
+            f"no node of {name} is ready, and TensorBoard runs on one; what the job wrote stays on "
+            "its storage; try again once `spotsupctl status` shows one"
         )
     return nodes[0], [f"{job['name']}={job['task_id']}" for job in jobs]
 

@@ -178,7 +178,9 @@ def _check_empty(etcd: Etcd, keys: Keys, values: Mapping[str, bytes]) -> None:
     if etcd.get(f"{keys.root}leader") is not None:
         raise CommandRefusedError(f"a daemon of cluster {keys.cluster} leads on {where}: stop all of them first")
     if etcd.get(f"{keys.world}{CLUSTER}") is not None:
-        raise CommandRefusedError(f"{where} already has a journal of cluster {keys.cluster}: nothing was imported")
+        raise CommandRefusedError(
+            f"{where} already has a journal of cluster {keys.cluster}: nothing was imported; import into an empty etcd"
+        )
     for prefix in ("world/jobs/", "world/nodes/"):
         for kv in etcd.range(f"{keys.root}{prefix}").kvs:
             if values.get(kv.key) != kv.value:
@@ -211,7 +213,10 @@ def _read(path: Path, keys: Keys) -> dict[str, bytes]:
         if header["spotsup"] != "journal" or header["format"] != FORMAT or end["keys"] != len(rows):
             raise ValueError("it has another format, or is truncated")
         if header["cluster"] != keys.cluster:
-            raise UsageError(f"{path} is of cluster {header['cluster']}, but the configuration names {keys.cluster}")
+            raise UsageError(
+                f"{path} is of cluster {header['cluster']}, but the configuration names "
+                f"{keys.cluster}: import it with `cluster` set to that one"
+            )
         values = {f"{keys.root}{row['key']}": base64.b64decode(row["value"]) for row in rows}
         values[f"{keys.world}{CLUSTER}"]
         for key, value in values.items():

@@ -16,6 +16,7 @@ from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 from supervisor.sweep import SweepRecord
+from supervisor.uploads import UploadRecord
 
 AnyRecord: TypeAlias = (
     JobRecord
@@ -30,6 +31,7 @@ AnyRecord: TypeAlias = (
     | TokenRecord
     | AuditEntry
     | SweepRecord
+    | UploadRecord
 )
 Record = TypeVar(
     "Record",
@@ -45,6 +47,7 @@ Record = TypeVar(
     TokenRecord,
     AuditEntry,
     SweepRecord,
+    UploadRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}

@@ -1,9 +1,9 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
-tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`
-and `blobs/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10) and by the
-revision of each record that it changes.
+tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`,
+`blobs/` and `uploads/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10)
+and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
+from supervisor.journal.uploads import Uploads
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.budgets import spent_before
@@ -65,6 +66,8 @@ class Journal:
         self.keys = keys
         self._store = store
         self._reader = Reader(keys)
+        # What users have uploaded of archives that are not whole.
+        self.uploads = Uploads(store, keys, self._txn)
 
     # -- reading -------------------------------------------------------------------------------------------
 

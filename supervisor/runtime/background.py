@@ -23,7 +23,7 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
     """
     future: Future[T] = Future()
     if not _free.acquire(blocking=False):
-        future.set_exception(TimeoutError(f"{MAX_CALLS} earlier calls have not ended"))
+        future.set_exception(TimeoutError(f"{MAX_CALLS} earlier calls have not ended: try again in a minute"))
         return future
 
     def run() -> None:

@@ -41,6 +41,7 @@ ENDS_CRON = "47 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 AUDIT_RETENTION_CRON = "*/10 * * * *"
+UPLOADS_CRON = "*/5 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
 TASK_LIMIT_S = 120.0
 BACKUP_LIMIT_S = 600.0
@@ -194,10 +195,15 @@ def housekeeping_tasks(
         count = journal.trim_audit(AUDIT_KEPT, leader.guard())
         return f"deleted the oldest {count} entries of the audit log" if count else ""
 
+    def trim_uploads() -> str:
+        count = journal.uploads.trim(clock.now(), leader.guard())
+        return f"deleted {count} chunks of code that were uploaded, and are too old or too many" if count else ""
+
     tasks = [
         Task("schedules", SCHEDULES_CRON, Renewals(journal, clock).run),
         Task("event_retention", EVENT_RETENTION_CRON, trim_events),
         Task("audit_retention", AUDIT_RETENTION_CRON, trim_audit),
+        Task("uploads", UPLOADS_CRON, trim_uploads),
     ]
     if not compacts_itself:
         tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))

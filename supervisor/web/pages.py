@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from supervisor.accounts import Purpose
 from supervisor.api.queue import queue_rows, waits
+from supervisor.api.rows import NodeRow
 from supervisor.api.views import job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError
@@ -299,7 +300,7 @@ def window_of_day(now: float) -> Window:
     return Window(end - DAY_S, end)
 
 
-def _current_nodes(view: JobView, now: float) -> list[dict[str, Any]]:
+def _current_nodes(view: JobView, now: float) -> list[NodeRow]:
     """Those that do not train first: they are what one looks for."""
     found = [row for row in node_rows(view, now) if row["state"] != NodeState.GONE]
     return sorted(found, key=lambda row: row["state"] == NodeState.MEMBER and not row["notice_deadline"])

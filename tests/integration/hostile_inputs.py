@@ -17,7 +17,9 @@ from bootstrap.archive import MAX_ENTRIES, Archive
 from bootstrap.environment import lock
 from bootstrap.environment.lock import MAX_UNPACKED_BYTES
 from bootstrap.errors import PackError
+from supervisor.access import sha256_of
 from supervisor.api.gate import MAX_BLOB_BYTES, MAX_BODY_BYTES
+from supervisor.uploads import MAX_CHUNK_BYTES, MAX_CHUNKS
 from tests.support.hostile import Site, Table
 from tests.support.whole_api import token_of
 
@@ -79,6 +81,31 @@ def large(site: Site) -> None:
     for line, limit in (("POST /v1/check", MAX_BODY_BYTES), ("PUT /v1/blobs", MAX_BLOB_BYTES)):
         begin = f"{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token_of('bob')}\r\n"
         assert site.raw(f"{begin}content-length: {limit + 1}\r\n\r\n") == {413}
+
+
+@row("a chunk of code under another's hash, an archive of chunks in another order or with one more", "422")
+def false_hashes(site: Site) -> None:
+    one, two = sha256_of(b"one"), sha256_of(b"two")
+    assert site.ask("bob", "PUT", f"/v1/chunks/{one}", b"two").status == 422
+    for key, data in ((one, b"one"), (two, b"two")):
+        assert site.ask("bob", "PUT", f"/v1/chunks/{key}", data).status == 200
+    archive = f"/v1/blobs/{sha256_of(b'onetwo')}"
+    for chunks in ([two, one], [one], [one, two, two]):
+        assert site.ask("bob", "POST", archive, {"chunks": chunks}).status == 422
+    assert site.ask("bob", "POST", archive, {"chunks": [one, two]}).json["missing"] == []
+
+
+@row("chunks of gigabytes, too many of them, or one of them a thousand times", "413, 422")
+def bombs_of_chunks(site: Site) -> None:
+    data = bytes(MAX_CHUNK_BYTES)
+    key = sha256_of(data)
+    begin = f"PUT /v1/chunks/{key} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token_of('bob')}\r\n"
+    assert site.raw(f"{begin}content-length: {MAX_CHUNK_BYTES + 1}\r\n\r\n") == {413}
+    assert site.ask("bob", "PUT", f"/v1/chunks/{key}", data).status == 200
+    for times in (MAX_CHUNKS, MAX_CHUNKS + 1):
+        assert site.ask("bob", "POST", f"/v1/blobs/{key}", {"chunks": [key] * times}).status == 422
+    for path in ("..%2f..%2fusers%2fann", key.upper(), f"{key}0"):
+        assert site.ask("bob", "PUT", f"/v1/chunks/{path}", data).status in {404, 405, 422}
 
 
 @row("a body that is compressed, a thousandfold", "400: none is unpacked")

@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_one_sentence(change: dict[str, Any], sentence: str
 )
 def test_one_node_it_stays_whatever_is_asked_for_later(scale: Scale) -> None:
     job = new_job(parse_spec(JOB), "0" * 64, "submission", 0.0)
-    with pytest.raises(CommandRefusedError, match=r"^cannot scale fill: a data job is one node$"):
+    with pytest.raises(CommandRefusedError, match=r"^cannot scale fill: a data job is one node; submit several"):
         scaled_job(job, scale)
     assert scaled_job(job, Scale(desired=1)) == job
 

@@ -233,7 +233,10 @@ def test_a_sweep_by_a_metric_has_a_column_for_it(desk: Desk) -> None:
         (("--sweep", "a=1,2", "--mode", "max"), "--mode with --metric"),
         (("--metric", "accuracy"), "--metric goes with --sweep"),
         (("--parallel", "2"), "--parallel and --early-stop go with --sweep"),
-        (("--sweep", "a=1..99", "--sweep", "b=1,2"), "the sweep has 198 combinations; 1 to 100 are accepted"),
+        (
+            ("--sweep", "a=1..99", "--sweep", "b=1,2"),
+            "the sweep has 198 combinations; 1 to 100 are accepted: leave values out",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_be_right_is_one_sentence(desk: Desk, options: tuple[str, ...], sentence: str) -> None:

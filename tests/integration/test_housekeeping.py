@@ -197,6 +197,7 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
         "schedules",
         "event_retention",
         "audit_retention",
+        "uploads",
         "compaction",
         "backup",
         "defragmentation",
@@ -213,4 +214,4 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
 def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal, leader: Leadership) -> None:
     config = Config.model_validate({"housekeeping": {"backup": "", "defragment": ""}})
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=True)
-    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention"]
+    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "uploads"]

@@ -53,10 +53,13 @@ def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
     assert asked == [OfferQuery("T4", 1, (), ("r",), ("a", "b"), Market.ON_DEMAND)]
 
 
+OTHER = "ask for other `resources`, or for another `placement`"
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (lambda _: (), "local cannot give what job asks for: no machine with 2 × V100 in zone-x (spot)"),
+        (lambda _: (), f"local cannot give what job asks for: no machine with 2 × V100 in zone-x (spot); {OTHER}"),
         (raising(ProvisionerError("no such type")), "local cannot give what job asks for: no such type"),
     ],
 )

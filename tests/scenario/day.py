@@ -16,6 +16,7 @@ from spotsup_trainer.etcd import Compare
 
 from provisioners.base import Provisioner
 from supervisor.access import Caller, Role
+from supervisor.api.rows import SweepRow
 from supervisor.api.sweeps import AxisBody, EarlyStopBody, SweepBody, Sweeps
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Commit
@@ -340,7 +341,7 @@ class Day:
         service = service_of(self.world, daemon, self.users.terms)
         return Sweeps(service, daemon.journal, daemon.clock, self.story.queue)
 
-    def sweep_row(self) -> dict[str, Any] | None:
+    def sweep_row(self) -> SweepRow | None:
         """The sweep with its members, as `spotsupctl sweep` shows it."""
         if self.story.sweep is None:
             return None

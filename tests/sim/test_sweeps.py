@@ -233,7 +233,7 @@ def test_members_are_compared_by_what_their_programs_report() -> None:
     assert "lr-2" in running(world)
     assert "lr-4" in running(world), "one that reports nothing is not judged"
     assert "lr-1" not in running(world)
-    assert row["members"][0]["stopped"].startswith("accuracy 0.3 is number")
+    assert str(row["members"][0]["stopped"]).startswith("accuracy 0.3 is number")
 
 
 def test_a_sweep_that_cannot_go_on_says_so_and_keeps_none_other_from_it() -> None:
@@ -246,4 +246,4 @@ def test_a_sweep_that_cannot_go_on_says_so_and_keeps_none_other_from_it() -> Non
     verbs.submit(body(world), ANN)
     run(world, 5)
     assert running(world) == ["lr-1", "lr-2"]
-    assert "'two' is not a number" in verbs.row(verbs.one("aa"))["problem"]
+    assert "'two' is not a number" in str(verbs.row(verbs.one("aa"))["problem"])

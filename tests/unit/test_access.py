@@ -26,7 +26,7 @@ from supervisor.access import (
     sha256_of,
     token_text,
 )
-from supervisor.api import routes, rules
+from supervisor.api import rules, uploads
 from supervisor.api.events import MAX_EVENTS
 from supervisor.api.explain import Explainer
 from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
@@ -76,8 +76,8 @@ def caller(user: str) -> Caller:
     ("user", "allowed"),
     [
         ("eve", {Action.READ}),
-        ("bob", {Action.READ, Action.PLAN, Action.SUBMIT}),
-        ("ann", {Action.READ, Action.PLAN, Action.SUBMIT, Action.CHANGE, Action.LOGIN}),
+        ("bob", {Action.READ, Action.PLAN, Action.SUBMIT, Action.UPLOAD}),
+        ("ann", {Action.READ, Action.PLAN, Action.SUBMIT, Action.UPLOAD, Action.CHANGE, Action.LOGIN}),
         ("root", {*Action} - {Action.PUBLIC}),
     ],
 )
@@ -197,7 +197,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route(desk: Desk) -> None:
     add_metrics(app, bytes)
     add_dashboard(app, Cluster().source())
     add_sweeps(app, object())  # type: ignore[arg-type]  # as above
-    add_logins(app, service(desk.world), lambda _node, _login: {}, desk.world.clock)
+    add_logins(app, service(desk.world), object(), desk.world.clock)  # type: ignore[arg-type]  # as above
     routes = [route for route in app.routes if isinstance(route, Route)]
     assert len(routes) == len(app.routes)
     found = {f"{method} {route.path}" for route in routes for method in (route.methods or ()) if method != "HEAD"}
@@ -215,7 +215,7 @@ def test_nothing_is_answered_without_a_token(desk: Desk) -> None:
     desk.users.failed = Throttle(1000, 1.0)
     for rule in (each for each, action in rules.RULES.items() if action is not Action.PUBLIC):
         method, _, path = rule.partition(" ")
-        reply = desk.ask("", method, path.format(name="anns", node="anns-1", sweep="lr"))
+        reply = desk.ask("", method, path.format(name="anns", node="anns-1", sweep="lr", sha256="0" * 64))
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer"), rule
     assert desk.entries == []
 
@@ -545,7 +545,11 @@ def test_a_bomb_is_refused(desk: Desk) -> None:
 
 
 def test_only_so_much_code_is_in_memory_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "MAX_UPLOADS", 1)
+    monkeypatch.setattr(uploads, "MAX_CHUNK_UPLOADS", 0)
+    chunk = f"/v1/chunks/{sha256_of(b'a')}"
+    assert Desk(desk.world).ask("ann", "PUT", chunk, content=b"a").status_code == 503
+    assert desk.ask("ann", "PUT", chunk, content=b"a").status_code == 200
+    monkeypatch.setattr(uploads, "MAX_UPLOADS", 1)
     busy = Desk(desk.world)
     started, go_on = threading.Event(), threading.Event()
     store = Journal.put_blob

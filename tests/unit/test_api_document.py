@@ -93,7 +93,8 @@ def check(data: st.DataObject) -> None:
     body = data.draw(BODIES)
     content = json.dumps(body).encode() if method == "post" else b""
     header = data.draw(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20))
-    reply = call(method, template.format(name=name, node=node, sweep=name), content, data.draw(QUERIES), header)
+    path = template.format(name=name, node=node, sweep=name, sha256=name)
+    reply = call(method, path, content, data.draw(QUERIES), header)
     assert reply.status_code < 500, reply.text
     if reply.status_code >= 400:
         assert reply.headers["content-type"] == MEDIA_TYPE

@@ -94,7 +94,7 @@ def test_code_is_sent_only_if_the_environment_may_need_it(tmp_path: Path) -> Non
     for more in ("setup: pip install -r requirements.txt", "environment: requirements.txt", "environment: uv"):
         job.write_text(f"{text}{more}\n")
         with command.prepared(str(job), {}, "1K", "1K") as found:
-            assert len(found.pack()) > len(small)
+            assert len(found.pack().data) > len(small.data)
     job.write_text(f"{text}environment: image\n")
     with command.prepared(str(job), {}, "1K", "1K") as found:
         assert found.pack() == small

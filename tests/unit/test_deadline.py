@@ -240,7 +240,9 @@ def test_people_are_told_once_that_a_deadline_cannot_be_met_and_status_says_so()
 
 def test_status_says_whether_it_will_be_met() -> None:
     def text(record: JobRecord) -> str:
-        return str(job_row(view(record, [trained(1, 8.0)]), "", NOW)["deadline"]["text"])
+        found = job_row(view(record, [trained(1, 8.0)]), "", NOW)["deadline"]
+        assert found is not None
+        return found["text"]
 
     record = due_job()
     assert text(record).endswith(": will be met: 17% done, 40.0 h of training left, 10.0 h to spare")

@@ -56,7 +56,7 @@ SUPERVISOR = (
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
     ("model",),
-    ("new_job",),
+    ("new_job", "uploads"),
     ("market", "pool_days"),
     ("alerts",),
     ("planner",),

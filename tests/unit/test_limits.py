@@ -306,9 +306,8 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
 
     answer = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MAX_BLOB_BYTES + 1)}))
     assert answer.status_code == 413
-    assert (
-        answer.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are accepted"
-    )
+    too_large = f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are accepted: send less"
+    assert answer.json()["error"] == f"{too_large}, list what is not code in .spotsupignore"
     answer = asyncio.run(sent(content=endless()))
     assert answer.status_code == 413
     assert "the request has no Content-Length" in answer.json()["error"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -13,6 +12,7 @@ from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
 from supervisor.api.changes import alternatives, scaled_job
+from supervisor.api.rows import JobRow, NodeRow
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
 from supervisor.cli import client, show
 from supervisor.cli.change import machines
@@ -37,7 +37,7 @@ def view(*nodes: NodeRecord) -> JobView:
     return JobView(JOB, 1, {each.id: each for each in nodes}, {})
 
 
-def rows(*nodes: NodeRecord) -> list[dict[str, Any]]:
+def rows(*nodes: NodeRecord) -> list[NodeRow]:
     return node_rows(view(*nodes), 0.0)
 
 
@@ -100,7 +100,7 @@ def test_nodes_that_are_gone_are_counted_and_listed_with_all(printed: Callable[[
 
 
 def test_of_many_ended_jobs_the_newest_are_listed(printed: Callable[[], list[str]]) -> None:
-    def row(number: int, ended_at: float) -> dict[str, Any]:
+    def row(number: int, ended_at: float) -> JobRow:
         state = JobState.SUCCEEDED if ended_at else JobState.RUNNING
         record = replace(JOB, name=f"job-{number}", state=state, ended_at=ended_at)
         return job_row(JobView(record, 1, {}, {}), "", 10.0)
