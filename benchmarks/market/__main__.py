@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.command import count, measured, parser_of, show, stopwatch
-from benchmarks.market import cases, deadlines, together
+from benchmarks.market import cases, deadlines, knobs, together
 from benchmarks.market.cases import Case
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
@@ -124,6 +124,12 @@ def _end(task: Task, process: subprocess.Popen[bytes], output: IO[bytes], errors
 
 def samples_of(case: Case, found: Mapping[str, Any]) -> Iterator[Sample]:
     """One play's numbers."""
+    if case.knobs:
+        for setting, metrics in found["knobs"].items():
+            for metric, value in metrics.items():
+                yield Sample(case.name, setting, metric, "1", value)
+        yield Sample(case.name, SPOTSUP, cases.CPU, "s", found["cpu_s"])
+        return
     if case.jobs or case.deadline_h:
         units = together.UNITS if case.jobs else deadlines.UNITS
         for policy, metrics in found["together" if case.jobs else "deadlines"].items():
@@ -202,6 +208,21 @@ def deadlines_table(rows: Sequence[Row]) -> Table:
     return made
 
 
+def knobs_table(rows: Sequence[Row]) -> Table:
+    """A line for each number of the policy: as it is, halved and doubled."""
+    columns = ("now", *(f"{metric}, x{factor:g}" for factor in knobs.FACTORS for metric in knobs.METRICS))
+    made = results.table_of("Numbers of the market's policy", ("",), columns)
+    found = {(row.subject, row.metric): row for row in rows if row.case.startswith(cases.KNOBS.name)}
+    if not found:
+        return made
+    made.add_row("all as they are", "", *(_shown(found.get((knobs.NOW, metric))) for metric in knobs.METRICS))
+    for knob in knobs.KNOBS:
+        keys = [(knobs.setting(knob, factor), metric) for factor in knobs.FACTORS for metric in knobs.METRICS]
+        if any(key in found for key in keys):
+            made.add_row(knob.name, f"{knob.value:g}", *(_shown(found.get(key)) for key in keys))
+    return made
+
+
 def _shown(row: Row | None) -> str:
     if row is None or row.median is None:
         return ""
@@ -214,15 +235,21 @@ def _shown(row: Row | None) -> str:
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be played; 130 after Ctrl-C."""
     options, about = _parse(), results.machine()
-    played = cases.chosen(quick=options.quick, variants=not options.quick or options.variants, only=options.only)
+    if options.knobs:
+        named = ((f"{cases.KNOBS.name}, {group}", group) for group in knobs.GROUPS)
+        played = [replace(cases.KNOBS, name=name, knobs=group) for name, group in named if options.only in name]
+    else:
+        played = cases.chosen(quick=options.quick, variants=not options.quick or options.variants, only=options.only)
     tasks = [Task(case, seed) for case in played for seed in range(1, options.seeds + 1)]
     found = measured("bench-market", lambda stop: play_all(options, tasks, stop))
     rows = results.summarise([sample for task in tasks for sample in samples_of(task.case, found[task])])
     judged = list(verdicts(played, rows))
     results.write(options.json, rows, about, SUBJECTS, {"verdicts": judged})
-    tables = [
-        each for each in (table(rows), losses_table(rows), jobs_table(rows), deadlines_table(rows)) if each.row_count
-    ]
+    if options.knobs:
+        tables = [knobs_table(rows)]
+    else:
+        tables = [table(rows), losses_table(rows), jobs_table(rows), deadlines_table(rows)]
+    tables = [each for each in tables if each.row_count]
     show(tables, NOTES, options.json, sentences=judged)
     return 0
 
@@ -234,6 +261,7 @@ def _parse() -> argparse.Namespace:
         "--quick", action="store_true", help="10 days, 3 days and 11 h of the recordings: a few minutes"
     )
     parser.add_argument("--variants", action="store_true", help="with --quick: changed recordings, too")
+    parser.add_argument("--knobs", action="store_true", help="halve and double each number of the policy instead")
     parser.add_argument("--only", default="", metavar="NAMES", help="cases whose names have one of these: p3,shifted")
     parser.add_argument("--seeds", type=count, default=1, metavar="N", help="play each case so often")
     parser.add_argument("--processes", type=count, default=len(os.sched_getaffinity(0)), metavar="N")

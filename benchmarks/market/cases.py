@@ -38,6 +38,8 @@ class Case:
     baselines: bool = True  # whether the baselines are played, too
     variant: str = ""
     jobs: int = 0
+    begin_h: float = 0.0  # where in the recording `hours` begin
+    knobs: str = ""  # a group of the policy's numbers, each of which is halved and doubled
     deadline_h: float = 0.0  # WORK_H of work have to be done within so long, from STARTS points of the recording
 
 
@@ -68,6 +70,8 @@ DUE_52, DUE_70 = (
 # So long a set below `min` is kept to which nothing is added, and until the daemon looks again.
 HELD_S = Rules().gang_timeout_s + MISSING_S
 JOBS_20 = Case("20 jobs, 36 h", "v100-16nodes.csv", 1, 64, hours=36.0, jobs=20)
+# Hours in which the zones change most, as 45 plays take long.
+KNOBS = replace(NODES_16, name="numbers of the policy", begin_h=27.0, hours=4.0, baselines=False)
 WHOLE = (ZONES_9, NODES_16, NODES_32, replace(DAYS_3, baselines=False), JOBS_20, DUE_52, DUE_70)
 QUICK = (DAYS_10, DAYS_3, NODES_32)
 VARIED = tuple(replace(case, baselines=False) for case in QUICK)

@@ -13,12 +13,12 @@ from typing import Any
 
 import structlog
 
-from benchmarks.market import deadlines, together
+from benchmarks.market import deadlines, knobs, together
 from benchmarks.market.cases import VARIANTS, Case
 from supervisor.errors import UsageError
 from supervisor.replay import compare, oracle
 from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import Result
+from supervisor.replay.ledger import HOUR_S, Result
 from supervisor.replay.losses import losses
 from supervisor.replay.recording import Recording, read
 from supervisor.spec import JobSpec, parse_spec
@@ -28,7 +28,7 @@ def recording_of(case: Case, traces: Path, seed: int) -> Recording:
     """Raises UsageError where there is none."""
     found = read(traces / case.file, traces / case.prices if case.prices else None)
     if case.hours is not None:
-        found = found.cut(0.0, case.hours * 3600)
+        found = found.cut(case.begin_h * HOUR_S, (case.begin_h + case.hours) * HOUR_S)
     return VARIANTS[case.variant](found, seed) if case.variant else found
 
 
@@ -68,7 +68,9 @@ def main() -> int:
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    if case.deadline_h:
+    if case.knobs:
+        found = knobs.play(recording, job_of(case), seed, case.knobs)
+    elif case.deadline_h:
         found = deadlines.play(recording, seed, case.deadline_h)
     else:
         found = together.play(recording, seed, case.jobs) if case.jobs else play(case, recording, seed)

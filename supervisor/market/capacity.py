@@ -142,9 +142,10 @@ class CapacityMemory:
         kept = tuple(r for r in self.refusals if is_remembered(r, now) and r is not before)[-MAX_REFUSALS + 1 :]
         return replace(self, refusals=(*kept, refusal))
 
-    def is_wary(self, offer: Offer, now: float, lately_s: float = WARY_S) -> bool:
-        """Whether the offer's pool last refused, and that was believed until so long ago: it is asked for one machine
-        first."""
+    def is_wary(self, offer: Offer, now: float, lately_s: float | None = None) -> bool:
+        """Whether the offer's pool last refused, and that was believed until so long ago (else WARY_S): it is asked for
+        one machine first."""
+        lately_s = WARY_S if lately_s is None else lately_s
         found = (self._by_subject.get((reach, False, "")) for reach in _wary_reaches(offer))
         return any(refusal is not None and refusal.until + lately_s > now for refusal in found)
 

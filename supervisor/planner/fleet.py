@@ -13,7 +13,16 @@ from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKi
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.deadlines import may_pay
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import ahead, counted, left_behind, not_gone, placed, unreplaced, wanted
+from supervisor.planner.predicates import (
+    PRESENT_NODE_STATES,
+    ahead,
+    counted,
+    left_behind,
+    not_gone,
+    placed,
+    unreplaced,
+    wanted,
+)
 from supervisor.planner.queue import is_admitted, is_held_back, may_have
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
@@ -109,7 +118,7 @@ def _request_nodes(draft: Draft, missing: int) -> None:
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
         if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
             return
-        if draft.capacity.is_wary(offer, draft.now) and is_asked(draft, offer):
+        if is_asked_enough(draft, offer):
             return
         request(draft, offer, lost.pop(0) if lost else None, spare=spare)
 
@@ -137,9 +146,29 @@ def is_last_place(draft: Draft) -> bool:
     return draft.job.places_tried >= len(draft.job.spec.places) - 1
 
 
-def is_asked(draft: Draft, offer: Offer) -> bool:
-    """Whether the job waits for an answer of the offer's pool."""
-    return any(node.offer.zone == offer.zone for node in draft.in_states(N.REQUESTED))
+def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bool:
+    """Whether as many requests of the offer's pool wait for an answer as may. One that refused is asked for one machine
+    first, and so is one that takes machines of this job and has granted none since. Where spot is tight, as another
+    pool refused, and for a move, as many again are asked for as were granted there: what is not to be had costs few
+    requests."""
+    asked = sum(node.offer.zone == offer.zone for node in draft.in_states(N.REQUESTED))
+    if not asked:
+        return False
+    if draft.capacity.is_wary(offer, draft.now):
+        return True
+    if offer.market is not Market.SPOT:
+        return False
+    known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
+    pool = pool_of(offer)
+    here = [node for node in draft.nodes.values() if pool_of(node.offer) == pool and node.state in PRESENT_NODE_STATES]
+    taken = max((node.notice.seen_at for node in here if node.notice), default=0.0)
+    granted = sum(bool(node.instance_id) and node.created_at >= taken for node in here)
+    tight = (
+        for_move
+        or bool(taken)
+        or any(draft.capacity.is_wary(each, draft.now) for each in known if each.market is Market.SPOT)
+    )
+    return tight and asked >= max(1, granted)
 
 
 def _give_up_too_few(draft: Draft) -> None:

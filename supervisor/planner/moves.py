@@ -13,12 +13,12 @@ from supervisor.market.capacity import pool_of
 from supervisor.market.offers import is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import constraints, has_old_offers, is_asked, offers_of, request
+from supervisor.planner.fleet import constraints, has_old_offers, is_asked_enough, offers_of, request
 from supervisor.planner.predicates import PRESENT_NODE_STATES, ahead, counted, left_behind
 from supervisor.planner.queue import is_admitted
 from supervisor.planner.release import release
 from supervisor.planner.sentences import node_count
-from supervisor.planner.targets import Target, best_target, bought_on_demand, may_move, target_of
+from supervisor.planner.targets import Target, best_target, bought_on_demand, has_nothing_to_lose, may_move, target_of
 
 N = NodeState
 
@@ -36,7 +36,7 @@ def drive_moves(draft: Draft) -> None:
         return
     if left_behind(draft):
         _leave_the_rest(draft, coming)
-    elif _has_lost_all(draft, coming):
+    elif _goes_at_once(draft, coming):
         _switch(draft, coming, counted(draft), "the job goes on elsewhere")
     elif job.pause_requested_at:
         _give_up(draft, coming, "the job pauses")
@@ -49,10 +49,18 @@ def drive_moves(draft: Draft) -> None:
 
 
 def _is_settled(draft: Draft) -> bool:
-    """Whether nothing has changed for a while, and nothing is about to."""
+    """Whether nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
+    about to be taken, or those that stay will not train where they are."""
     present = [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES]
-    if draft.hold.nodes or any(node.doomed or not _is_in_place(draft, node) for node in present):
+    if draft.hold.nodes:
         return False
+    if has_nothing_to_lose(draft):
+        return True
+    staying = [node for node in present if node.notice is None]
+    if any(node.doomed or not _is_in_place(draft, node) for node in staying):
+        return False
+    if len(staying) < len(present):
+        return True
     since = max((node.state_since for node in present), default=draft.now)
     return draft.elapsed_s(max(since, draft.job.state_since)) >= draft.rules.move_after_s
 
@@ -61,10 +69,12 @@ def _is_in_place(draft: Draft, node: NodeRecord) -> bool:
     return node.state is N.MEMBER or node.id in draft.view.spares
 
 
-def _has_lost_all(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
-    """Whether all nodes that trained are gone, and no more are on their way to where they were than are coming."""
-    kept = counted(draft)
-    return all(node.state in IN_FLIGHT_NODE_STATES for node in kept) and len(coming) >= max(1, len(kept))
+def _goes_at_once(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
+    """Whether no node that stays trains, or could, and more machines are coming than are on their way to where they
+    were."""
+    kept, granted = counted(draft), [node for node in coming if node.instance_id]
+    arrive = all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
+    return arrive and len(granted) >= max(draft.job.min_nodes, len(kept) + 1)
 
 
 def _begin(draft: Draft) -> None:
@@ -105,7 +115,7 @@ def _ask(draft: Draft, target: Target, coming: Sequence[NodeRecord]) -> bool:
     for _ in range(len(coming), min(target.count, admitted)):
         if draft.full or not _may_ask(draft, target.offer):
             break
-        if draft.capacity.is_wary(target.offer, draft.now) and is_asked(draft, target.offer):
+        if is_asked_enough(draft, target.offer, for_move=True):
             return True
         request(draft, target.offer, None, spare=False, for_move=True)
     return any(node.state is N.REQUESTED for node in ahead(draft))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioners.base import (
     Denied,
     Fatal,
@@ -28,7 +30,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import has_trained, is_complete
+from supervisor.planner.predicates import has_enough, has_trained, is_complete
 
 N = NodeState
 FATAL_MEMORY_S = 600.0
@@ -105,6 +107,8 @@ def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Deni
         job = draft.job.name  # another job may pay more
         spec = draft.job.spec
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
+    elif isinstance(refusal, NoCapacity) and not job and not has_enough(draft):
+        refusal = replace(refusal, memory_s=min(refusal.memory_s, draft.rules.few_retry_s))
     draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=spare, job=job)
 
 

@@ -27,6 +27,11 @@ def counted(draft: Draft) -> list[NodeRecord]:
     return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and is_kept(node)]
 
 
+def has_enough(draft: Draft) -> bool:
+    """Whether the job has as many machines as it needs to train."""
+    return sum(bool(node.instance_id) for node in counted(draft)) >= draft.job.min_nodes
+
+
 def is_kept(node: NodeRecord) -> bool:
     """Whether the job counts on it: it will not leave, and is not ahead of a move."""
     return not (node.doomed or node.ahead)

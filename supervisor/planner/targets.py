@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from provisioners.base import Market, Offer
 from supervisor.market.hazard import HOUR_S
 from supervisor.market.offers import Constraints, expected_usd, is_allowed
-from supervisor.model import JobState, NodeRecord
+from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.deadlines import may_go_back
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, left_behind, members
@@ -27,8 +27,10 @@ class Target:
 
 
 def may_move(draft: Draft) -> bool:
-    """Whether it trains, has checkpoints that other nodes can restore, and has not just tried."""
+    """Whether it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose."""
     job, progress = draft.job, draft.view.progress
+    if has_nothing_to_lose(draft):
+        return True
     trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes
     if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
         return False
@@ -36,6 +38,17 @@ def may_move(draft: Draft) -> bool:
         return False
     saves = not (job.checkpoint_problem or (progress is not None and progress.checkpoint_problem) or job.hung_since)
     return saves and draft.now >= job.move_retry_at
+
+
+def has_nothing_to_lose(draft: Draft) -> bool:
+    """Whether the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
+    job, kept = draft.job, counted(draft)
+    if job.spec.kind != "training" or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
+        return False
+    if not kept or any(node.state is NodeState.REQUESTED for node in kept):
+        return False
+    few = len(kept) < job.min_nodes and job.spec.checkpoints != NO_CHECKPOINTS
+    return few or all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
 
 
 def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Target | None:
@@ -51,7 +64,7 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
     for offer in sorted(wished, key=lambda each: limits.place(each) != here):
         if not is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False):
             continue
-        if draft.capacity.is_wary(offer, draft.now, draft.rules.move_probe_s):
+        if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.move_probe_s):
             continue
         target = target_of(draft, offer, offers, limits)
         billed = (*limits.billed, *[offer] * (target.needed - 1)) if target else ()
@@ -74,9 +87,10 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
         for each in offers
         if each.market is offer.market
     )
-    # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change. Spares
-    # are left, and requested anew afterwards.
-    least = max(_useful(draft, kept), len(members(draft)), draft.job.min_nodes)
+    # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change. Those
+    # that are taken do not. Spares are left, and requested anew afterwards.
+    staying = [node for node in members(draft) if node.notice is None]
+    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)
     counts = range(least, draft.job.desired_nodes + 1)
     of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
     rank = draft.job.spec.preference.rank

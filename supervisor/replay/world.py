@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from provisioners.base import Market
 from supervisor.budget import Budgets
@@ -43,8 +46,9 @@ class RecordedWorld(World):
         queue: QueueRules = QueueRules(),  # noqa: B008 - frozen
         queue_hold_s: float = Rules().queue_hold_s,
         budgets: Budgets = Budgets(),  # noqa: B008 - frozen
+        changed: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`queue`, `queue_hold_s`, `budgets`: as of Rules."""
+        """`queue`, `queue_hold_s`, `budgets`: as of Rules. `changed`: other numbers of Rules, or of its HazardRules."""
         self._costs = costs
         # By job that was submitted and has not ended: how many nodes it wants.
         self.desired: dict[str, int] = {}
@@ -55,6 +59,9 @@ class RecordedWorld(World):
             queue_hold_s=queue_hold_s,
             budgets=budgets,
         )
+        of_hazard = {name: value for name, value in changed.items() if hasattr(rules.hazard, name)}
+        others = {name: value for name, value in changed.items() if name not in of_hazard}
+        rules = replace(rules, hazard=replace(rules.hazard, **of_hazard), **others)  # type: ignore[arg-type]
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)
@@ -75,7 +82,8 @@ class RecordedWorld(World):
 
     def _is_whole(self, job: str, nodes: int) -> bool:
         training = self.nodes.trainings.get(job)
-        return training is not None and training.formed is not None and len(training.formed.nodes()) >= nodes
+        formed = training.formed if training is not None and training.makes_steps else None
+        return formed is not None and len(formed.nodes()) >= nodes
 
     def call_s(self, action: Action) -> tuple[float, float]:
         return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0

@@ -140,6 +140,11 @@ class Training:
         """The round that formed last."""
         return self._formed
 
+    @property
+    def makes_steps(self) -> bool:
+        """Whether its round trains now."""
+        return self._since is not None
+
     def spans_until(self, now: float) -> list[Span]:
         """All spans, with the one that lasts."""
         if self._since is None or self._formed is None or now <= self._since:

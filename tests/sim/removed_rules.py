@@ -557,7 +557,7 @@ MUTANTS = (
         "supervisor.planner.fleet",
         "    _give_up_too_few(draft)\n",
         "    pass\n",
-        "sim/test_places.py::test_machines_that_are_too_few_to_train_are_given_back_and_the_next_zone_is_asked",
+        "sim/test_places.py::test_machines_that_are_too_few_to_train_are_given_back_where_no_zone_has_enough",
     ),
     Mutant(
         "places: machines that are too few are given time from when they became so few",
@@ -633,8 +633,8 @@ MUTANTS = (
     Mutant(
         "places: a pool that refused is asked for one machine first",
         "supervisor.planner.fleet",
-        "if draft.capacity.is_wary(offer, draft.now) and is_asked(draft, offer):",
-        "if False:",
+        "    if not asked:\n",
+        "    if True:\n",
         "sim/test_places.py::test_a_zone_that_refused_is_asked_for_one_machine_before_it_is_asked_for_all",
     ),
     Mutant(
@@ -673,6 +673,27 @@ MUTANTS = (
         "",
         "sim/test_places.py::"
         "test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_without_losing_a_step",
+    ),
+    Mutant(
+        "moves: at once, while nodes that are taken still train",
+        "supervisor.planner.moves",
+        "    if len(staying) < len(present):\n        return True\n",
+        "",
+        "unit/test_plan_moves.py::test_a_job_moves_at_once_while_nodes_that_are_taken_still_train",
+    ),
+    Mutant(
+        "moves: at once, where those that stay are too few to train",
+        "supervisor.planner.targets",
+        "    return few or all(",
+        "    return all(",
+        "unit/test_plan_moves.py::test_a_job_whose_nodes_that_stay_are_too_few_asks_elsewhere_also_just_after_a_move",
+    ),
+    Mutant(
+        "places: a job that cannot train believes no refusal for long",
+        "supervisor.planner.outcomes",
+        "    if isinstance(refusal, NoCapacity) and not has_enough(draft):\n",
+        "    if False:\n",
+        "unit/test_plan_moves.py::test_a_job_that_cannot_train_believes_a_refusal_for_less_long",
     ),
     Mutant(
         "moves: only where it is worth the pause",
@@ -769,7 +790,7 @@ MUTANTS = (
     Mutant(
         "moves: no fewer than train",
         "supervisor.planner.targets",
-        "    least = max(_useful(draft, kept), len(members(draft)), draft.job.min_nodes)\n",
+        "    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)\n",
         "    least = max(_useful(draft, kept), draft.job.min_nodes)\n",
         "unit/test_plan_moves.py::test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace",
     ),

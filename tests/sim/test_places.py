@@ -51,20 +51,38 @@ def test_a_job_of_which_some_nodes_stay_stays_with_them() -> None:
     world = training_world(low=1, desired=3, high=3)
     world.cloud.preempt(machine_of(world, 0), 120.0)
     world.cloud.preempt(machine_of(world, 1), 120.0)
-    world.cloud.capacity["zone-a"] = 3
+    world.cloud.capacity["zone-a"] = 5
     world.run(150.0)
     assert zones(world) == {"zone-a"}
 
 
-def test_machines_that_are_too_few_to_train_are_given_back_and_the_next_zone_is_asked() -> None:
+def test_a_job_of_which_some_nodes_stay_moves_in_time_where_its_zone_refuses_others() -> None:
+    world = training_world(low=1, desired=3, high=3)
+    world.cloud.preempt(machine_of(world, 0), 120.0)
+    world.cloud.preempt(machine_of(world, 1), 120.0)
+    world.cloud.capacity["zone-a"] = 1
+    assert world.run_until(lambda w: zones(w) == {"zone-b"}, 110.0), "before they are taken"
+    assert world.run_until(settled, 60.0)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_machines_that_are_too_few_to_train_are_given_back_once_the_next_zone_has_enough() -> None:
     world = empty_world()
     world.cloud.capacity.update({"zone-a": 2, "zone-b": 16})
     submit(world, "job", 4, 6, 6)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    assert zones(world) == {"zone-b"}
+    assert world.run_until(lambda w: alive(w) == 6, 200.0)
+    assert not events_of(world, "job", EventKind.TOO_FEW_NODES)
+
+
+def test_machines_that_are_too_few_to_train_are_given_back_where_no_zone_has_enough() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 2, "zone-b": 1})
+    submit(world, "job", 4, 6, 6)
     world.run(60.0)
     assert alive(world) == 2
-    assert record(world).state is not JobState.RUNNING
-    assert world.run_until(in_state(JobState.RUNNING), 150.0)
-    assert zones(world) == {"zone-b"}
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.TOO_FEW_NODES)), 150.0)
     (given_up,) = [each for each in world.journal.events("job") if each.kind is EventKind.TOO_FEW_NODES]
     assert given_up.text == "zone-a had 2 of at least 4 nodes for 120 s: they are released"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+import pkgutil
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.market import __main__ as market
-from benchmarks.market import cases, play, together
+from benchmarks.market import cases, knobs, play, together
 from benchmarks.market.cases import USD, USEFUL, VARIANTS, Case
 from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
+from supervisor import market as market_package
+from supervisor.market.hazard import HazardRules
 from supervisor.planner.queue import is_pausable
+from supervisor.planner.world import Rules
 from supervisor.replay import oracle
 from supervisor.replay.costs import Costs
 from supervisor.replay.ledger import HOUR_S
@@ -184,3 +190,59 @@ def test_a_job_that_is_played_moves_to_a_fuller_zone_and_may_pause_for_others() 
     assert is_pausable(play.job_of(case))
     wish = together.wishes(1, 1)[0]
     assert is_pausable(together._replay(recording(), Costs(), 1, wish, 0).spec)
+
+
+# -- numbers of the policy -------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY = ("moves", "targets", "fleet", "rounds", "queue", "deadlines")
+
+
+def numbers_of_the_policy() -> set[str]:
+    """Constants of supervisor/market, fields of HazardRules, and what the planner's market reads of Rules."""
+    modules = [
+        importlib.import_module(f"supervisor.market.{each.name}")
+        for each in pkgutil.iter_modules(market_package.__path__)
+    ]
+    found = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if name.isupper() and not name.startswith("_") and isinstance(value, int | float)
+    }
+    read = {
+        name
+        for module in POLICY
+        for name in re.findall(r"rules\.(\w+)", (ROOT / f"supervisor/planner/{module}.py").read_text(encoding="utf-8"))
+    }
+    numbers = {each.name for each in fields(Rules) if isinstance(getattr(Rules(), each.name), int | float)}
+    named = {name for name in numbers if name.startswith(("move_", "max_move", "few_"))}
+    return found | (read & numbers) | named | {each.name for each in fields(HazardRules)}
+
+
+def test_each_number_of_the_policy_is_one_whose_worth_is_measured_or_says_why_not() -> None:
+    measured = [knob.name for knob in knobs.KNOBS]
+    assert len(measured) == len(set(measured))
+    assert not set(measured) & knobs.OTHERS.keys()
+    assert numbers_of_the_policy() - knobs.OTHERS.keys() <= set(measured)
+    assert knobs.OTHERS.keys() <= numbers_of_the_policy()
+
+
+def test_the_document_has_each_number_of_the_policy_as_the_code_has_it() -> None:
+    text = (ROOT / "docs/simulate.md").read_text(encoding="utf-8").partition("## The numbers of the policy")[2]
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) ", text, re.MULTILINE))
+    assert {name: float(value.replace(",", "")) for name, value in shown.items()} == {
+        knob.name: knob.value for knob in knobs.KNOBS
+    }
+
+
+def test_a_number_is_changed_for_its_play_only() -> None:
+    before, spec = [knob.value for knob in knobs.KNOBS], play.job_of(Case("hand", "", 1, 2))
+    found = knobs.play(recording(((0, 0), (2, 1), (0, 0), (0, 3)), HOUR_S / 4), spec, 1, "asking")["knobs"]
+    settings = [knobs.setting(knob, factor) for knob in knobs.GROUPS["asking"] for factor in knobs.FACTORS]
+    assert set(found) == {knobs.NOW, *settings}
+    assert found["few_retry_s x2"][cases.REQUESTS] < found["few_retry_s x0.5"][cases.REQUESTS]
+    assert [knob.value for knob in knobs.KNOBS] == before
+    case = replace(cases.KNOBS, knobs="asking")
+    samples = market.samples_of(case, {"knobs": found, "cpu_s": 1.0})
+    assert market.knobs_table(summarise(samples)).row_count == 1 + len(knobs.GROUPS["asking"])

@@ -9,8 +9,8 @@ import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.market.capacity import CapacityMemory
-from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
-from supervisor.planner.actions import FetchOffers, Launch
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NoticeRecord
+from supervisor.planner.actions import FetchOffers, Launch, LaunchDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
@@ -54,12 +54,16 @@ def zones(after: Decided) -> list[str]:
     return [each.node.offer.zone for each in after.does(Launch)]
 
 
-def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be() -> None:
+def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be_as_many_at_once_as_were_granted() -> None:
     after = moving()
-    assert zones(after) == ["zone-b"] * 4
+    assert zones(after) == ["zone-b"]
     assert all(each.ahead for each in after.new)
     assert after.job.moving_since == NOW
     assert not after.released
+    begun = replace(UNDER_WAY, moving_since=NOW - 5)
+    for granted, more in ((1, 1), (2, 2), (3, 1)):
+        there = [node(n, N.PENDING, offer=ELSEWHERE, ahead=True, created_at=NOW - 4) for n in range(5, 5 + granted)]
+        assert zones(moving(trains(1), trains(2), *there, record=begun)) == ["zone-b"] * more
 
 
 @pytest.mark.parametrize(
@@ -81,10 +85,65 @@ def test_a_job_stays(changes: dict[str, Any], more: dict[str, Any]) -> None:
     assert not after.job.moving_since
 
 
-def test_a_node_that_has_come_just_now_or_will_leave_keeps_a_job_where_it_is() -> None:
-    notice = NoticeRecord(NOW + 600, NOW - 5, "metadata")
-    for other in (member(2), trains(2, notice=notice), node(2, N.PENDING), node(2, N.SUSPECT, state_since=NOW - 5)):
+def test_a_node_that_has_come_just_now_or_will_be_drained_keeps_a_job_where_it_is() -> None:
+    drained = trains(2, drain_requested=True)
+    for other in (member(2), drained, node(2, N.PENDING), node(2, N.SUSPECT, state_since=NOW - 5)):
         assert "zone-b" not in zones(moving(trains(1), other))
+
+
+NOTICE = NoticeRecord(NOW + 100, NOW - 5, "metadata")
+
+
+def test_a_job_moves_at_once_while_nodes_that_are_taken_still_train() -> None:
+    taken = [trains(n, notice=NOTICE) for n in (2, 3, 4)]
+    fresh = job(4, J.RUNNING, state_since=NOW - 5)
+    after = moving(trains(1), *taken, record=fresh)
+    assert (zones(after), after.job.moving_since) == (["zone-b"], NOW)
+    assert not after.released
+    assert not moving(trains(1), *taken, record=fresh, volatile={"capacity": CapacityMemory()}).job.moving_since
+
+
+@pytest.mark.parametrize("state", [J.RUNNING, J.WAITING, J.STARTING])
+def test_a_job_whose_nodes_that_stay_are_too_few_asks_elsewhere_also_just_after_a_move(state: JobState) -> None:
+    few = job(4, state, state_since=NOW - 5, min_nodes=2, move_retry_at=NOW + 500)
+    after = moving(trains(1), trains(2, notice=NOTICE), trains(3, notice=NOTICE), record=few)
+    assert "zone-b" in zones(after)
+    enough = replace(few, min_nodes=1)
+    assert "zone-b" not in zones(moving(trains(1), trains(2, notice=NOTICE), record=enough))
+
+
+def test_a_job_that_cannot_train_believes_a_refusal_for_less_long() -> None:
+    def believed_s(min_nodes: int, said_s: float = 180.0) -> float:
+        outcome = LaunchDone(name(3), OFFER, NoCapacity(Scope.TYPE_IN_ZONE, said_s, "full"))
+        record = job(4, J.DEGRADED, min_nodes=min_nodes)
+        after = scene(trains(1), trains(2), node(3, N.REQUESTED), record=record, outcomes=[outcome])
+        (refusal,) = after.volatile.capacity.refusals
+        return refusal.until - NOW
+
+    assert believed_s(2) == 180.0
+    assert believed_s(3) == RULES.few_retry_s
+    assert believed_s(3, said_s=30.0) == 30.0, "never longer than the cloud says"
+
+
+def test_too_few_that_stay_are_left_as_soon_as_enough_are_ready_elsewhere() -> None:
+    few = job(4, J.WAITING, state_since=NOW - 50, min_nodes=2, moving_since=NOW - 150)
+    assert (
+        moving(trains(1), coming(5), node(6, N.BOOTING, offer=ELSEWHERE, ahead=True), record=few).node(1).left_behind
+        == ""
+    )
+    after = moving(trains(1), coming(5), coming(6), record=few)
+    assert after.node(1).left_behind == "the job moves to zone-b"
+    assert not any(after.node(n).ahead for n in (5, 6))
+
+
+def test_a_job_whose_machines_only_arrive_goes_where_more_are_granted() -> None:
+    begins = job(4, J.STARTING, state_since=NOW - 50)
+    here = [node(n, N.BOOTING) for n in (1, 2)]
+    assert "zone-b" in zones(moving(*here, record=begins))
+    there = [node(n, N.PENDING, offer=ELSEWHERE, ahead=True, created_at=NOW - 4) for n in (5, 6, 7)]
+    after = moving(*here, *there, record=replace(begins, moving_since=NOW - 5))
+    assert [bool(after.node(n).left_behind) for n in (1, 2)] == [True, True]
+    assert not moving(*here, *there[:2], record=replace(begins, moving_since=NOW - 5)).node(1).left_behind
 
 
 def test_a_place_that_refused_lately_is_asked_for_a_move_later_and_then_for_one_node() -> None:
@@ -202,7 +261,7 @@ def test_a_job_with_a_spare_moves_to_a_cheaper_place_and_gets_a_new_spare_there(
     record = job(2, state_since=LONG, spare_nodes=1)
     round_now: dict[str, Any] = {"hint": hint_of(1, 2, spares=(3,))}
     asked = scene(*nodes, record=record, volatile=offering(OFFER, cheap), **round_now)
-    assert [(each.offer.zone, each.ahead) for each in asked.new] == [("zone-b", True)] * 2
+    assert [(each.offer.zone, each.ahead) for each in asked.new] == [("zone-b", True)]
     there = [coming(n, cheap) for n in (4, 5)]
     under_way = replace(record, moving_since=NOW - 300)
     after = scene(*nodes, *there, record=under_way, volatile=offering(OFFER, cheap), **round_now)
@@ -225,7 +284,7 @@ def test_on_demand_nodes_are_left_for_as_many_on_spot_where_they_are() -> None:
     record = job(2, state_since=LONG, spec=EITHER)
     offers = offering(OFFER, ON_DEMAND)
     asked = scene(*dear, record=record, volatile=offers)
-    assert [(each.offer, each.ahead) for each in asked.new] == [(OFFER, True)] * 2
+    assert [(each.offer, each.ahead) for each in asked.new] == [(OFFER, True)]
     young = [replace(each, created_at=NOW - RULES.back_to_spot_s + 1) for each in dear]
     assert scene(*young, record=record, volatile=offers).new == []
     half = scene(*dear, coming(3, OFFER), record=replace(record, moving_since=NOW - 300), volatile=offers)
