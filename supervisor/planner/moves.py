@@ -14,7 +14,7 @@ from supervisor.market.offers import is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, has_old_offers, is_asked_enough, offers_of, request
-from supervisor.planner.predicates import PRESENT_NODE_STATES, ahead, counted, left_behind
+from supervisor.planner.predicates import PRESENT_NODE_STATES, TALKING_NODE_STATES, ahead, counted, left_behind
 from supervisor.planner.queue import is_admitted
 from supervisor.planner.release import release
 from supervisor.planner.sentences import node_count
@@ -52,7 +52,7 @@ def _is_settled(draft: Draft) -> bool:
     """Whether nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
     about to be taken, or those that stay will not train where they are."""
     present = [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES]
-    if draft.hold.nodes:
+    if draft.hold.nodes and any(node.state in TALKING_NODE_STATES for node in present):
         return False
     if has_nothing_to_lose(draft):
         return True
