@@ -55,6 +55,7 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = MappingProxyType(
             Knob("LATE_S", capacity),
             Knob("MAX_LATE_S", capacity),
             Knob("LATE_DECAY_S", capacity),
+            Knob("MAX_TOO_FEW_S", capacity),
             Knob("gang_timeout_s"),
         ),
         "ranking": (

@@ -18,6 +18,8 @@ MAX_REFUSALS = 1000
 LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
+# The same of a pool that had too few for a job: it is asked again as soon as one that refused a job that cannot train.
+MAX_TOO_FEW_S = 120.0
 MAX_LATE_POOLS = 1000
 MAX_EXPOSURES = 1000
 # For so long after a refusal is not believed any more, its pool is asked for one machine, and for more once it grants.
@@ -109,8 +111,13 @@ class CapacityMemory:
 
     def with_too_few(self, job: str, offer: Offer, now: float) -> CapacityMemory:
         """After a pool has granted a job too few machines to train, and no more for long."""
-        said = f"{offer.zone} had too few {offer.instance_type}"
-        return replace(self, too_few=_with_one_more(self.too_few, (job, *pool_of(offer)), now, said, spare=False))
+        key, said = (job, *pool_of(offer)), f"{offer.zone} had too few {offer.instance_type}"
+        return replace(self, too_few=_with_one_more(self.too_few, key, now, said, MAX_TOO_FEW_S, spare=False))
+
+    def had_too_few(self, job: str, offer: Offer, now: float) -> bool:
+        """Whether the pool had too few machines for the job to train, not long ago."""
+        found = self.too_few.get((job, *pool_of(offer)))
+        return found is not None and now - found.at < LATE_DECAY_S
 
     def with_enough(self, job: str, offer: Offer) -> CapacityMemory:
         """The pool has what the job needs to train."""
@@ -214,12 +221,12 @@ def _wary_reaches(offer: Offer) -> tuple[Reach, ...]:
 
 
 def _with_one_more(
-    late: Mapping[Key, LateRefusal], key: Key, now: float, said: str, *, spare: bool
+    late: Mapping[Key, LateRefusal], key: Key, now: float, said: str, max_s: float = MAX_LATE_S, *, spare: bool
 ) -> Mapping[Key, LateRefusal]:
     before = late.get(key)
     decayed = before.count - int((now - before.at) // LATE_DECAY_S) if before is not None else 0
     count = 1 + max(0, decayed)
-    wait_s = min(MAX_LATE_S, LATE_S * 2.0 ** min(count - 1, 30))
+    wait_s = min(max_s, LATE_S * 2.0 ** min(count - 1, 30))
     message = f"{said}, {count} times in a row"
     newest = [*_without(late, key).items(), (key, LateRefusal(count, now, now + wait_s, message, spare))]
     return MappingProxyType(dict(newest[-MAX_LATE_POOLS:]))

@@ -173,9 +173,9 @@ def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bo
 
 def _give_up_too_few(draft: Draft) -> None:
     """Release machines that were too few to train for too long, while none can be added to them (P13): elsewhere there
-    may be enough, and to boot them again costs no more than they do meanwhile. Their place is asked again later, and
-    ever more rarely while that repeats. While bootstraps fail, none is added to them before the next try, and the one
-    that is tried is not released."""
+    may be enough, and to boot them again costs no more than they do meanwhile. Their place is asked again later; what
+    it grants then is given back at once, where that is too few once more. While bootstraps fail, none is added to them
+    before the next try, and the one that is tried is not released."""
     limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
     few = len(held) if len(held) < draft.job.min_nodes else 0
@@ -198,10 +198,15 @@ def _give_up_too_few(draft: Draft) -> None:
     released = [node for node in held if node not in tried]
     if not released:
         return
-    here = limits.place(held[0].offer)
-    if draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
+    again = all(
+        node.state in IN_FLIGHT_NODE_STATES and draft.capacity.had_too_few(draft.job.name, node.offer, draft.now)
+        for node in held
+    )
+    if not again and draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
         return
-    text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes for {limit_s:g} s: they are released"
+    for_long = "again" if again else f"for {limit_s:g} s"
+    here = limits.place(held[0].offer)
+    text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes {for_long}: they are released"
     draft.add_event(EventKind.TOO_FEW_NODES, text)
     if not held_back and not must_wait:
         for offer in {pool_of(node.offer): node.offer for node in held}.values():

@@ -59,7 +59,7 @@ class Rules:
     hazard: HazardRules = field(default_factory=HazardRules)
     # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
     preemption_s: float = 180.0
-    few_retry_s: float = 120.0  # a job that cannot train believes no refusal for want of capacity for longer
+    few_retry_s: float = 150.0  # a job that cannot train believes no refusal for want of capacity for longer
     # The queue.
     queue: QueueRules = field(default_factory=QueueRules)  # the operator's limits
     queue_hold_s: float = 900.0  # a job that waits for them for so long is not overtaken any more

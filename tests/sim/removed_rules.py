@@ -567,11 +567,27 @@ MUTANTS = (
         "unit/test_plan_fleet.py::test_too_few_machines_are_released_once_they_were_so_many_for_long",
     ),
     Mutant(
-        "places: a place with too few is asked ever more rarely",
+        "places: a place with too few is asked more rarely",
         "supervisor.market.capacity",
         "    count = 1 + max(0, decayed)\n",
         "    count = 1\n",
-        "sim/test_places.py::test_too_few_machines_are_asked_for_ever_more_rarely_while_no_zone_has_enough",
+        "sim/test_places.py::"
+        "test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_grants_is_given_back_at_once",
+    ),
+    Mutant(
+        "places: what a place with too few grants is given back at once, if it is too few again",
+        "supervisor.planner.fleet",
+        "    if not again and draft.elapsed_s(",
+        "    if draft.elapsed_s(",
+        "sim/test_places.py::"
+        "test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_grants_is_given_back_at_once",
+    ),
+    Mutant(
+        "places: machines that could work are kept for a while, also where there were too few before",
+        "supervisor.planner.fleet",
+        "node.state in IN_FLIGHT_NODE_STATES and draft.capacity.had_too_few(",
+        "draft.capacity.had_too_few(",
+        "unit/test_plan_fleet.py::test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work",
     ),
     Mutant(
         "queue: no request goes beyond the operator's limits",

@@ -10,6 +10,7 @@ import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
 from supervisor.market.capacity import (
+    LATE_DECAY_S,
     MAX_EXPOSURES,
     MAX_LATE_POOLS,
     MAX_REFUSALS,
@@ -76,7 +77,7 @@ def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
     assert memory.with_a_grant(ELSEWHERE, NOW) is memory
 
 
-def test_a_pool_with_too_few_machines_is_asked_ever_more_rarely_until_it_has_enough() -> None:
+def test_a_pool_with_too_few_machines_is_asked_more_rarely_until_it_has_enough_and_every_two_minutes_at_least() -> None:
     memory, now, waits = CapacityMemory(), NOW, []
     for _ in range(7):
         memory = memory.with_too_few("job", OFFER, now)
@@ -84,7 +85,10 @@ def test_a_pool_with_too_few_machines_is_asked_ever_more_rarely_until_it_has_eno
         assert refusal is not None
         waits.append(refusal.until - now)
         memory, now = memory.with_a_machine_that_works(OFFER), refusal.until
-    assert waits == [30, 60, 120, 240, 480, 600, 600]
+    assert waits == [30, 60, 120, 120, 120, 120, 120]
+    assert memory.had_too_few("job", OFFER, now - 120.0 + LATE_DECAY_S - 1)
+    assert not memory.had_too_few("job", OFFER, now - 120.0 + LATE_DECAY_S)
+    assert not memory.had_too_few("other", OFFER, now)
     assert memory.refusal(ELSEWHERE, now - 1, spare=False, job="job") is None
     assert memory.refusal(OFFER, now - 1, spare=False, job="other") is None, "another job may need fewer"
     assert memory.with_enough("other", OFFER) is memory

@@ -9,7 +9,7 @@ import pytest
 from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, OfferQuery, Scope
-from supervisor.market.capacity import CapacityMemory, CapacityRefusal
+from supervisor.market.capacity import LATE_DECAY_S, CapacityMemory, CapacityRefusal
 from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.world import Rules
@@ -413,6 +413,18 @@ def test_too_few_machines_are_released_once_they_were_so_many_for_long(
     after = scene(node(1, N.READY), node(2, N.READY), record=replace(record, min_nodes=4), volatile=FULL)
     assert [after.state(each) is N.DRAINING for each in (1, 2)] == [released] * 2
     assert (after.job.few_machines, after.job.few_since) == (2, since if known == 2 else NOW)
+
+
+@pytest.mark.parametrize("state", [N.PENDING, N.BOOTING, N.READY])
+def test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work(state: NodeState) -> None:
+    def released(ago_s: float) -> bool:
+        capacity = FULL["capacity"].with_too_few("job", OFFER, NOW - ago_s)
+        record = job(4, J.WAITING, few_machines=2, few_since=NOW - 1, state_since=NOW - 1, min_nodes=4)
+        after = scene(node(1, state), node(2, N.BOOTING), record=record, volatile=FULL | {"capacity": capacity})
+        return any(each.kind is EventKind.TOO_FEW_NODES for each in after.events)
+
+    assert released(500.0) is (state is not N.READY)
+    assert not released(LATE_DECAY_S), "that is long ago"
 
 
 @pytest.mark.parametrize("read", [True, False])
