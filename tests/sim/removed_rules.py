@@ -579,8 +579,7 @@ MUTANTS = (
         "supervisor.planner.fleet",
         "    if not again and draft.elapsed_s(",
         "    if draft.elapsed_s(",
-        "sim/test_places.py::"
-        "test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_grants_is_given_back_at_once",
+        "unit/test_plan_fleet.py::test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work",
     ),
     Mutant(
         "places: machines that could work are kept for a while, also where there were too few before",
