@@ -706,8 +706,8 @@ MUTANTS = (
     Mutant(
         "places: a job that cannot train believes no refusal for long",
         "supervisor.planner.outcomes",
-        "    if isinstance(refusal, NoCapacity) and not has_enough(draft):\n",
-        "    if False:\n",
+        "    elif isinstance(refusal, NoCapacity) and not job and not has_enough(draft):\n",
+        "    elif False:\n",
         "unit/test_plan_moves.py::test_a_job_that_cannot_train_believes_a_refusal_for_less_long",
     ),
     Mutant(

@@ -26,7 +26,7 @@ from provisioners.base import (
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import EventKind, JobRecord, JobState, NodeState
 from supervisor.planner.actions import Bootstrap, BootstrapDone, Find, FindDone, Launch, LaunchDone
-from supervisor.planner.outcomes import BACKOFF_S
+from supervisor.planner.outcomes import BACKOFF_S, FATAL_MEMORY_S
 from supervisor.planner.world import Rules, VolatileState
 from tests.unit.scene import (
     NONE_KNOWN,
@@ -167,6 +167,13 @@ def test_a_fatal_error_ends_a_job_that_never_ran_and_no_other() -> None:
     assert scene(member(1), record=job(2), volatile={"capacity": memory}).sentence.endswith(
         "the request is refused: no such key pair"
     )
+
+
+def test_a_request_that_can_never_work_is_remembered_as_long_by_a_job_that_cannot_train() -> None:
+    outcome = LaunchDone(name(3), OFFER, Fatal("no such image"))
+    first = scene(REQUESTED, record=NEW, outcomes=[outcome], volatile=offering(OFFER, replace(OFFER, zone="zone-b")))
+    (refusal,) = first.volatile.capacity.refusals
+    assert refusal.until == NOW + FATAL_MEMORY_S, "as it may have many offers, each of which it asks once"
 
 
 def test_a_job_fails_only_once_each_of_its_offers_was_refused_for_good() -> None:
