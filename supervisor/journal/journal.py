@@ -456,8 +456,13 @@ class Journal:
     def _past_key(self, job: str, run: int) -> str:
         return f"{self.keys.root}past/{job}/{run:06d}"
 
+    @property
+    def blobs_key(self) -> str:
+        """How the keys of archives begin."""
+        return f"{self.keys.root}blobs/"
+
     def _blob_key(self, digest: str, part: str) -> str:
-        return f"{self.keys.root}blobs/{digest}/{part}"
+        return f"{self.blobs_key}{digest}/{part}"
 
 
 def _readable(kind: type[Record], found: Iterable[KeyValue]) -> list[Record]:

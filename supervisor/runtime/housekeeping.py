@@ -23,6 +23,7 @@ from supervisor.journal.backup import Backups
 from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, defragment
+from supervisor.journal.unused_code import UnusedCode
 from supervisor.journal.users import JobUsers
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
@@ -195,9 +196,13 @@ def housekeeping_tasks(
         count = journal.trim_audit(AUDIT_KEPT, leader.guard())
         return f"deleted the oldest {count} entries of the audit log" if count else ""
 
+    unused = UnusedCode(etcd, journal)
+
     def trim_uploads() -> str:
-        count = journal.uploads.trim(clock.now(), leader.guard())
-        return f"deleted {count} chunks of code that were uploaded, and are too old or too many" if count else ""
+        chunks, archives = journal.uploads.trim(clock.now(), leader.guard()), unused.delete(clock.now())
+        if not (chunks or archives):
+            return ""
+        return f"deleted code that was uploaded: {chunks} chunks, too old or too many, and {archives} unused archives"
 
     tasks = [
         Task("schedules", SCHEDULES_CRON, Renewals(journal, clock).run),

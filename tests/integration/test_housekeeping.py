@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from spotsup_trainer.etcd import Compare, Etcd, EtcdRefusedError
+from spotsup_trainer.etcd import Compare, Etcd, EtcdRefusedError, Range
 from spotsup_trainer.etcd.mirror import Mirror
 from spotsup_trainer.wire import Keys
 
@@ -18,10 +19,13 @@ from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, MaintenanceError, defragment
 from supervisor.journal.store import EtcdStore
+from supervisor.journal.unused_code import UnusedCode
 from supervisor.model import ClusterRecord, DaemonPause
+from supervisor.new_job import new_job
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.housekeeping import Housekeeping, housekeeping_tasks, leads_and_may_write
 from supervisor.runtime.leader import Leadership
+from supervisor.spec import parse_spec
 from tests.support.etcd_server import etcd_cluster
 
 KEYS = Keys("test")
@@ -209,6 +213,63 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
     assert len(list((tmp_path / "backups").iterdir())) == 1
     journal.set_pause(DaemonPause(1.0, "etcd is being moved"))
     until(lambda: not leads_and_may_write(leader, journal))
+
+
+def test_code_that_no_job_came_for_goes_after_a_day_and_what_is_used_or_sent_again_stays(
+    etcd: Etcd, journal: Journal
+) -> None:
+    begin(etcd)
+    used, sent_again, forgotten, cut_off = (journal.put_blob(each * 700_000) for each in (b"a", b"b", b"c", b"d"))
+    etcd.delete(f"{journal.blobs_key}{cut_off}/size")
+    spec = parse_spec({"name": "one", "nodes": 1, "run": "train.py"})
+    etcd.put(f"{KEYS.world}jobs/one", dump(new_job(spec, used, "submission", NOON)))
+    until(lambda: journal.read().live and "one" in journal.read().jobs)
+    unused = UnusedCode(etcd, journal)
+
+    def left() -> set[str]:
+        return {kv.key.removeprefix(journal.blobs_key).partition("/")[0] for kv in etcd.range(journal.blobs_key).kvs}
+
+    assert unused.delete(NOON) == 0
+    journal.put_blob(b"b" * 700_000)
+    assert unused.delete(NOON + DAY_S - 1) == 0
+    etcd.put(f"{KEYS.world}jobs/two", b"of a daemon to come")
+    until(lambda: bool(journal.read().refused))
+    assert unused.delete(NOON + DAY_S) == 0, "who knows what it uses"
+    etcd.delete(f"{KEYS.world}jobs/two")
+    until(lambda: not journal.read().refused)
+    etcd.put(journal.sweep_key("grid"), b"of a daemon to come")
+    assert unused.delete(NOON + DAY_S) == 0
+    etcd.delete(journal.sweep_key("grid"))
+    assert unused.delete(NOON + DAY_S) == 2
+    assert left() == {used, sent_again}
+    assert forgotten not in left()
+    assert unused.delete(NOON + 2 * DAY_S) == 1
+    assert left() == {used}
+    assert unused.delete(NOON + 9 * DAY_S) == 0
+
+
+def test_code_that_is_sent_again_just_as_it_would_go_stays(etcd: Etcd, journal: Journal) -> None:
+    begin(etcd)
+    digests = [journal.put_blob(each * 700_000) for each in (b"a", b"b")]
+    etcd.delete(f"{journal.blobs_key}{digests[1]}/size")
+    until(lambda: journal.read().live)
+
+    class Sending(Etcd):
+        """Somebody sends both between a look at the keys and their deletion."""
+
+        def range(self, key: str, **options: Any) -> Range:
+            found = super().range(key, **options)
+            if key == journal.blobs_key and now[0] > NOON:
+                for each in (b"a", b"b"):
+                    journal.put_blob(each * 700_000)
+            return found
+
+    now = [NOON]
+    with closing(Sending(etcd.endpoints, timeout_s=10.0)) as sending:
+        unused = UnusedCode(sending, journal)
+        for now[0] in (NOON, NOON + DAY_S):
+            assert unused.delete(now[0]) == 0
+    assert [len(journal.get_blob(each)) for each in digests] == [700_000, 700_000]
 
 
 def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal, leader: Leadership) -> None:

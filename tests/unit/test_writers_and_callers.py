@@ -10,7 +10,7 @@ REPO = Path(__file__).resolve().parents[2]
 SUPERVISOR = REPO / "supervisor"
 
 # Module of the supervisor -> the methods of Journal that it calls and that write. Only the loop writes what the daemon
-# decides about jobs; the API stores what a user asked for; housekeeping deletes old events,
+# decides about jobs; the API stores what a user asked for; housekeeping deletes old events and code,
 # names etcd's CA to nodes, and reports certificates that end; training curves and what pools granted decide nothing,
 # nor does who may use the API, and did.
 JOURNAL_WRITERS = {
@@ -20,6 +20,7 @@ JOURNAL_WRITERS = {
     "runtime.curves": {"put_curve"},
     "runtime.pools": {"put_pool_day", "delete_pool_days"},
     "runtime.housekeeping": {"trim_cluster_events", "trim_audit"},
+    "journal.unused_code": {"delete_code"},
     "api.audit": {"add_audit"},
     "cli.user": {"add_token", "delete_tokens"},
     "runtime.renewals": {"create_job"},
