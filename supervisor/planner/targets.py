@@ -27,10 +27,11 @@ class Target:
 
 
 def may_move(draft: Draft) -> bool:
-    """Whether it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose."""
+    """Whether it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
+    Moves that were given up are tried again later in any case."""
     job, progress = draft.job, draft.view.progress
     if has_nothing_to_lose(draft):
-        return True
+        return not job.failed_moves or draft.now >= job.move_retry_at
     trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes
     if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
         return False

@@ -718,6 +718,13 @@ MUTANTS = (
         "sim/test_places.py::test_a_job_stays_where_a_move_would_gain_too_little",
     ),
     Mutant(
+        "moves: one that was given up is tried later, also by a job with nothing to lose",
+        "supervisor.planner.targets",
+        "        return not job.failed_moves or draft.now >= job.move_retry_at\n",
+        "        return True\n",
+        "sim/test_queue.py::test_a_job_that_may_not_have_both_sets_says_so_and_asks_ever_more_rarely",
+    ),
+    Mutant(
         "moves: one that was given up is tried later",
         "supervisor.planner.moves",
         "        draft.set_job(failed_moves=failed, move_retry_at=draft.now + wait_s)\n",

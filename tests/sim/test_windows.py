@@ -53,7 +53,8 @@ def test_no_step_is_lost_where_too_few_nodes_are_left_and_only_the_daemon_knows_
     assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoint_s == 45.0, 60.0)
     doomed = machine_of(world, 1)
     doomed.metadata_away = True
-    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 3)
+    zone = doomed.instance.zone  # no other has machines: the job cannot go elsewhere
+    world.cloud.capacity = {each: 3 if each == zone else 0 for each in world.cloud.capacity}
     world.cloud.preempt(doomed, 120.0)
     assert world.run_until(lambda _: not doomed.alive, 300.0)
     assert lost_steps(world) == 0
