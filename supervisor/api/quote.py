@@ -14,7 +14,7 @@ from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
-from supervisor.market.offers import PRICE_REMEDY, ranked
+from supervisor.market.offers import PRICE_REMEDY, is_above_cap, ranked
 from supervisor.market.prices import named
 from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
@@ -89,7 +89,7 @@ class Quotes:
         if spec.kinds:
             offers = ranked(offers, CapacityMemory(), HazardRules(), 0.0, 0.0, spec.preference)
         _check_prices(spec, offers, budgeted=self._budgeted)
-        offers = tuple(sorted(offers, key=lambda each: is_above_cap(each, spec)))
+        offers = tuple(sorted(offers, key=lambda each: is_above_cap(each, spec.limits.usd_per_node_hour)))
         needs_prices = spec.limits.of_money or self._budgeted
         prices = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _above_cap(spec, offers))
         warnings = tuple(filter(None, (*prices, _elsewhere(spec))))
@@ -202,19 +202,10 @@ def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     )
 
 
-def _is_above(offer: Offer, cap_usd: float | None) -> bool:
-    return cap_usd is not None and offer.usd_per_hour is not None and offer.usd_per_hour > cap_usd + 1e-9
-
-
-def is_above_cap(offer: Offer, spec: JobSpec) -> bool:
-    """Whether it costs more than the job pays for a node, and is not asked for."""
-    return _is_above(offer, spec.limits.usd_per_node_hour)
-
-
 def _above_cap(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     """Says how many offers the job's `usd_per_node_hour` leaves out, else ""."""
     cap = spec.limits.usd_per_node_hour
-    above = [each for each in offers if is_above_cap(each, spec)]
+    above = [each for each in offers if is_above_cap(each, cap)]
     if not above:
         return ""
     if len(above) == len(offers):
@@ -239,7 +230,7 @@ def quote_row(quote: Quote) -> QuoteRow:
             "market": each.market,
             "usd_per_hour": each.usd_per_hour,
             "price_source": each.price_source or None,
-            "above_limit": _is_above(each, quote.cap_usd),
+            "above_limit": is_above_cap(each, quote.cap_usd),
         }
         for each in quote.offers[:MAX_SHOWN]
     ]

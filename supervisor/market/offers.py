@@ -51,8 +51,7 @@ class Constraints:
 
     def within_cap(self, offer: Offer) -> bool:
         """Whether it costs no more than each of its machines may. Offers without a known price are another matter."""
-        cap = self.usd_per_node_hour
-        return cap is None or offer.usd_per_hour is None or offer.usd_per_hour <= cap + _CENTS
+        return not is_above_cap(offer, self.usd_per_node_hour)
 
     def affordable(self, offer: Offer) -> bool:
         """Whether one more machine at this price stays within the limits. A price that is not known does not."""
@@ -136,6 +135,11 @@ def obstacle(
     if any(own.affordable(offer) for offer in open_offers):
         return "the operator's limit of dollars per hour allows no more machines at these prices"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"
+
+
+def is_above_cap(offer: Offer, cap_usd: float | None) -> bool:
+    """Whether it is known to cost more than that per hour; None: whatever it costs."""
+    return cap_usd is not None and offer.usd_per_hour is not None and offer.usd_per_hour > cap_usd + _CENTS
 
 
 def _above_cap(offers: Sequence[Offer], constraints: Constraints) -> str:

@@ -36,7 +36,7 @@ _READ_PAUSE_S = 15.0
 _READ, _DAMAGED, _AWAY, _SHORT = 0, 1, 2, 3
 _T = TypeVar("_T")
 _S = TypeVar("_S")
-# The parts of a snapshot in the memory of a node, and what is told of them.
+# The parts of a snapshot in the memory of a node, and what other ranks learn of them.
 _Found = list[tuple[Slot, Head, list[Piece]]]
 _Reported = list[tuple[Head, list[Piece]]]
 
@@ -417,7 +417,7 @@ class Restorer:
         if worst != _READ:
             raise _NotReadError(worst, problem or _elsewhere(outcomes.index(worst)))
         assert found is not None
-        return found[0], [told for _, told in gathered]
+        return found[0], [shared for _, shared in gathered]
 
     def _tried(self, call: Callable[[], _T]) -> tuple[int, str, _T | None]:
         """What became of a call, why, and what it returned."""
