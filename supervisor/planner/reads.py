@@ -75,7 +75,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     changed = {key for key, each in instances.items() if old.instances.get(key) is not each}
     changed |= old.instances.keys() - instances.keys()
     open_nodes: set[str] = set()
-    missed: dict[str, int] = {}
+    missed: dict[str, tuple[float, ...]] = {}
     changed_jobs: set[str] = set()
     # Once over all nodes, with little to do for each: with thousands this is most of the cost of a listing.
     for job in jobs:
@@ -86,7 +86,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
             if node.offer.cloud != done.cloud or not node.instance_id:
                 continue
             if is_open and node.instance_id not in instances:
-                missed[node.id] = old.missed_listings.get(node.id, 0) + 1
+                missed[node.id] = (*old.missed_at.get(node.id, ())[-1:], done.asked_at)
                 changed_jobs.add(node.job)
             elif node.instance_id in changed:
                 changed_jobs.add(node.job)

@@ -105,13 +105,17 @@ def _cause(instance: Instance) -> str:
 
 
 def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """Lost if it is missing from two listings in a row, old enough to be listed, and silent."""
-    if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 2:
-        return node
-    if draft.now - node.launched_at < draft.rules.consistency_s or is_heard(draft, node):
+    """Lost if it is missing and silent."""
+    if not node.instance_id or not _is_missing(draft, node) or is_heard(draft, node):
         return node
     _maybe_refused_late(draft, node)
     return lose(draft, node, f"{node.instance_id} is not listed any more")
+
+
+def _is_missing(draft: Draft, node: NodeRecord) -> bool:
+    """Whether two listings in a row do not have its machine, both asked when it was old enough to be listed."""
+    missed_at = draft.cloud.missed_at.get(node.id, ())
+    return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s
 
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
@@ -142,11 +146,7 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
         return
     instance = draft.instance(node)
     listed_gone = instance is not None and instance.state is InstanceState.TERMINATED
-    unlisted = (
-        instance is None
-        and cloud.missed_listings.get(node.id, 0) >= 2
-        and draft.now - node.launched_at >= draft.rules.consistency_s
-    )
+    unlisted = instance is None and _is_missing(draft, node)
     if listed_gone or unlisted or not node.instance_id:
         given_up = node.history[-1].before in _GIVEN_UP if node.history else False
         if not given_up and node.notice is None:

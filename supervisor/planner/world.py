@@ -126,8 +126,8 @@ class CloudView:
     listed_at: float = 0.0  # when the call of this listing was made
     attempted_at: float = 0.0  # when the last call was made, also one that failed
     error: str = ""  # why the last call failed
-    # node id -> how many listings in a row did not have its machine
-    missed_listings: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    # node id -> when the last listings in a row were asked that do not have its machine, two at most
+    missed_at: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def of_node(self, node: NodeRecord) -> Instance | None:
         """The machine of a node: by provider id once that is known, by our tag before."""

@@ -82,8 +82,15 @@ MUTANTS = (
     Mutant(
         "two listings without a silent machine before it is lost",
         "supervisor.planner.sync",
-        "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 2:",
-        "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 1:",
+        "return len(missed_at) == 2 and missed_at[0] - node",
+        "return len(missed_at) >= 1 and missed_at[0] - node",
+    ),
+    Mutant(
+        "evidence: a listing that was asked when a machine was too young for it says nothing of that machine",
+        "supervisor.planner.sync",
+        "return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s",
+        "return len(missed_at) == 2 and draft.now - node.launched_at >= draft.rules.consistency_s",
+        "unit/test_plan_sync.py::test_a_machine_that_is_not_listed_is_lost_when_missed_twice_although_old_enough_and_silent",
     ),
     Mutant(
         "evidence: a failed listing is none",
@@ -94,8 +101,8 @@ MUTANTS = (
     Mutant(
         "evidence: a node with messages is not lost, whatever listings lack",
         "supervisor.planner.sync",
-        "if draft.now - node.launched_at < draft.rules.consistency_s or is_heard(draft, node):",
-        "if draft.now - node.launched_at < draft.rules.consistency_s:",
+        "if not node.instance_id or not _is_missing(draft, node) or is_heard(draft, node):",
+        "if not node.instance_id or not _is_missing(draft, node):",
     ),
     Mutant(
         "evidence: a suspicion has to run out",

@@ -27,6 +27,7 @@ from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, W
 from supervisor.spec import JobSpec, parse_spec
 
 NOW = 100_000.0
+MISSED = (NOW - 11, NOW - 1)  # when two listings in a row were asked, the last a second ago
 KEYS = Keys("c")
 OWNER = Owner("c", "0011223344556677")
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)

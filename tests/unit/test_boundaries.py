@@ -55,6 +55,7 @@ from supervisor.spec import MAX_SPEC_BYTES, parse_spec
 from tests.mutation.run import code_of, function_of, source_of, targets
 from tests.unit.scene import (
     KEYS,
+    MISSED,
     NOW,
     OFFER,
     J,
@@ -167,7 +168,7 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
     machines = [as_job(replace(each, id=f"{called}{each.id}"), called) for called in views for each in scene.machines]
     machines += [machine(77, node="job-u-77", id="stray"), *scene.machines]
     offers = {called: offering(OFFER, replace(OFFER, zone="zone-b"))["offers"]["job"] for called in views}
-    clouds = {"local": listing(*machines, missed_listings={"job-u-1": 2, "bad-u-1": 2})}
+    clouds = {"local": listing(*machines, missed_at={"job-u-1": MISSED, "bad-u-1": MISSED})}
     volatile = replace(volatile, clouds=clouds, offers=offers, sightings={"stray": Sighting(NOW - 999, 3)})
     volatile = replace(volatile, alert_channels=CHANNEL_STATES)
     outcomes: dict[str, list[NodeOutcome]] = {}

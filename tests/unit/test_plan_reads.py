@@ -32,6 +32,7 @@ from supervisor.planner.world import (
     VolatileState,
 )
 from tests.unit.scene import (
+    MISSED,
     NOW,
     OFFER,
     OWNER,
@@ -164,25 +165,27 @@ def test_a_machine_without_an_id_may_be_any_that_is_missing() -> None:
     known = VolatileState(clouds={"local": listing(machine(1), machine(2))})
     after = listed(known, machine(1), machine(2, id="")).clouds["local"]
     assert after.instances.keys() == {"i-1", "i-2"}
-    assert after.missed_listings == {}
+    assert after.missed_at == {}
 
 
 @pytest.mark.parametrize(
-    ("which", "count"),
+    ("which", "missed_at"),
     [
-        (member(2), 3),
+        (member(2), (NOW - 1, NOW)),
         (node(2, N.GONE), None),
         (node(2, N.REQUESTED), None),
         (member(2, offer=replace(OFFER, cloud="aws")), None),
     ],
 )
-def test_missed_listings_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
-    known = VolatileState(clouds={"local": listing(missed_listings={name(2): 2})})
-    after = listed(known, machine(1), nodes=[member(1), which])
-    assert after.clouds["local"].missed_listings.get(name(2)) == count
-    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].missed_listings) == {}
-    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].missed_listings == {
-        name(2): 1
+def test_the_last_two_listings_in_a_row_that_miss_the_machine_of_an_open_node_are_remembered(
+    which: Any, missed_at: tuple[float, ...] | None
+) -> None:
+    known = VolatileState(clouds={"local": listing(missed_at={name(2): MISSED})})
+    after = listed(known, machine(1), nodes=[member(1), which], asked_at=NOW)
+    assert after.clouds["local"].missed_at.get(name(2)) == missed_at
+    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].missed_at) == {}
+    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].missed_at == {
+        name(2): (NOW - 1,)
     }
 
 

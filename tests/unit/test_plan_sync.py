@@ -14,6 +14,7 @@ from supervisor.model import EventKind, NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
+    MISSED,
     NOW,
     OFFER,
     Decided,
@@ -92,7 +93,7 @@ def test_a_node_that_is_gone_stays_gone_whatever_is_listed() -> None:
 
 
 def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
-    listed = listing(machine(1), machine(2), missed_listings={name(3): 2})
+    listed = listing(machine(1), machine(2), missed_at={name(3): MISSED})
     asked = replace(REQUESTED, retry_at=NOW + 60)
     after = scene(member(1), member(2), asked, record=job(3), listed=listed)
     assert (after.state(3), after.plan.undecided) == (N.REQUESTED, {})
@@ -122,9 +123,9 @@ def test_late_outcomes_change_nothing() -> None:
         ([machine(3, InstanceState.TERMINATED)], {}, True),
         ([machine(3)], {}, False),
         ([machine(3, InstanceState.STOPPED)], {}, False),
-        ([], {"missed_listings": {name(3): 2}}, True),
-        ([], {"missed_listings": {name(3): 1}}, False),
-        ([machine(3)], {"missed_listings": {name(3): 2}}, False),  # what is listed exists, whatever was counted
+        ([], {"missed_at": {name(3): MISSED}}, True),
+        ([], {"missed_at": {name(3): MISSED[1:]}}, False),
+        ([machine(3)], {"missed_at": {name(3): MISSED}}, False),  # what is listed exists, whatever was counted
         ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since}, False),
         ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since + 0.1}, True),
     ],
@@ -140,8 +141,8 @@ def test_a_node_is_gone_by_a_listing_that_is_newer_than_the_terminate_call(
 
 @pytest.mark.parametrize(("age_s", "gone"), [(299.0, False), (300.0, True)])
 def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: bool) -> None:
-    listed = listing(machine(1), machine(2), missed_listings={name(3): 2})
-    ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
+    listed = listing(machine(1), machine(2), missed_at={name(3): MISSED})
+    ending = replace(ENDING, launched_at=MISSED[0] - age_s, retry_at=NOW + 9)
     assert (scene(member(1), member(2), ending, listed=listed).state(3) is N.GONE) is gone
 
 
@@ -224,15 +225,20 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
 
 
 @pytest.mark.parametrize(
-    ("absences", "age_s", "silent", "lost"),
-    [(2, 300.0, True, True), (1, 300.0, True, False), (2, 299.0, True, False), (2, 300.0, False, False)],
+    ("missed_at", "age_s", "silent", "lost"),
+    [
+        (MISSED, 300.0, True, True),
+        (MISSED[1:], 300.0, True, False),
+        (MISSED, 299.9, True, False),  # so old when it was missed first
+        (MISSED, 300.0, False, False),
+    ],
 )
-def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_silent(
-    absences: int, age_s: float, silent: bool, lost: bool
+def test_a_machine_that_is_not_listed_is_lost_when_missed_twice_although_old_enough_and_silent(
+    missed_at: tuple[float, ...], age_s: float, silent: bool, lost: bool
 ) -> None:
-    missing = member(2, launched_at=NOW - age_s)
+    missing = member(2, launched_at=MISSED[0] - age_s)
     agents: Any = {"agents": {}, "members": {name(1): launcher(1, "running")}} if silent else {}
-    after = scene(member(1), missing, listed=listing(machine(1), missed_listings={name(2): absences}), **agents)
+    after = scene(member(1), missing, listed=listing(machine(1), missed_at={name(2): missed_at}), **agents)
     assert (EventKind.NODE_LOST in after.event_kinds) is lost
     if lost:
         assert "i-2 is not listed any more" in after.events[0].text
@@ -391,7 +397,7 @@ def test_a_machine_that_its_cloud_ends_before_it_was_bootstrapped_is_a_refusal(
 
 
 def test_so_is_one_that_vanishes_never_runs_or_gets_a_notice() -> None:
-    unlisted = listing(machine(1), machine(2), missed_listings={name(3): 2})
+    unlisted = listing(machine(1), machine(2), missed_at={name(3): MISSED})
     assert late(scene(member(1), member(2), node(3, N.PENDING), record=job(3), listed=unlisted))
     slow = node(3, N.PENDING, state_since=NOW - 301)
     pending = listing(machine(1), machine(2), machine(3, InstanceState.PENDING))

@@ -33,6 +33,7 @@ from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
     KEYS,
+    MISSED,
     NOW,
     OFFER,
     OWNER,
@@ -111,7 +112,7 @@ def test_a_commit_is_guarded_by_all_that_it_changes() -> None:
 def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_others_are_not() -> None:
     odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but none was granted
     jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
-    world = world_of(*jobs, volatile={"clouds": {"local": listing(missed_listings={name(1): 2})}})
+    world = world_of(*jobs, volatile={"clouds": {"local": listing(missed_at={name(1): MISSED})}})
     after = decide(world)
     refused = after.plan.undecided["job"]
     assert f"IllegalTransitionError: node {name(1)}: requested → lost" in refused.sentence

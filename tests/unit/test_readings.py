@@ -81,9 +81,9 @@ def test_a_listing_with_a_machine_without_an_id_proves_no_absence() -> None:
     for _ in range(3):
         volatile = absorb(volatile, ListDone("local", NOW, (machine(1), nameless)), [scene_], NOW)
     assert set(volatile.clouds["local"].instances) == {"i-1", "i-2"}
-    assert volatile.clouds["local"].missed_listings == {}
+    assert volatile.clouds["local"].missed_at == {}
     volatile = absorb(volatile, ListDone("local", NOW, (machine(1),)), [scene_], NOW)
-    assert volatile.clouds["local"].missed_listings == {name(2): 1}
+    assert volatile.clouds["local"].missed_at == {name(2): (NOW,)}
 
 
 class Cloud:
