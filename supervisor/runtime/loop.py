@@ -195,6 +195,11 @@ class Loop:
         self._ticked = 0
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
+    @property
+    def capacity(self) -> CapacityMemory:
+        """What clouds last answered, as this daemon remembers it."""
+        return self._volatile.capacity
+
     def tick(self) -> None:
         """Decide once, unless something blocks it or the mirror lacks our own last commit.
 

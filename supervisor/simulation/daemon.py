@@ -353,7 +353,7 @@ class Daemon:
         earliest = self._ticked_at + MIN_TICK_S
         if self.actor.done:
             return max(now, earliest)
-        timer = self._ticked_at + self.world.tick_s(self._idle_ticks)
+        timer = self.world.tick_at(self._ticked_at, self._idle_ticks)
         return min(timer, max(earliest, self.client.next_at(self._ticked_revision)))
 
     def _tick(self) -> None:

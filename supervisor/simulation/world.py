@@ -198,9 +198,9 @@ class World:
         for daemon in self.daemons:
             daemon.wake()
 
-    def tick_s(self, idle_ticks: int) -> float:
-        """How long a daemon waits after so many ticks that found nothing to do."""
-        return min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
+    def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
+        """When a daemon ticks that ticked then, after so many ticks that found nothing to do."""
+        return ticked_at + min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
 
     def call_s(self, action: Action) -> tuple[float, float]:
         """After how long a call takes effect, and how long after that its reply arrives."""

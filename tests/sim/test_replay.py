@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording, Series
 from supervisor.replay.run import Replay, run_together
 from supervisor.replay.schedule import Entry
-from supervisor.replay.world import RecordedWorld
+from supervisor.replay.world import STEADY_S, RecordedWorld
 from supervisor.simulation.clock import START
 from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
@@ -112,6 +113,22 @@ def test_what_a_world_without_faults_leaves_out_changes_no_result() -> None:
         found.append((asdict(run_together([played], make_world=make_world)[0]), played.rounds))
         assert len(played.world.recorded.bought) > RecordedWorld.gone_kept
     assert found[0] == found[1]
+
+
+def test_a_zone_is_asked_again_as_soon_as_its_refusal_is_not_believed_any_more() -> None:
+    """As a daemon does that looks each second: at most a look, a call, and a look at its answer later."""
+    played = replay(market((0,), interval_s=3600.0), 1, 1)
+    played.run()
+    asked = played.world.recorded.refused_at["job"]
+    assert len(asked) > 20
+    assert max(after - before for before, after in pairwise(asked)) <= Rules().few_retry_s + 3.0
+
+
+def test_while_all_nodes_train_and_nothing_happens_there_is_little_to_look_at() -> None:
+    played = replay(market((2,), interval_s=12 * 3600.0), 1, 2)
+    played.run()
+    looks = 12 * 3600.0 / STEADY_S
+    assert played.world.ticks <= 8 * looks, "a look for each message of a node and for each answer of its cloud"
 
 
 def test_a_program_ends_with_its_work_and_its_machines_with_it() -> None:

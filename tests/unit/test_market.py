@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
 from supervisor.market.capacity import (
     LATE_DECAY_S,
+    LATE_S,
     MAX_EXPOSURES,
     MAX_LATE_POOLS,
     MAX_REFUSALS,
@@ -65,6 +67,21 @@ def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
     assert [each.offer for each in later.refusals] == [ELSEWHERE]
     both = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end - 0.1, spare=False)
     assert [each.offer for each in both.refusals] == [OFFER, ELSEWHERE]
+
+
+def test_when_the_next_refusal_is_not_believed_any_more() -> None:
+    memory = CapacityMemory()
+    assert memory.changes_at(NOW) == math.inf
+    memory = memory.with_late_refusal(OFFER, NOW, NOW, spare=False)
+    memory = memory.with_too_few("job", ELSEWHERE, NOW + 1.0)
+    memory = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False)
+    assert [memory.changes_at(NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, LATE_S + 1.0)] == [
+        NOW + 10.0,
+        NOW + 10.0,
+        NOW + LATE_S,
+        NOW + LATE_S + 1.0,
+        math.inf,
+    ]
 
 
 def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
