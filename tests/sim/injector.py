@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from provisioners.base import LeftoverKind
+from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
 from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES
+from supervisor.planner.world import Rules
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
 from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
 from supervisor.simulation.daemon import Daemon
@@ -67,12 +69,9 @@ class Injector:
         world.cloud.disk_leak_rate = 0.0
         for machine in world.cloud.machines.values():
             machine.cut, machine.ssh = False, "well"
-        if world.rules.queue != QueueRules():
+        if world.rules.queue != QueueRules() or world.rules.budgets.any:
             # An operator lifts the limits: daemons read them when they start.
-            world.rules = replace(world.rules, queue=QueueRules())
-            for daemon in world.daemons:
-                if not daemon.dead:
-                    self._kill(daemon, 1.0)
+            self._restart_with(replace(world.rules, queue=QueueRules(), budgets=Budgets()))
         world.cloud.sold_out_types = frozenset()
         self._harsh.stop()
         self._access.stop()
@@ -122,6 +121,8 @@ class Injector:
         self._etcd.on_world(injection)
         self._on_account(injection)
         self._on_user(injection)
+        if injection.kind == "budgets change":
+            self._change_budgets(0.5 + 2.0 * injection.size)
 
     def _on_machine(self, injection: Injection, machine: Machine) -> None:
         cloud = self._world.cloud
@@ -274,6 +275,20 @@ class Injector:
                     self._world.nodes.trainings[job.record.name].finish(nodes[injection.number % len(nodes)])
             case "two commands":
                 self._two_commands(injection)
+
+    def _change_budgets(self, factor: float) -> None:
+        """Operators change the configuration; daemons read it when they start."""
+        budgets = self._world.rules.budgets
+        cluster, user = (
+            None if usd is None else usd * factor for usd in (budgets.usd_per_month, budgets.user_usd_per_month)
+        )
+        self._restart_with(replace(self._world.rules, budgets=Budgets(cluster, user)))
+
+    def _restart_with(self, rules: Rules) -> None:
+        self._world.rules = rules
+        for daemon in self._world.daemons:
+            if not daemon.dead:
+                self._kill(daemon, 1.0)
 
     def _refuse(self, job: str, seconds: float) -> None:
         """One job's requests cannot work for a while; that is no reason to end it if it has trained."""

@@ -23,6 +23,7 @@ from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
+from tests.sim.budget_check import BudgetCheck
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
 from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
@@ -62,6 +63,7 @@ class Promises:
         self._losses: dict[str, int] = {}
         self._spares = SpareCheck(world)
         self._queue = QueueCheck(world)
+        self._budgets = BudgetCheck(world)
         self._causes = Causes(world)
         self._hours = HoursCheck(world)
         self._accounts = AccountsCheck()
@@ -142,7 +144,7 @@ class Promises:
                 )
             if self._world.clock.now() - self._causes.rolled_back_at > SETTLE_S:
                 self._check_overshoot(old, job)
-                wrong = wrong or self._queue.check(old, job, self._jobs)
+                wrong = wrong or self._queue.check(old, job, self._jobs) or self._budgets.check(old, job, self._jobs)
                 self._check_place(job)
                 wrong = wrong or self._spares.check(job)
             if wrong:

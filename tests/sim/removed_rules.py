@@ -238,6 +238,12 @@ MUTANTS = (
         "sim/test_job_limits.py::test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_raised",
     ),
     Mutant(
+        "a budget that is spent pauses the jobs that draw on it",
+        "supervisor.planner.limits",
+        "    elif budget is not None:\n        # People",
+        "    elif False:\n        # People",
+    ),
+    Mutant(
         "an ended run is kept when its name is used again",
         "supervisor.journal.journal",
         "[Put(self._past_key(name, run.job.run), dump(run))]",

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from supervisor.budget import Budgets
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
@@ -109,6 +110,8 @@ WARM_WEIGHTS = {"cancel": 3, "finish": 3, "submit": 6, "daemon killed": 2}
 KIND_WEIGHTS = {"kind sold out": 5, "kinds back": 4, "prices change": 1, "daemon killed": 2, "notice": 2}
 # What happens where jobs say what they pay at most for a machine.
 CAP_WEIGHTS = {"prices change": 6, "daemon killed": 2, "notice": 2}
+# What happens where a month's money runs out.
+BUDGET_WEIGHTS = {"budgets change": 5, "daemon killed": 3, "notice": 2, "submit": 1}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -229,6 +232,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_warm(scenario)
     scenario = _with_alternatives(scenario)
     scenario = _with_caps(scenario)
+    scenario = _with_budgets(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -331,6 +335,19 @@ def _with_caps(scenario: Scenario) -> Scenario:
         for job, cap in zip(scenario.jobs, caps, strict=True)
     )
     return _with_some(replace(scenario, jobs=jobs), "caps", CAP_WEIGHTS, [3, 6], share=1.0)
+
+
+def _with_budgets(scenario: Scenario) -> Scenario:
+    """In a quarter of the scenarios the cluster, each user, or both may spend so much that it is gone before the end,
+    or soon; operators change that. Drawn apart, as above."""
+    rng = random.Random(f"budgets {scenario.seed}")
+    if rng.random() < 3 / 4:
+        return scenario
+    usd = 0.11 * scenario.hours * sum(job.desired + job.spares for job in scenario.jobs)
+    cluster, user = (round(usd * rng.uniform(0.05, 0.9), 3) if rng.random() < 0.7 else None for _ in range(2))
+    budgets = Budgets(cluster, user if cluster is not None else round(usd * 0.4, 3))
+    scenario = replace(scenario, rules=replace(scenario.rules, budgets=budgets))
+    return _with_some(scenario, "budgets' faults", BUDGET_WEIGHTS, [3, 6], share=1.0)
 
 
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
+from supervisor.planner.limits import LIFTED
 from supervisor.planner.queue import PRIORITY
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
@@ -106,7 +107,8 @@ class ScenarioRun:
             limited = [name for name, job in jobs.items() if (job.spec.limits.hours or NO_LIMIT_H) < NO_LIMIT_H]
             for name in limited:
                 self.users.limit(name, NO_LIMIT_H)
-            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached != PRIORITY]
+            lifted = LIFTED | {PRIORITY}  # without their users
+            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached not in lifted]
             for name in paused:
                 self.users.pause(name, on=False)
             if not (paused or limited):
