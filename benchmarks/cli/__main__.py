@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from tools.stack import ROOT
 
 # As the installed command does.
 ENTRY = "import spotsup_entry; spotsup_entry.spotsupctl()"
+START_S = 120.0
 LARGE_BYTES = 10_000_000
 HELP = "--help"
 MANY_GOAL_S = 10.0
@@ -96,9 +98,8 @@ def serving(options: argparse.Namespace, stop: Stop) -> Iterator[Path]:
             running = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=file, text=True)
         try:
             assert running.stdout is not None
-            while (line := running.stdout.readline()) != "ready\n":
-                if not line:
-                    raise BenchError(f"the daemon has ended; see {log}")
+            if not select.select([running.stdout], [], [], START_S)[0] or running.stdout.readline() != "ready\n":
+                raise BenchError(f"the daemon has ended, or was not ready within {START_S:g} s; see {log}")
             yield socket
         finally:
             running.kill()

@@ -15,7 +15,7 @@ from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
 from supervisor.market.offers import PRICE_REMEDY, is_above_cap, ranked
-from supervisor.market.prices import named
+from supervisor.market.prices import is_within, named
 from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
@@ -194,7 +194,7 @@ def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
         return ""
     prices = [each.usd_per_hour for each in offers if each.usd_per_hour is not None]
     minimum_usd = min(prices) * spec.nodes.min
-    if minimum_usd <= limit + 1e-9:
+    if is_within(minimum_usd, limit):
         return ""
     return (
         f"`limits.usd_per_hour` is {limit:g}, and the job's minimum ({node_count(spec.nodes.min)}) costs "

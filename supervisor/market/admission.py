@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-_CENTS = 1e-9  # sums of prices are rounded in their last digits
+from supervisor.market.prices import is_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _lacking(scope: Scope, use: Amount, need: Amount, kind: str) -> tuple[str, s
             "a price is known: add one to [prices] in spotsupd.toml",
         )
     used_usd = use.usd_per_hour or 0.0
-    if used_usd + need.usd_per_hour <= cap.usd_per_hour + _CENTS:
+    if is_within(used_usd + need.usd_per_hour, cap.usd_per_hour):
         return None
     left_usd = max(0.0, cap.usd_per_hour - used_usd)
     lacks_usd = need.usd_per_hour - left_usd

@@ -10,11 +10,10 @@ from decimal import ROUND_CEILING, Decimal
 from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HOUR_S, HazardRules
-from supervisor.market.prices import named
+from supervisor.market.prices import is_within, named
 from supervisor.spec_places import NO_PREFERENCE, Preference
 
 PRICE_REMEDY = "add one to [prices] in spotsupd.toml"
-_CENTS = 1e-9  # sums of prices are rounded in their last digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Constraints:
         if not limits:
             return offer.usd_per_hour is not None or not self.needs_price
         billed = sum(each.usd_per_hour or 0.0 for each in self.billed)
-        return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= min(limits) + _CENTS
+        return offer.usd_per_hour is not None and is_within(billed + offer.usd_per_hour, min(limits))
 
 
 def place_of(offer: Offer, spread: str, kinds: tuple[str, ...] = ()) -> str:
@@ -139,7 +138,7 @@ def obstacle(
 
 def is_above_cap(offer: Offer, cap_usd: float | None) -> bool:
     """Whether it is known to cost more than that per hour; None: whatever it costs."""
-    return cap_usd is not None and offer.usd_per_hour is not None and offer.usd_per_hour > cap_usd + _CENTS
+    return cap_usd is not None and offer.usd_per_hour is not None and not is_within(offer.usd_per_hour, cap_usd)
 
 
 def _above_cap(offers: Sequence[Offer], constraints: Constraints) -> str:

@@ -13,6 +13,11 @@ PRICE_KEY = r"^[a-z0-9]+/[^/\s]+/[^/\s]+/(spot|on-demand)$"
 SOURCE = "[prices]"
 
 
+def is_within(usd: float, limit_usd: float) -> bool:
+    """Whether a sum of prices is at most that; sums are rounded in their last digits."""
+    return usd <= limit_usd + 1e-9
+
+
 def priced(offers: Iterable[Offer], prices: Mapping[str, float]) -> tuple[Offer, ...]:
     """The offers with these prices where they have one; cheapest first, those without a known price last."""
     if not prices:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from provisioners.base import Offer
 from supervisor.market.capacity import pool_of
+from supervisor.market.prices import is_within
 from supervisor.spec import JobSpec
-
-_CENTS = 1e-9  # sums of prices are rounded in their last digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def has_room(rules: WarmRules, offer: Offer, waiting: Iterable[Offer]) -> bool:
     if offer.usd_per_hour is None:
         return False
     usd = sum(each.usd_per_hour or 0.0 for each in others) + offer.usd_per_hour
-    return usd <= rules.usd_per_hour + _CENTS
+    return is_within(usd, rules.usd_per_hour)
 
 
 def fits(rules: WarmRules, owner: str, spec: JobSpec, offer: Offer, wish: Wish) -> bool:
