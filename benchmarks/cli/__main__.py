@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -96,12 +96,17 @@ def serving(options: argparse.Namespace, stop: Stop) -> Iterator[Path]:
         with log.open("w") as file:
             pipe = subprocess.PIPE
             running = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=file, text=True)
+        too_late = threading.Timer(START_S, running.kill)
+        too_late.start()
         try:
             assert running.stdout is not None
-            if not select.select([running.stdout], [], [], START_S)[0] or running.stdout.readline() != "ready\n":
-                raise BenchError(f"the daemon has ended, or was not ready within {START_S:g} s; see {log}")
+            while (line := running.stdout.readline()) != "ready\n":
+                if not line:
+                    raise BenchError(f"the daemon has ended, or was not ready within {START_S:g} s; see {log}")
+            too_late.cancel()
             yield socket
         finally:
+            too_late.cancel()
             running.kill()
             running.communicate()
 
