@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.market.cases import BEYOND, FEW, FEW_AND_NONE_ADDED, UNFAIR, UNFINISHED
 from supervisor.market.admission import Cap, QueueRules
-from supervisor.model import COUNTED_NODE_STATES
+from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.actions import Action, Launch
 from supervisor.planner.world import Rules
 from supervisor.replay.costs import Costs
@@ -96,12 +96,14 @@ class Watch:
     def _look(self) -> None:
         now = self.world.clock.now()
         for name, view in self.world.journal.read().jobs.items():
-            if not view.record.few_machines or view.record.ended:
+            record = view.record
+            trains = record.state in {JobState.RUNNING, JobState.DEGRADED}  # with those that have a notice, too
+            if not record.few_machines or record.ended or trains:
                 self._few_since.pop(name, None)
                 continue
-            since = self._few_since.setdefault(name, view.record.few_since)
+            since = self._few_since.setdefault(name, max(record.few_since, record.state_since))
             self.below_s = max(self.below_s, now - since)
-            self.idle_s = max(self.idle_s, now - view.record.few_since)
+            self.idle_s = max(self.idle_s, now - max(record.few_since, record.state_since))
         self.world.schedule(now + LOOK_S, self._look)
 
 
