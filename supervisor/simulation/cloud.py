@@ -191,6 +191,12 @@ class SimCloud:
         times = 3 if market is Market.ON_DEMAND else 1
         return times * (0.1 + 0.01 * ZONES.index(zone)) * self.price_factor * (1 + self.types.index(name))
 
+    def cost_usd(self, machine: Machine) -> float:
+        """US dollars that a spot machine has cost so far, at the price of now."""
+        until = self._clock.now() if machine.ended_at is None else machine.ended_at
+        price = self.price_of(machine.instance.zone, machine.instance.instance_type, Market.SPOT)
+        return price * (until - machine.history[0][0]) / 3600.0
+
     def _is_above(self, request: LaunchRequest) -> bool:
         """Whether the machine costs more now than the request pays."""
         offer, cap = request.offer, request.max_usd_per_hour

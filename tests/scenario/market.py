@@ -134,6 +134,7 @@ class DayCloud(SimCloud):
         self.refusals = self.preemptions = 0
         # Every machine that was ever granted: (machine, pool, market, since).
         self.bought: list[tuple[Machine, Pool, Market, float]] = []
+        self._terms: dict[str, tuple[Pool, Market, float]] = {}  # the same, by the machine's id
         self._began = clock.now()
         self._steps_taken = 0
 
@@ -169,6 +170,18 @@ class DayCloud(SimCloud):
         """Dollars per hour now."""
         return pool.kind.on_demand_usd_per_h if market is Market.ON_DEMAND else pool.prices.at(self._second)
 
+    def cost_usd(self, machine: Machine) -> float:
+        pool, market, since = self._terms[machine.instance.id]
+        until = self._clock.now() if machine.ended_at is None else machine.ended_at
+        if market is Market.ON_DEMAND:
+            return pool.kind.on_demand_usd_per_h * (until - since) / 3600.0
+        usd, at = 0.0, since
+        while at < until:
+            step_s = min(STEP_S, until - at)
+            usd += pool.prices.at(at - self._began) * step_s / 3600.0
+            at += step_s
+        return usd
+
     def _refusal(self, request: LaunchRequest) -> LaunchOutcome | None:
         pool = self.pools[request.offer.zone, request.offer.instance_type]
         closed = self._clock.now() < self.closed_until.get(pool.zone, 0.0)
@@ -187,6 +200,7 @@ class DayCloud(SimCloud):
         machine.instance = replace(machine.instance, region=region_of(pool.zone))
         machine.history = [(now, machine.instance)]
         self.bought.append((machine, pool, request.offer.market, now))
+        self._terms[machine.instance.id] = (pool, request.offer.market, now)
         return machine
 
     # -- time ----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from provisioners.base import Market
 from supervisor.budget import CLUSTER
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import OWNER, Machine
@@ -35,24 +34,19 @@ class BudgetCheck:
         owner = job.record.owner
         limits = {CLUSTER: budgets.usd_per_month, f"user {owner}": budgets.of_user(owner)}
         for scope, limit in limits.items():
+            if limit is None:
+                continue
             spent = self.spent(None if scope == CLUSTER else owner)
-            if limit is not None and spent > limit * (1 + SLACK_SHARE) + SLACK_USD:
-                return (
-                    f"P13: {job.record.name} requested a machine, and ${spent:.2f} of ${limit:g} of {scope} are spent"
-                )
+            if spent > limit * (1 + SLACK_SHARE) + SLACK_USD:
+                name = job.record.name
+                return f"P13: {name} requested a machine, and ${spent:.2f} of ${limit:g} of {scope} are spent"
         return ""
 
     def spent(self, owner: str | None = None) -> float:
         """US dollars for all machines, or for those of one user's jobs."""
-        machines = self._world.cloud.machines.values()
-        ours = [each for each in machines if each.instance.owner == OWNER]
-        return sum(self._usd(each) for each in ours if owner is None or self._owner_of(each) == owner)
+        cloud = self._world.cloud
+        ours = [each for each in cloud.machines.values() if each.instance.owner == OWNER]
+        return sum(cloud.cost_usd(each) for each in ours if owner is None or self._owner_of(each) == owner)
 
     def _owner_of(self, machine: Machine) -> str | None:
         return self._owners.get(machine.node.rsplit("-", 2)[0])
-
-    def _usd(self, machine: Machine) -> float:
-        instance, cloud = machine.instance, self._world.cloud
-        until = self._world.clock.now() if machine.ended_at is None else machine.ended_at
-        price = cloud.price_of(instance.zone, instance.instance_type, Market.SPOT)
-        return price * max(0.0, until - machine.history[0][0]) / 3600.0
