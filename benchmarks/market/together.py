@@ -101,9 +101,9 @@ class Watch:
             if not record.few_machines or record.ended or trains:
                 self._few_since.pop(name, None)
                 continue
-            since = self._few_since.setdefault(name, max(record.few_since, record.state_since))
-            self.below_s = max(self.below_s, now - since)
-            self.idle_s = max(self.idle_s, now - max(record.few_since, record.state_since))
+            unchanged_since = max(record.few_since, record.state_since)
+            self.below_s = max(self.below_s, now - self._few_since.setdefault(name, unchanged_since))
+            self.idle_s = max(self.idle_s, now - unchanged_since)
         self.world.schedule(now + LOOK_S, self._look)
 
 

@@ -26,8 +26,10 @@ class BudgetCheck:
     def check(self, before: JobView | None, job: JobView, jobs: Mapping[str, JobView]) -> str:
         """What is wrong, or ""."""
         budgets, world = self._world.rules.budgets, self._world
+        if not budgets.any:
+            return ""
         self._owners |= {name: each.record.owner for name, each in jobs.items()}
-        if before is None or not budgets.any or not job.nodes.keys() - before.nodes.keys():
+        if before is None or not job.nodes.keys() - before.nodes.keys():
             return ""
         if any(world.rng.injected[kind] for kind in UNCOUNTED):
             return ""
