@@ -5,7 +5,7 @@ It lives within one call of plan(). Inputs stay frozen, and a record that was no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -159,6 +159,7 @@ class Draft:
         self.outcomes = outcomes  # by node id
         self.job: JobRecord = view.record
         self.nodes: dict[str, NodeRecord] = dict(view.nodes)
+        self._billed = {node.id: node for node in view.billed}
         self.keys = keys
         self.hand_overs = hand_overs or HandOvers()
         self.reads: list[Read] = []
@@ -282,13 +283,19 @@ class Draft:
         """The node's machine as last listed."""
         return self.cloud.of_node(node)
 
+    @property
+    def billed(self) -> ValuesView[NodeRecord]:
+        """Nodes whose machines may still bill: all but those that are gone."""
+        return self._billed.values()
+
     def open_nodes(self) -> list[NodeRecord]:
         """All nodes but those that are gone, about which there is nothing to decide unless an outcome came late."""
         return [node for node in self.nodes.values() if node.state is not NodeState.GONE or node.id in self.outcomes]
 
     def in_states(self, *states: NodeState) -> list[NodeRecord]:
         """Nodes in these states, oldest first."""
-        found = [node for node in self.nodes.values() if node.state in states]
+        nodes = self.nodes.values() if NodeState.GONE in states else self.billed
+        found = [node for node in nodes if node.state in states]
         return sorted(found, key=lambda node: (node.created_at, node.id))
 
     def set_node(self, node: NodeRecord, **changes: Unpack[NodeChanges]) -> NodeRecord:
@@ -310,6 +317,10 @@ class Draft:
     def add(self, node: NodeRecord) -> None:
         """Add or replace a node; a new node's record is its intent."""
         self.nodes[node.id] = node
+        if node.state is NodeState.GONE:
+            self._billed.pop(node.id, None)
+        else:
+            self._billed[node.id] = node
         self._changed_nodes.add(node.id)
         self._node_bytes[node.id] = len(to_json(node))
 

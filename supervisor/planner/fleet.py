@@ -18,7 +18,6 @@ from supervisor.planner.predicates import (
     ahead,
     counted,
     left_behind,
-    not_gone,
     placed,
     unreplaced,
     wanted,
@@ -160,7 +159,7 @@ def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bo
         return False
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     pool = pool_of(offer)
-    here = [node for node in draft.nodes.values() if pool_of(node.offer) == pool and node.state in PRESENT_NODE_STATES]
+    here = [node for node in draft.billed if pool_of(node.offer) == pool and node.state in PRESENT_NODE_STATES]
     taken = max((node.notice.seen_at for node in here if node.notice), default=0.0)
     granted = sum(bool(node.instance_id) and node.created_at >= taken for node in here)
     tight = (
@@ -290,7 +289,7 @@ def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
         needs_price=draft.needs_prices or (admission is not None and admission.needs_price),
         placed=() if anywhere else tuple(node.offer for node in placed(draft)),
-        billed=tuple(node.offer for node in not_gone(draft)),
+        billed=tuple(node.offer for node in draft.billed),
         job=draft.job.name,
         admitted_usd_per_hour=admission.usd_per_hour if admission else None,
         kinds=draft.job.spec.kinds,

@@ -51,7 +51,7 @@ def drive_moves(draft: Draft) -> None:
 def _is_settled(draft: Draft) -> bool:
     """Whether nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
     about to be taken, or those that stay will not train where they are."""
-    present = [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES]
+    present = [node for node in draft.billed if node.state in PRESENT_NODE_STATES]
     if draft.hold.nodes and any(node.state in TALKING_NODE_STATES for node in present):
         return False
     if has_nothing_to_lose(draft):

@@ -141,7 +141,7 @@ def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     node = _refused(draft, node, outcome.message)
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     # Records of nodes that trained may be deleted by now.
-    started = has_trained(draft) or any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values())
+    started = has_trained(draft) or bool(draft.billed) or any(other.has_joined for other in draft.nodes.values())
     if (
         not (started or draft.job.spec.places)
         and known.known

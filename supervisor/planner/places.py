@@ -9,7 +9,7 @@ from supervisor.model import EventKind
 from supervisor.planner.actions import FetchOffers
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, offers_of, without_dear
-from supervisor.planner.predicates import not_gone, wanted
+from supervisor.planner.predicates import wanted
 from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import first_line
 
@@ -22,8 +22,8 @@ def drive_places(draft: Draft) -> None:
     job, places = draft.job, draft.job.spec.places
     if not places or job.ended:
         return
-    if not_gone(draft):
-        if job.places_tried and any(node.instance_id for node in not_gone(draft)):
+    if draft.billed:
+        if job.places_tried and any(node.instance_id for node in draft.billed):
             draft.set_job(places_tried=0)
         return
     if job.pause_requested_at or draft.view.result is not None or not wanted(draft) or is_held_back(draft):

@@ -24,7 +24,7 @@ ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.
 
 def counted(draft: Draft) -> list[NodeRecord]:
     """Nodes that the job has or will have: not doomed, not leaving, not ahead."""
-    return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and is_kept(node)]
+    return [node for node in draft.billed if node.state in COUNTED_NODE_STATES and is_kept(node)]
 
 
 def has_enough(draft: Draft) -> bool:
@@ -39,20 +39,20 @@ def is_kept(node: NodeRecord) -> bool:
 
 def ahead(draft: Draft) -> list[NodeRecord]:
     """Nodes that were requested for a move and will stay; oldest first."""
-    found = [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES]
+    found = [node for node in draft.billed if node.state in COUNTED_NODE_STATES]
     return _oldest_first([node for node in found if node.ahead and not node.doomed])
 
 
 def left_behind(draft: Draft) -> list[NodeRecord]:
     """Nodes that the job leaves for others."""
-    return [node for node in draft.nodes.values() if node.left_behind and node.state in PRESENT_NODE_STATES]
+    return [node for node in draft.billed if node.left_behind and node.state in PRESENT_NODE_STATES]
 
 
 def placed(draft: Draft) -> list[NodeRecord]:
     """Nodes that new ones have to be near: all but those with a notice. Where each has one, the job may begin again
     elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are. The nodes
     ahead of a move, and those that it leaves behind, are where the others are not."""
-    here = [node for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES and not node.ahead]
+    here = [node for node in draft.billed if node.state in PRESENT_NODE_STATES and not node.ahead]
     return [node for node in here if node.notice is None and not node.left_behind]
 
 
@@ -86,14 +86,9 @@ def members(draft: Draft) -> list[NodeRecord]:
     return draft.in_states(N.MEMBER)
 
 
-def not_gone(draft: Draft) -> list[NodeRecord]:
-    """Nodes whose machines may still bill."""
-    return [node for node in draft.nodes.values() if node.state is not N.GONE]
-
-
 def is_settled(draft: Draft) -> bool:
     """Whether the job has ended and all of its machines are gone."""
-    return draft.job.ended and not not_gone(draft)
+    return draft.job.ended and not draft.billed
 
 
 def vacancies(draft: Draft) -> list[NodeRecord]:

@@ -11,12 +11,11 @@ from supervisor.model import NodeRecord
 from supervisor.planner.actions import FetchOffers
 from supervisor.planner.bookings import begun
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import not_gone
 
 
 def drive_prices(draft: Draft) -> None:
     """Take over new prices of the job's machines, and have them read again when that is due."""
-    billed = [node for node in not_gone(draft) if node.launched_at]
+    billed = [node for node in draft.billed if node.launched_at]
     if not billed or draft.job.ended:
         return
     spec, known = draft.job.spec, draft.volatile.offers.get(draft.job.name, OffersView())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -55,7 +55,7 @@ def to_pause(decided: Mapping[str, Admission]) -> frozenset[str]:
 def claim_of(world: World, view: JobView, now: float) -> Claim:
     """What a job has, and what it wants."""
     job, spec = view.record, view.record.spec
-    billed = [node for node in view.nodes.values() if node.state is not N.GONE]
+    billed = view.billed
     moving = [node for node in billed if node.ahead or node.left_behind]
     # A machine that waits for the next job counts until it is let go: handing it over changes no use.
     in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
@@ -134,7 +134,7 @@ def is_pausable(spec: JobSpec) -> bool:
 
 
 def _offer_to_move_to(
-    world: World, view: JobView, moving: list[NodeRecord], billed: list[NodeRecord], now: float
+    world: World, view: JobView, moving: list[NodeRecord], billed: Sequence[NodeRecord], now: float
 ) -> Offer | None:
     """That of the nodes that are there already, or the one that would be asked for first, wherever it is."""
     there = next((node.offer for node in moving if node.ahead), None)
@@ -142,7 +142,7 @@ def _offer_to_move_to(
 
 
 def _next_offers(
-    world: World, view: JobView, billed: list[NodeRecord], kept: list[NodeRecord], now: float
+    world: World, view: JobView, billed: Sequence[NodeRecord], kept: list[NodeRecord], now: float
 ) -> tuple[Offer | None, tuple[Offer, ...], bool]:
     """The one that would be asked for next, the first of each other alternative, and whether they may be: the cheapest
     one where none may be asked for now. A job whose offers are not read yet may ask, as far as is known."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from supervisor.model import JobState, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import not_gone, stands_still
+from supervisor.planner.predicates import stands_still
 from supervisor.planner.world import JobView, World
 
 # Of progress only a checkpoint problem matters: steps that advance decide nothing.
@@ -53,7 +53,7 @@ def _is_unchanged(view: JobView | None, before: JobView) -> bool:
 
 def is_steady(draft: Draft) -> bool:
     """Whether a job about which nothing was decided just now has all it wants, and nothing under way."""
-    job, present = draft.job, not_gone(draft)
+    job, present = draft.job, draft.billed
     if job.ended or job.state is JobState.PAUSED:
         return not present
     if (

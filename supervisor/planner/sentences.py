@@ -20,7 +20,6 @@ from supervisor.planner.predicates import (
     is_preparing,
     is_scaling_up,
     members,
-    not_gone,
     wanted,
 )
 from supervisor.planner.queue import PRIORITY
@@ -79,7 +78,7 @@ def training_count(draft: Draft) -> str:
 
 def _releasing(draft: Draft) -> str:
     waiting = draft.in_states(*WAITING_NODE_STATES)
-    count = len(not_gone(draft)) - len(waiting)
+    count = len(draft.billed) - len(waiting)
     released = f"; releasing {node_count(count)}" if count else ""
     return released + (f"; {_waiting(draft, waiting)}" if waiting else "")
 
@@ -226,7 +225,7 @@ def in_the_queue(admission: Admission) -> str:
 
 
 def _unpriced(draft: Draft) -> str:
-    count = sum(node.offer.usd_per_hour is None for node in not_gone(draft))
+    count = sum(node.offer.usd_per_hour is None for node in draft.billed)
     return f"the price of {node_count(count)} is unknown" if count else ""
 
 

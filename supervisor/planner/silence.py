@@ -47,7 +47,7 @@ def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
 
 def remember(volatile: VolatileState, hold: Hold, jobs: Iterable[JobView], now: float) -> VolatileState:
     """When nodes were last held: their suspicion begins anew then. Nodes that are heard are forgotten."""
-    suspects = {node.id for job in jobs for node in job.nodes.values() if node.state is N.SUSPECT}
+    suspects = {node.id for job in jobs for node in job.billed if node.state is N.SUSPECT}
     held_at = {node: at for node, at in volatile.held_at.items() if node in suspects}
     answers = {node: answer for node, answer in volatile.answers.items() if node in suspects}
     held_at |= dict.fromkeys(hold.nodes, now)
@@ -70,14 +70,14 @@ def _many(silent: int, nodes: int, world: World) -> bool:
 
 
 def _count(world: World, job: JobView) -> int:
-    return 0 if job.record.ended else sum(_works(world, job, node) for node in job.nodes.values())
+    return 0 if job.record.ended else sum(_works(world, job, node) for node in job.billed)
 
 
 def _silent(world: World, job: JobView, now: float) -> list[tuple[NodeRecord, float]]:
     """The silent nodes of a job, each with the time since when it is."""
     if job.record.ended or job.result is not None:
         return []
-    silent = [node for node in job.nodes.values() if not is_talking(job, node.id) and _works(world, job, node)]
+    silent = [node for node in job.billed if not is_talking(job, node.id) and _works(world, job, node)]
     paused = world.timers_paused_until
     return [(node, max(node.state_since if node.state is N.SUSPECT else now, paused)) for node in silent]
 

@@ -64,7 +64,7 @@ def stays_warm(draft: Draft, node: NodeRecord) -> bool:
 
 def keep_warm(draft: Draft, node: NodeRecord) -> None:
     """Keep the machine of a job that has ended."""
-    if not any(each.state in WAITING_NODE_STATES for each in draft.nodes.values()):
+    if not any(each.state in WAITING_NODE_STATES for each in draft.billed):
         text = f"{draft.job.name} has ended: its machines wait {draft.rules.warm.keep_s:g} s for the next job"
         draft.add_event(EventKind.KEPT_WARM, text)
     kept = draft.move(node, N.CLEANING, "its job has ended, and what that left is removed", retry_at=0.0)
@@ -97,9 +97,7 @@ def is_in_the_way(draft: Draft, node: NodeRecord) -> bool:
 def _would_take(draft: Draft, view: JobView, node: NodeRecord) -> bool:
     job, admission = view.record, draft.admissions.get(view.record.name)
     lives = not (job.ended or job.cancel_requested or job.pause_requested_at) and draft.now >= job.starts_at
-    lacks = (
-        sum(each.state in COUNTED_NODE_STATES and not each.doomed for each in view.nodes.values()) < job.desired_nodes
-    )
+    lacks = sum(each.state in COUNTED_NODE_STATES and not each.doomed for each in view.billed) < job.desired_nodes
     return lives and lacks and (admission is None or admission.place <= 1) and _may_fit(draft, node, job)
 
 
@@ -115,8 +113,8 @@ def _all_waiting(draft: Draft) -> Iterator[NodeRecord]:
     """All machines that wait, of all jobs, as decided so far in this plan."""
     for view in draft.jobs.values():
         if view.record.name != draft.job.name:
-            yield from (each for each in view.nodes.values() if each.state in WAITING_NODE_STATES)
-    yield from (each for each in draft.nodes.values() if each.state in WAITING_NODE_STATES)
+            yield from (each for each in view.billed if each.state in WAITING_NODE_STATES)
+    yield from (each for each in draft.billed if each.state in WAITING_NODE_STATES)
     yield from (each for each in draft.hand_overs.kept if each.job != draft.job.name)
 
 
@@ -300,4 +298,4 @@ def carry_over(old: JobView, job: JobRecord, now: float) -> Carried:
 
 def warm_nodes(view: JobView) -> list[NodeRecord]:
     """A job's machines that wait."""
-    return [node for node in view.nodes.values() if node.state is N.WARM]
+    return [node for node in view.billed if node.state is N.WARM]

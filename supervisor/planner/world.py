@@ -219,7 +219,7 @@ class VolatileState:
         return replace(self, denials=MappingProxyType({**self.denials, cloud: replace(before, over=True)}))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobView:
     """One job: its records with their revisions, and the messages of its nodes."""
 
@@ -247,11 +247,16 @@ class JobView:
         """What users call it."""
         return f"{self.record.name}.{self.record.run}" if self.past else self.record.name
 
+    @cached_property
+    def billed(self) -> tuple[NodeRecord, ...]:
+        """Its nodes that are not gone: their machines may still bill. Of the others a job keeps a hundred."""
+        return tuple(node for node in self.nodes.values() if node.state is not NodeState.GONE)
+
     @property
     def spares(self) -> tuple[str, ...]:
         """Nodes that wait outside the round because the hint says so, the first one to step in first."""
         inside = self.round.nodes() if self.round else ()
-        ready = {node.id for node in self.nodes.values() if node.state is NodeState.READY}
+        ready = {node.id for node in self.billed if node.state is NodeState.READY}
         named = self.hint.spares if self.hint else ()
         return tuple(node for node in named if node in ready and node not in inside)
 

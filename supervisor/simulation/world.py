@@ -71,7 +71,7 @@ class World:
         # How much longer than other calls a bootstrap takes, at most.
         self.bootstrap_s = 0.0
         # Between two ticks of a daemon: while something happens, and after nothing has happened for long.
-        self.busy_tick_s = self.idle_tick_s = 0.25
+        self.busy_tick_s = self.idle_tick_s = 1.0  # as a daemon that is configured no other way
         self.steps = self.ticks = 0
         self.log: list[str] = []
         self._digest = blake2b(digest_size=8)

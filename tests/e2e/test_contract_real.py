@@ -144,7 +144,9 @@ def tried(cloud: str) -> set[str]:
     return {number for number in JUDGES if number[0] in {"A", {"aws": "E", "gcp": "G", "azure": "Z"}[cloud]}}
 
 
-@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
+@pytest.mark.parametrize(
+    "cloud", ["aws", pytest.param("gcp", marks=pytest.mark.sweep), pytest.param("azure", marks=pytest.mark.sweep)]
+)
 def test_a_job_on_each_cloud_holds_and_leaves_nothing(cloud: str, tmp_path: Path) -> None:
     with opened(cloud, tmp_path) as account:
         if cloud == "aws":
@@ -212,7 +214,12 @@ def without_deletions(account: Account) -> None:
 @pytest.mark.parametrize(
     ("cloud", "breaks", "failed"),
     [
-        ("aws", without_reasons, {"A13": "terminated, cause unknown", "E1": "without a reason"}),
+        pytest.param(
+            "aws",
+            without_reasons,
+            {"A13": "terminated, cause unknown", "E1": "without a reason"},
+            marks=pytest.mark.sweep,
+        ),
         ("gcp", keeping_disks, {"A14": "left: disk "}),
         (
             "azure",

@@ -61,7 +61,9 @@ def survivors(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("secured", [(), ("--tls",)], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "secured", [pytest.param((), id="plain"), pytest.param(("--tls",), id="tls", marks=pytest.mark.sweep)]
+)
 def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path, secured: tuple[str, ...]) -> None:
     output, _ = check_demo(tmp_path / "a demo", "--steps", "900", *secured)
     assert ("secured by TLS and users" in output) == bool(secured)

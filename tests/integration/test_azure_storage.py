@@ -21,6 +21,7 @@ from tests.clouds.base import wire_cloud
 from tests.integration.test_azure_account import FULL, NODE, NODES, REGION, account, changes, granted, opened
 from tests.support.accounts import deleted, made
 from tests.support.machines import OTHER, OWNER
+from tests.support.sweeps import sweep
 
 BLOBS = "visionruns"
 CONTAINER = f"{ROOT}/Microsoft.Storage/storageAccounts/{BLOBS}/blobServices/default/containers/runs"
@@ -85,23 +86,24 @@ def test_a_share_is_admitted_from_a_subnet_that_is_named(server: Any) -> None:
     assert why_not(server, opening, SUBNETS[REGION]) == ""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "action",
-    [
-        "Microsoft.Storage/storageAccounts/write",
-        "Microsoft.Storage/storageAccounts/fileServices/shares/write",
-        "Microsoft.Storage/storageAccounts/blobServices/containers/write",
-        "Microsoft.Storage/storageAccounts/delete",
-        "Microsoft.Storage/storageAccounts/read",
-        "Microsoft.Storage/checknameavailability/read",
-        "Microsoft.Storage/storageAccounts/fileServices/shares/read",
-        "Microsoft.Storage/storageAccounts/blobServices/containers/read",
-        "Microsoft.Storage/locations/asyncoperations/read",
-        "Microsoft.Network/virtualNetworks/subnets/read",
-    ],
+    ("action", "how"),
+    sweep(
+        [
+            "Microsoft.Storage/storageAccounts/write",
+            "Microsoft.Storage/storageAccounts/fileServices/shares/write",
+            "Microsoft.Storage/storageAccounts/blobServices/containers/write",
+            "Microsoft.Storage/storageAccounts/delete",
+            "Microsoft.Storage/storageAccounts/read",
+            "Microsoft.Storage/checknameavailability/read",
+            "Microsoft.Storage/storageAccounts/fileServices/shares/read",
+            "Microsoft.Storage/storageAccounts/blobServices/containers/read",
+            "Microsoft.Storage/locations/asyncoperations/read",
+            "Microsoft.Network/virtualNetworks/subnets/read",
+        ],
+        ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"],
+    ),
 )
-@pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, action: str, how: str) -> None:
     account(server).late = 1
     server.cloud.fail_next(action, how)

@@ -30,7 +30,7 @@ def keeper(journal: Journal, leader: Leadership, etcd: Etcd) -> PoolKeeper:
     etcd.put(f"{KEYS.world}cluster", dump(ClusterRecord(1.0, "me")))
     journal.create_job(JOB, EVENT, None)
     etcd.put(f"{KEYS.world}nodes/job/{NODE.id}", dump(RUNS))
-    until(lambda: journal.read().cluster is not None and bool(journal.read().jobs["job"].nodes))
+    until(lambda: bool((read := journal.read()).cluster and "job" in read.jobs and read.jobs["job"].nodes))
     return PoolKeeper(journal, leader, SystemClock())
 
 

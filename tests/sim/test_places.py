@@ -123,14 +123,14 @@ def test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_gr
     world = empty_world()
     world.cloud.capacity.update({"zone-a": 2, "zone-b": 1})
     submit(world, "job", 4, 6, 6)
-    world.run(3600.0)
+    world.run(1800.0)
     first, *others = [each.text for each in world.journal.events("job") if each.kind is EventKind.TOO_FEW_NODES]
     assert first == "zone-a had 2 of at least 4 nodes for 120 s: they are released"
     assert "zone-a had 2 of at least 4 nodes again: they are released" in others
-    assert 40 <= len(others) <= 64, "each of two zones"
+    assert 18 <= len(others) <= 32, "each of two zones"
     nodes = [node for node in jobs_of(world)["job"].nodes.values() if node.launched_at]
     billed_s = sum((node.ended_at or world.clock.now()) - node.launched_at for node in nodes)
-    assert billed_s < 1.0 * 3600.0, "less than one machine all the time"
+    assert billed_s < 1.0 * 1800.0, "less than one machine all the time"
     world.cloud.capacity["zone-b"] = 6
     assert world.run_until(in_state(JobState.RUNNING), 240.0)
 
@@ -299,12 +299,12 @@ def test_a_job_stays_where_a_move_would_gain_too_little() -> None:
 def test_a_job_whose_other_zone_has_too_few_gives_them_back_at_once_and_asks_ever_more_rarely() -> None:
     world = full_zone(elsewhere=3)
     world.cloud.no_capacity_s = 180.0
-    world.run(3600.0)
+    world.run(1800.0)
     assert zones(world) == {"zone-a"}
-    assert 2 <= len(moves(world)) <= 5
+    assert 2 <= len(moves(world)) <= 3
     extra = [node for node in jobs_of(world)["job"].nodes.values() if node.offer.zone == "zone-b" and node.launched_at]
     assert all(node.ended_at for node in extra)
-    assert sum(node.ended_at - node.launched_at for node in extra) < 0.02 * 3 * 3600.0, "of what the job costs"
+    assert sum(node.ended_at - node.launched_at for node in extra) < 0.02 * 3 * 1800.0, "of what the job costs"
 
 
 @pytest.mark.parametrize("more", [{"checkpoints": "none"}, {"limits": {"usd_per_hour": 0.7}}])

@@ -101,8 +101,8 @@ def test_refusals_are_recorded() -> None:
 
 def test_writes_are_few_and_the_leaders_alone() -> None:
     kept = Kept(training_world())
-    kept.run(3600, 5.0)
-    assert kept.calls <= 2 + len(kept.days) * (3600 / WRITE_S + 1)
+    kept.run(1800, 5.0)
+    assert kept.calls <= 2 + len(kept.days) * (1800 / WRITE_S + 1)
     kept.world.daemon.leader.step_down()
     calls = kept.calls
     kept.keeper.follow()
@@ -114,11 +114,11 @@ def test_writes_are_few_and_the_leaders_alone() -> None:
 
 def test_a_new_leader_goes_on_with_the_day_and_leaves_a_gap_where_nobody_watched() -> None:
     kept = Kept(training_world())
-    kept.run(1500, 5.0)
+    kept.run(900, 5.0)
     before = kept.days
-    kept.world.run(2400.0)
+    kept.world.run(1200.0)
     successor = Kept(kept.world)
-    successor.run(1500, 5.0)
+    successor.run(900, 5.0)
     for key, day in before.items():
         if key[0] != successor.key() or not day.rows[-1].held:
             continue

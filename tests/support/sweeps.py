@@ -1,0 +1,28 @@
+"""Tests over every combination: each value is in `make test-long` once, all the others are in `make test-sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def sweep(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """The parameters of all pairs; a diagonal of them, with each value of either list at least once, is no sweep."""
+    pairs = list(product(enumerate(first), enumerate(second)))
+    longer = max(len(first), len(second))
+    diagonal = {(index % len(first), index % len(second)) for index in range(longer)}
+    return [
+        pytest.param(one, other, marks=[pytest.mark.long, *([] if (i, j) in diagonal else [pytest.mark.sweep])])
+        for (i, one), (j, other) in pairs
+    ]
+
+
+def sampled(values: Sequence[Any], every: int) -> list[Any]:
+    """The parameters of a long list of which each so manieth is enough for `make test-long`."""
+    return [
+        pytest.param(value, marks=[pytest.mark.long, *([] if index % every == 0 else [pytest.mark.sweep])])
+        for index, value in enumerate(values)
+    ]
