@@ -241,7 +241,8 @@ class JobSpec(Strict):
     """What each node must have ([resources](#resources)): a mapping, or a list of alternatives."""
     prefer: Literal["listed", "cheapest"] = "listed"
     """Of several `resources`: `listed` takes the first in the list that is to be had, and goes back to an earlier one
-    later; `cheapest` takes the one whose node-hours cost least, divided by its `speed`."""
+    later; `cheapest` takes the one whose node-hours cost least, divided by its `speed`. Of several places of
+    `placement`: their order, as listed, or by what each asked first when the job was submitted."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Jobs of a higher priority come first where the operator's limits leave too little for all; `spotsupctl queue`
     shows the order. Of equal ones, the user's who has fewer GPUs comes first."""
@@ -263,7 +264,7 @@ class JobSpec(Strict):
     """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot, and replaces
     them by spot nodes, without a loss of steps, once those are there again."""
     placement: Placement = Placement()
-    """Where nodes may run ([placement](#placement)): a mapping, or a list of places in order of wish."""
+    """Where nodes may run ([placement](#placement)): a mapping, or a list of places in order of wish or price."""
     places: SkipJsonSchema[tuple[Placement, ...]] = ()
     """Not for job files: the list of `placement`, whose entry that the job is in is `placement` then."""
     storage: tuple[Storage, ...] = ()
@@ -463,7 +464,7 @@ class JobSpec(Strict):
 
     @property
     def all_places(self) -> tuple[Placement, ...]:
-        """In order of wish; of most jobs there is one."""
+        """In the order in which it goes to them; of most jobs there is one."""
         return self.places or (self.placement,)
 
     @property

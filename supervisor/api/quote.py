@@ -9,6 +9,7 @@ from types import MappingProxyType
 import structlog
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
+from supervisor.api.place_order import PricedPlace, places_by_price, prefers_the_cheapest, with_places
 from supervisor.api.rows import OfferRow, QuoteRow
 from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
@@ -39,6 +40,7 @@ class Quote:
     known: bool  # False where the cloud did not answer
     warnings: tuple[str, ...]  # sentences for the user; none of them stops a job
     cap_usd: float | None = None  # what the job pays for a node and hour at most: dearer offers, the last ones, wait
+    places: tuple[PricedPlace, ...] = ()  # of a job that prefers the cheapest of several, in that order
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -69,15 +71,20 @@ class Quotes:
 
     def quote(self, spec: JobSpec) -> Quote:
         """The offers for a job. Raises CommandRefusedError if the cloud answers that it has none, or if none has the
-        known price that a limit of money needs. A cloud that does not answer refuses nothing: the job waits."""
+        known price that a limit of money needs. A cloud that does not answer refuses nothing: the job waits.
+
+        Of a job with several places they are of the first one; where it prefers the cheapest, of that."""
+        places = places_by_price(spec, self._of_place) if prefers_the_cheapest(spec) else ()
+        spec = with_places(spec, places)
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
-            offers = self.offers(cloud, spec.offer_queries)
+            known = places[0].offers if places else None
+            offers = self._of_place(spec) if known is None else known
         except (UnreachableError, DeniedError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._timeout_s:g} s"
             text = f"{cloud} did not list its offers ({why}): the job waits until it does"
-            return Quote(nodes, (), known=False, warnings=(text,))
+            return Quote(nodes, (), known=False, warnings=(text,), places=places)
         except ProvisionerError as error:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
@@ -92,8 +99,12 @@ class Quotes:
         offers = tuple(sorted(offers, key=lambda each: is_above_cap(each, spec.limits.usd_per_node_hour)))
         needs_prices = spec.limits.of_money or self._budgeted
         prices = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _above_cap(spec, offers))
-        warnings = tuple(filter(None, (*prices, _elsewhere(spec))))
-        return Quote(nodes, offers, known=True, warnings=warnings, cap_usd=spec.limits.usd_per_node_hour)
+        warnings = tuple(filter(None, (*prices, _elsewhere(spec, places))))
+        cap = spec.limits.usd_per_node_hour
+        return Quote(nodes, offers, known=True, warnings=warnings, cap_usd=cap, places=places)
+
+    def _of_place(self, spec: JobSpec) -> tuple[Offer, ...]:
+        return self.offers(spec.placement.cloud, spec.offer_queries)
 
     def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
         """A cloud's offers, with the prices of `[prices]`. Raises ProvisionerError, TimeoutError."""
@@ -121,9 +132,9 @@ def _request(spec: JobSpec) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _elsewhere(spec: JobSpec) -> str:
+def _elsewhere(spec: JobSpec, priced: Sequence[PricedPlace]) -> str:
     """Where it goes if this place has no machine for it."""
-    here, *others = spec.all_places
+    here, *others = priced or spec.all_places
     if not others:
         return ""
     after = ", then to ".join(map(str, others))

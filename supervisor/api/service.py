@@ -27,6 +27,7 @@ from supervisor.api.changes import (
     waits_warm,
 )
 from supervisor.api.gate import MAX_BLOB_BYTES
+from supervisor.api.place_order import prefers_the_cheapest, with_places
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
@@ -215,6 +216,7 @@ class Service:
         quote = self._quote(spec) if self._quote else None
         if quote is not None:
             check_prices_known(quote, self._queue)
+            spec = with_places(spec, quote.places)
         return spec, quote
 
     def plan(self, spec_value: Any) -> Quote:
@@ -228,7 +230,8 @@ class Service:
     def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
         """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
         spec = self.parse(spec_value)
-        return spec, self._planned(spec), self._journal.pool_days()
+        quote = self._planned(spec)
+        return with_places(spec, quote.places), quote, self._journal.pool_days()
 
     def _planned(self, spec: JobSpec) -> Quote:
         if self._quote is None:
@@ -257,15 +260,20 @@ class Service:
                 return present
             if present is not None:
                 self._check_replaceable(present)
-            if (spec.limits.of_money or self._queue.of_money or self._budgeted) and self._quote:
-                check_prices_known(self._quote(spec), self._queue)
+            placed, order = record.spec, ""
+            needs_prices = spec.limits.of_money or self._queue.of_money or self._budgeted or prefers_the_cheapest(spec)
+            if needs_prices and self._quote:
+                quote = self._quote(spec)
+                check_prices_known(quote, self._queue)
+                placed = with_places(placed, quote.places)
+                order = f"; its places by price: {', '.join(map(str, quote.places))}" if quote.places else ""
             code = self._journal.find_blob(code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")
             run = present.record.run + 1 if present else 1
             sources = self._sources(resume_from, spec) if resume_from else ()
-            text = f"{spec.name} submitted" + (f"; it resumes from {sources[0]}" if sources else "")
-            new = Change(replace(record, run=run, resume_from=sources), EventKind.SUBMITTED, text)
+            text = f"{spec.name} submitted" + (f"; it resumes from {sources[0]}" if sources else "") + order
+            new = Change(replace(record, spec=placed, run=run, resume_from=sources), EventKind.SUBMITTED, text)
             event, record_now = _event(new, self._clock.now())
             if self._journal.create_job(record_now, event, present, code):
                 self._delete_old_code(present)

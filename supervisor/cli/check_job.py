@@ -12,6 +12,7 @@ from spotsup_trainer.objects import check, store
 from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Finding, ProvisionerError
+from supervisor.api.place_order import prefers_the_cheapest
 from supervisor.api.quote import Quotes
 from supervisor.clouds import clouds_of, open_cloud
 from supervisor.config import Config
@@ -41,15 +42,20 @@ def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:
             "its machines are processes of this computer" if name else "`placement.cloud` names none of several clouds"
         )
         return Finding("machines", ok=True, message=f"no machines were looked for: {what}")
-    spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={"cloud": name})})
+    here = spec.placement.model_copy(update={"cloud": name})
+    spec = spec.model_copy(
+        update={"placement": here, "places": tuple(each for each in spec.places if each.cloud in rented)}
+    )
+    clouds = spec.clouds if prefers_the_cheapest(spec) else (name,)
     try:
-        quote = Quotes({name: open_cloud(config, name)}, timeout_s, timeout_s, config.prices).quote(spec)
+        opened = {each: open_cloud(config, each) for each in clouds}
+        quote = Quotes(opened, timeout_s, timeout_s, config.prices).quote(spec)
     except (CommandRefusedError, ProvisionerError) as error:
         return Finding("machines", ok=False, message=str(error))
     if not quote.known:
         return Finding("machines", ok=True, message=f"machines were not looked for: {'; '.join(quote.warnings)}")
-    first = quote.offers[0]
-    message = f"{name} offers {first.instance_type} in {first.zone} first, of {len(quote.offers)} offers that fit"
+    first, count = quote.offers[0], len(quote.offers)
+    message = f"{first.cloud} offers {first.instance_type} in {first.zone} first, of {count} offers that fit"
     return Finding("machines", ok=True, message=message)
 
 

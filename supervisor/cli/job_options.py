@@ -42,7 +42,12 @@ JOB_OPTIONS = (
     JobOption("--gpu", "resources.gpu", "GPU type, such as V100."),
     JobOption("--gpus-per-node", "resources.gpus_per_node", "GPUs on each node; one worker runs per GPU.", int),
     JobOption("--instance-type", "resources.instance_types", "Only this instance type.", repeated=True),
-    JobOption("--prefer", "prefer", "Which of several `resources` is taken.", click.Choice(["listed", "cheapest"])),
+    JobOption(
+        "--prefer",
+        "prefer",
+        "Which of several `resources` is taken, and which place first.",
+        click.Choice(["listed", "cheapest"]),
+    ),
     JobOption("--disk-gb", "resources.disk_gb", "Size of each node's boot disk.", int),
     JobOption(
         *("--market", "market", "How nodes are bought."), click.Choice(["spot", "on-demand", "spot-then-on-demand"])

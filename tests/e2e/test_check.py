@@ -38,13 +38,15 @@ class Installation:
     folder: Path
     server: CloudServer
 
-    def check(self, more: str = "", **environ: str) -> Any:
+    def check(self, more: str = "", *options: str, **environ: str) -> Any:
         """What `spotsupd check -o json` says; its exit code fits."""
         text = f'state_dir = "{self.folder}/state"\n[local]\nenabled = false\n'
         text += f'[aws]\nregions = ["us-east-1"]\nendpoint = "{self.server.url}"\n{more}'
         config = self.folder / "spotsupd.toml"
         config.write_text(text)
-        done = spotsupd("--config", str(config), "--embedded-etcd", "-o", "json", **{**self.server.environ, **environ})
+        done = spotsupd(
+            "--config", str(config), "--embedded-etcd", "-o", "json", *options, **{**self.server.environ, **environ}
+        )
         assert done.stderr == ""
         report = json.loads(done.stdout)
         assert done.returncode == (0 if report["ok"] else 1)
@@ -93,6 +95,19 @@ def test_other_installations_in_the_account_are_named_and_left_alone(installatio
     assert "cluster default with key mark fedcba9876543210 has 2, cluster vision with key mark " in found
     assert "left alone" in found
     assert len(installation.server.cloud.fleet.alive()) == 3
+
+
+@pytest.mark.parametrize("prefer", ["listed", "cheapest"])
+def test_a_job_with_places_is_looked_at_on_the_clouds_that_are_configured(
+    installation: Installation, prefer: str
+) -> None:
+    job = installation.folder / "job.yaml"
+    job.write_text(
+        f"name: job\nnodes: 2\nrun: train.py\ncheckpoints: none\nprefer: {prefer}\n"
+        "placement: [{cloud: aws}, {cloud: azure}]\nresources: {instance_types: [g4dn.xlarge]}\n"
+    )
+    found = {each["check"]: each["message"] for each in installation.check("", "--job", str(job))["findings"]}
+    assert found["machines"].startswith("aws offers g4dn.xlarge in us-east-1")
 
 
 def test_an_unreachable_cloud(installation: Installation) -> None:

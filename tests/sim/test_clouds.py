@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Provisioner, UnreachableError
+from supervisor.api.quote import Quotes
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import EventKind, JobState, NodeState
@@ -63,7 +64,8 @@ class TwoClouds(World):
         return {name: OneOfTwo(name, self.cloud, self.away) for name in ZONE_OF}
 
     def service(self) -> Service:
-        return Service(self.daemon.journal, self.daemon.leader, self.clock, list(ZONE_OF), wait_in(self), hosted=[])
+        quote = Quotes(self.provisioners, timeout_s=60.0).quote
+        return Service(self.daemon.journal, self.daemon.leader, self.clock, list(ZONE_OF), wait_in(self), quote)
 
     def submit(self, low: int = 2, desired: int = 3, **more: Any) -> None:
         spec: dict[str, Any] = {
@@ -104,6 +106,27 @@ def test_a_job_is_in_the_first_place_that_it_names() -> None:
     assert world.run_until(settled, 120.0)
     world.run(600.0)
     assert (clouds(world), changes(world)) == ({"gcp"}, [])
+
+
+def test_a_job_that_prefers_the_cheapest_goes_to_its_places_by_price() -> None:
+    world = TwoClouds()
+    world.submit(placement=[{"cloud": "azure"}, {"cloud": "gcp"}], prefer="cheapest")
+    assert world.run_until(partial(trains_in, "gcp"), 120.0)
+    assert world.journal.events("job")[0].text.endswith(
+        "its places by price: gcp (from 0.1 USD per node and hour), azure (from 0.11 USD per node and hour)"
+    )
+    world.allow(gcp=0)
+    for machine in world.cloud.machines.values():
+        world.cloud.end(machine, EndCause.PREEMPTED)
+    assert world.run_until(partial(trains_in, "azure"), 300.0)
+
+
+def test_a_cloud_that_does_not_say_its_prices_comes_last() -> None:
+    world = TwoClouds()
+    world.away.add("gcp")
+    world.submit(prefer="cheapest")
+    assert world.run_until(partial(trains_in, "azure"), 120.0)
+    assert "azure (from 0.11 USD per node and hour), gcp (it did not answer)" in world.journal.events("job")[0].text
 
 
 def test_a_job_goes_to_the_next_cloud_at_once_where_the_first_has_nothing() -> None:
