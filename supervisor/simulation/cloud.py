@@ -131,6 +131,8 @@ class SimCloud:
         # How many machines each zone holds, and the markets that refuse every launch.
         self.capacity = dict.fromkeys(ZONES, CAPACITY)
         self.sold_out: frozenset[Market] = frozenset()
+        # The zones of which all that is left is on demand.
+        self.without_spot: set[str] = set()
         # For how long it says that a retry is pointless.
         self.no_capacity_s = 10.0
         # The types that it offers, cheapest first, each with a quota of its own; the quotas that are used up.
@@ -242,7 +244,7 @@ class SimCloud:
         if wanted in self.sold_out_types:
             self._rng.injected["no capacity"] += 1
             return NoCapacity(Scope.TYPE_IN_ZONE, self.no_capacity_s, f"{zone} is out of {wanted}")
-        if request.offer.market in self.sold_out:
+        if request.offer.market in self.sold_out or (request.offer.market is Market.SPOT and zone in self.without_spot):
             return NoCapacity(
                 Scope.TYPE_IN_ZONE, self.no_capacity_s, f"{zone} is out of {request.offer.market} capacity"
             )

@@ -82,9 +82,13 @@ def zones_of(world: World) -> set[str]:
     return {job.nodes[node].offer.zone for node in job.round.nodes()} if job.round else set()
 
 
-def test_on_demand_is_not_bought_beside_spot_that_is_free_in_the_next_zone() -> None:
+@pytest.mark.parametrize("left", ["nothing", "on-demand"])
+def test_on_demand_is_not_bought_beside_spot_that_is_free_in_the_next_zone(left: str) -> None:
     world = empty_world()
-    world.cloud.capacity.update({"zone-a": 1, "zone-b": 16})
+    if left == "nothing":
+        world.cloud.capacity.update({"zone-a": 1, "zone-b": 16})
+    else:  # one spot machine, and as many on demand as anybody wants
+        world.hooks.launch.append(lambda _: world.cloud.without_spot.add("zone-a"))
     submit(world, "job", 1, 8, 8, market="spot-then-on-demand")
     assert world.run_until(settled, 400.0)
     assert markets(world) == [Market.SPOT] * 8
