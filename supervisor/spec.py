@@ -201,7 +201,8 @@ class Limits(Strict):
     """As `usd`, of what its nodes cost in one month (UTC). With the next month it goes on by itself."""
     usd_per_hour: Annotated[float, Field(gt=0)] | None = None
     """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown; a
-    job for which no price is known is refused. A spot price that rises later ends no node."""
+    job for which no price is known is refused. A spot price that rises later ends no node. Leave room for one more:
+    without it one that is announced to be taken is replaced only once it has left."""
     usd_per_node_hour: Annotated[float, Field(gt=MIN_USD_PER_NODE_HOUR)] | None = None
     """No node is asked for that costs more than this many US dollars per hour, or whose price is unknown; a job for
     which no price is known is refused. It goes with the request to clouds that take it for spot machines, which then
