@@ -16,8 +16,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder `long`, unless it is marked `main`. Those run first: at the end all would wait."""
     items.sort(key=lambda item: FOLDER not in item.path.parents)
     for item in items:
-        if FOLDER in item.path.parents and item.get_closest_marker("main") is None:
+        if FOLDER not in item.path.parents:
+            continue
+        if item.get_closest_marker("main") is None:
             item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(
+                pytest.mark.timeout(600)
+            )  # each wait in it is bounded; a busy machine makes all of them long
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ def main() -> None:
             session.step()
             emit("step", step=session.steps_done)
             time.sleep(0.02)
-            if Path(SETTINGS["until"]).exists():
+            over = torch.tensor([Path(SETTINGS["until"]).exists()], dtype=torch.int64)
+            dist.all_reduce(over)  # who sees the file first must not leave while the others begin another step
+            if over.item():
                 break
 
 
