@@ -26,7 +26,7 @@ class PricedPlace:
 
     def __str__(self) -> str:
         if self.offers is None:
-            return f"{self.place} (it did not answer)"
+            return f"{self.place} (its offers are not known)"
         if self.usd_per_hour is None:
             return f"{self.place} ({'no price is known' if self.offers else 'nothing that fits'})"
         return f"{self.place} (from {self.usd_per_hour:.4g} USD per node and hour{'' if self.spot else ', on demand'})"
@@ -45,11 +45,11 @@ def priced(spec: JobSpec, place: Placement, offers: tuple[Offer, ...]) -> Priced
 
 def by_price(places: Sequence[PricedPlace]) -> tuple[PricedPlace, ...]:
     """Spot before on-demand, as no place is asked for that while another one may have spot; then the cheapest first.
-    Those without a price come last; equal ones stay in their order."""
+    Those without a price come last, of them those that have nothing; equal ones stay in their order."""
 
-    def key(each: PricedPlace) -> tuple[bool, float]:
+    def key(each: PricedPlace) -> tuple[bool, float, bool]:
         usd = math.inf if each.usd_per_hour is None else each.usd_per_hour
-        return not each.spot, usd
+        return not each.spot, usd, each.offers == ()
 
     return tuple(sorted(places, key=key))
 

@@ -126,7 +126,9 @@ def test_a_cloud_that_does_not_say_its_prices_comes_last() -> None:
     world.away.add("gcp")
     world.submit(prefer="cheapest")
     assert world.run_until(partial(trains_in, "azure"), 120.0)
-    assert "azure (from 0.11 USD per node and hour), gcp (it did not answer)" in world.journal.events("job")[0].text
+    assert (
+        "azure (from 0.11 USD per node and hour), gcp (its offers are not known)" in world.journal.events("job")[0].text
+    )
 
 
 def test_a_job_goes_to_the_next_cloud_at_once_where_the_first_has_nothing() -> None:

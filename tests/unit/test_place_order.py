@@ -63,9 +63,14 @@ def test_prices_are_compared_by_what_alternatives_do_in_an_hour() -> None:
     assert order(prices, job) == ["aws", "gcp", "azure"]
 
 
+def test_a_place_that_has_nothing_comes_after_one_that_nobody_knows() -> None:
+    found = by_price([PricedPlace(AWS, ()), PricedPlace(GCP), PricedPlace(AZURE, (offer("azure", None),))])
+    assert [each.place for each in found] == [GCP, AZURE, AWS]
+
+
 def test_a_place_without_a_price_says_why() -> None:
     assert [str(PricedPlace(AWS, offers)) for offers in (None, (), (offer("aws", None),))] == [
-        "aws (it did not answer)",
+        "aws (its offers are not known)",
         "aws (nothing that fits)",
         "aws (no price is known)",
     ]
@@ -106,7 +111,7 @@ def test_the_quote_is_of_the_cheapest_place_and_each_cloud_is_asked_once() -> No
     assert sorted(asked) == ["aws", "gcp"]
     assert quote.warnings[-1] == (
         "these are offers of gcp (from 1 USD per node and hour); where it has no machine for the job, it goes on to "
-        "aws (from 2 USD per node and hour), then to azure (it did not answer)"
+        "aws (from 2 USD per node and hour), then to azure (its offers are not known)"
     )
 
 
