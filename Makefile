@@ -57,10 +57,10 @@ demo: setup
 	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)') $(if $(TLS),--tls)
 
 test-fast: setup
-	@$(python) -m pytest -n 2 -m 'not long and not sweep' tests/unit $(PYTEST_ARGS)
+	@$(python) -m pytest -n 2 -m 'not long' tests/unit $(PYTEST_ARGS)
 
 test: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 5 --dist worksteal -m 'not long and not sweep' $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 5 --dist worksteal -m 'not long' $(PYTEST_ARGS)
 
 test-long: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m 'long and not sweep' $(PYTEST_ARGS)

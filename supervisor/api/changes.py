@@ -160,7 +160,7 @@ def alternatives(name: str, known: Sequence[str], what: str) -> str:
 
 def active_nodes(view: JobView) -> int:
     """How many of its nodes are not gone. The machines that wait for the next job are no obstacle to it."""
-    return sum(node.state not in {NodeState.GONE, NodeState.WARM} for node in view.nodes.values())
+    return sum(node.state is not NodeState.WARM for node in view.billed)
 
 
 def waits_warm(view: JobView, node: str) -> bool:

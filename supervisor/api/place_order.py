@@ -23,6 +23,13 @@ class PricedPlace:
     offers: tuple[Offer, ...] | None = None  # None: it did not say
     usd_per_hour: float | None = None  # of a node of speed 1; None: no price is known, or nothing that fits
     spot: bool = False
+    error: ProvisionerError | TimeoutError | None = None  # why it did not
+
+    def answer(self) -> tuple[Offer, ...]:
+        """Its offers. Raises what asking for them raised."""
+        if self.error is not None:
+            raise self.error
+        return self.offers or ()
 
     def __str__(self) -> str:
         if self.offers is None:
@@ -61,13 +68,13 @@ def prefers_the_cheapest(spec: JobSpec) -> bool:
 
 def places_by_price(spec: JobSpec, offers: Callable[[JobSpec], tuple[Offer, ...]]) -> tuple[PricedPlace, ...]:
     """All places of a job, the first one first. `offers`: of the place that the spec is in; raises ProvisionerError,
-    TimeoutError: nobody knows what a cloud asks that does not answer, and the job goes there last."""
+    TimeoutError: what that cloud asks is unknown then, and the job goes there last."""
 
     def look(place: Placement) -> PricedPlace:
         try:
             return priced(spec, place, offers(spec.at(place)))
-        except (ProvisionerError, TimeoutError):
-            return PricedPlace(place)
+        except (ProvisionerError, TimeoutError) as error:
+            return PricedPlace(place, error=error)
 
     with ThreadPoolExecutor(len(spec.places)) as pool:  # a cloud that hangs costs the others no time
         return by_price(list(pool.map(look, spec.places)))

@@ -79,8 +79,7 @@ class Quotes:
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
-            known = places[0].offers if places else None
-            offers = self._of_place(spec) if known is None else known
+            offers = places[0].answer() if places else self._of_place(spec)
         except (UnreachableError, DeniedError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._timeout_s:g} s"
             text = f"{cloud} did not list its offers ({why}): the job waits until it does"

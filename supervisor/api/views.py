@@ -50,7 +50,7 @@ def job_row(view: JobView, sentence: str, now: float) -> JobRow:
             "spares": job.spare_nodes,
             "training": members,
             "spares_ready": len(view.spares),
-            "active": sum(node.state is not NodeState.GONE for node in view.nodes.values()),
+            "active": len(view.billed),
         },
         "round": view.round.number if view.round else 0,
         "step": progress.step if progress else 0,

@@ -21,9 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("main") is None:
             item.add_marker(pytest.mark.long)
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(
-                pytest.mark.timeout(600)
-            )  # each wait in it is bounded; a busy machine makes all of them long
+            # Each wait in it is bounded; a busy machine makes all of them long.
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture

@@ -14,15 +14,13 @@ def sweep(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
     pairs = list(product(enumerate(first), enumerate(second)))
     longer = max(len(first), len(second))
     diagonal = {(index % len(first), index % len(second)) for index in range(longer)}
-    return [
-        pytest.param(one, other, marks=[pytest.mark.long, *([] if (i, j) in diagonal else [pytest.mark.sweep])])
-        for (i, one), (j, other) in pairs
-    ]
+    return [_param(one, other, sweep=(i, j) not in diagonal) for (i, one), (j, other) in pairs]
 
 
 def sampled(values: Sequence[Any], every: int) -> list[Any]:
-    """The parameters of a long list of which each so manieth is enough for `make test-long`."""
-    return [
-        pytest.param(value, marks=[pytest.mark.long, *([] if index % every == 0 else [pytest.mark.sweep])])
-        for index, value in enumerate(values)
-    ]
+    """The parameters of a long list; in `make test-long` are the first, and each `every`th after it."""
+    return [_param(value, sweep=index % every != 0) for index, value in enumerate(values)]
+
+
+def _param(*values: Any, sweep: bool) -> Any:
+    return pytest.param(*values, marks=[pytest.mark.long, *([pytest.mark.sweep] if sweep else [])])

@@ -63,7 +63,7 @@ def test_prices_are_compared_by_what_alternatives_do_in_an_hour() -> None:
     assert order(prices, job) == ["aws", "gcp", "azure"]
 
 
-def test_a_place_that_has_nothing_comes_after_one_that_nobody_knows() -> None:
+def test_a_place_that_has_nothing_comes_after_one_that_is_unknown() -> None:
     found = by_price([PricedPlace(AWS, ()), PricedPlace(GCP), PricedPlace(AZURE, (offer("azure", None),))])
     assert [each.place for each in found] == [GCP, AZURE, AWS]
 
