@@ -98,10 +98,15 @@ class Https:
             connection.close()
 
     def raw(self, request: str) -> bytes:
-        """All that is answered, until the connection is closed."""
+        """All that is answered until the connection is closed, which may be before all was sent."""
+        answer, closed = bytearray(), contextlib.suppress(ConnectionError, ssl.SSLEOFError)
         with self.connect() as connection:
-            connection.sendall(request.encode("latin-1"))
-            return b"".join(iter(lambda: connection.recv(65536), b""))
+            with closed:
+                connection.sendall(request.encode("latin-1"))
+            with closed:
+                while part := connection.recv(65536):
+                    answer += part
+        return bytes(answer)
 
 
 def _most_routes(https: Https) -> FastAPI:
