@@ -41,7 +41,7 @@ _WARY_REACHES = (0, 1)  # numbers of the reaches that make wary: one type in a z
 class CapacityRefusal:
     """One "no" of a cloud."""
 
-    offer: Offer  # what was requested
+    offer: Offer  # what was requested, without its price and its GPUs
     scope: Scope  # how much of the cloud the answer covers
     until: float  # UNIX seconds; not believed any more after
     message: str
@@ -149,7 +149,8 @@ class CapacityMemory:
     ) -> CapacityMemory:
         """With one more refusal in place of an older one of the same, and without those that have expired."""
         above_cap = isinstance(outcome, NoCapacity) and outcome.above_cap
-        refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare, job, above_cap)
+        until, place = now + outcome.memory_s, _place(offer)
+        refusal = CapacityRefusal(place, outcome.scope, until, outcome.message, spare, job, above_cap)
         before = self._by_subject.get(_subject(refusal))
         if before is not None:
             refusal = replace(refusal, until=max(refusal.until, before.until))
@@ -221,6 +222,11 @@ def _reaches(offer: Offer) -> tuple[Reach, ...]:
     cloud, market, region, zone, kind = offer.cloud, offer.market, offer.region, offer.zone, offer.instance_type
     places = ((zone, kind), (zone,), (region, offer.quota), (region,), (), (region, kind))
     return tuple((number, cloud, market, *place) for number, place in enumerate(places))
+
+
+def _place(offer: Offer) -> Offer:
+    """What of an offer says how far a refusal reaches."""
+    return Offer(offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market, None, quota=offer.quota)
 
 
 def _wary_reaches(offer: Offer) -> tuple[Reach, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from provisioners.base import Offer
 from supervisor.market.capacity import (
     LATE_DECAY_S,
     MAX_LATE_S,
@@ -57,7 +56,7 @@ def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float
 
 def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
     """Refusals that are believed go before those that only make wary."""
-    refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals]
+    refusals = [_cut(r) for r in memory.refusals]
     wary = [r for r in refusals if r.until <= now and is_remembered(r, now)]
     believed = [r for r in refusals if r.until > now]
     exposures = [(pool, each) for pool, each in memory.exposures.items() if now < each.at + MAX_EXPOSURE_S]
@@ -77,29 +76,30 @@ def _recent(late: Mapping[Key, LateRefusal], now: float) -> tuple[tuple[Key, Lat
     return tuple(found[-MAX_JOURNALED:])
 
 
-def _cut(message: str) -> str:
-    return message[:_MESSAGE_CHARACTERS]
-
-
-def _place(offer: Offer) -> Offer:
-    """What of an offer says how far a refusal reaches."""
-    return Offer(offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market, None, quota=offer.quota)
+def _cut(refusal: CapacityRefusal) -> CapacityRefusal:
+    message = refusal.message[:_MESSAGE_CHARACTERS]
+    return refusal if message == refusal.message else replace(refusal, message=message)
 
 
 def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
     """What a new leader believes of the journal's record. Nothing is believed for longer than if it were new."""
     if record is None:
         return CapacityMemory()
-    refusals = (replace(r, until=min(r.until, now + MAX_BELIEVED_S)) for r in record.refusals)
+    latest = now + MAX_BELIEVED_S
+    refusals = (r if r.until <= latest else replace(r, until=latest) for r in record.refusals)
+    exposures = {pool: each if each.at <= now else replace(each, at=now) for pool, each in record.exposures}
     return CapacityMemory(
         tuple(r for r in refusals if is_remembered(r, now)),
         MappingProxyType(dict(record.unhealthy)),
         _bounded(record.late, now),
         _bounded(record.too_few, now),
-        MappingProxyType({pool: replace(each, at=min(each.at, now)) for pool, each in record.exposures}),
+        MappingProxyType(exposures),
     )
 
 
 def _bounded(late: Iterable[tuple[Key, LateRefusal]], now: float) -> Mapping[Key, LateRefusal]:
-    bounded = {key: replace(each, at=min(each.at, now), until=min(each.until, now + MAX_LATE_S)) for key, each in late}
-    return MappingProxyType(bounded)
+    def bounded(each: LateRefusal) -> LateRefusal:
+        at, until = min(each.at, now), min(each.until, now + MAX_LATE_S)
+        return each if (at, until) == (each.at, each.until) else replace(each, at=at, until=until)
+
+    return MappingProxyType({key: bounded(each) for key, each in late})

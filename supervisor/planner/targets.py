@@ -76,7 +76,8 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
 
 def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Target | None:
     """What nodes of this offer would replace; None where that is worth nothing."""
-    kept = counted(draft)
+    # One that is only asked for is none yet: a request that is about to be refused must not end a move to machines.
+    kept = [node for node in counted(draft) if node.instance_id] or counted(draft)
     if not kept:
         return None
     if limits.place(kept[0].offer) == limits.place(offer):

@@ -26,7 +26,7 @@ STEADY_S = 300.0
 # But while on-demand nodes are held: gaps longer than a minute pause a daemon's timers, and they would stay for ever.
 PAYING_S = 50.0
 MISSING_S = 30.0
-IDLE_TICKS = 2  # in a row without anything to do, after which all is well
+IDLE_TICKS = 2  # in a row without anything to do, after which there is nothing more
 LOCAL = SimCloud.name
 
 
@@ -72,18 +72,20 @@ class RecordedWorld(World):
         self.nodes.saving_s, self.nodes.start_s = costs.checkpoint_s, costs.pause_s
 
     def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
-        """Seldom while all desired nodes train: time alone brings nothing then. Soon, while some are missing, and when
-        a pool may be asked again."""
-        whole = bool(self.desired) and all(self._is_whole(job, nodes) for job, nodes in self.desired.items())
-        sells = self._costs.on_demand_usd_per_hour is not None
-        pays = sells and any(
-            each.offer.market is Market.ON_DEMAND and each.machine.alive for each in self.recorded.bought
-        )
-        self.idle_tick_s = (PAYING_S if pays else STEADY_S) if whole else MISSING_S
-        if whole and idle_ticks >= IDLE_TICKS:
-            return ticked_at + self.idle_tick_s
+        """Soon, while there is something to do. Then seldom, while all desired nodes train: time alone brings nothing.
+        While some are missing, now and then, and when a pool may be asked again."""
+        soon = ticked_at + self.busy_tick_s
+        if idle_ticks < IDLE_TICKS:
+            return soon
+        if self.desired and all(self._is_whole(job, nodes) for job, nodes in self.desired.items()):
+            return ticked_at + (PAYING_S if self._pays_on_demand() else STEADY_S)
         asks_at = min(daemon.loop.capacity.changes_at(ticked_at) for daemon in self.daemons)
-        return min(super().tick_at(ticked_at, idle_ticks), max(asks_at, ticked_at + self.busy_tick_s))
+        return min(ticked_at + MISSING_S, max(asks_at, soon))
+
+    def _pays_on_demand(self) -> bool:
+        if self._costs.on_demand_usd_per_hour is None:
+            return False
+        return any(each.offer.market is Market.ON_DEMAND and each.machine.alive for each in self.recorded.bought)
 
     def _is_whole(self, job: str, nodes: int) -> bool:
         training = self.nodes.trainings.get(job)

@@ -57,16 +57,17 @@ def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], cov
 def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
     memory = CapacityMemory().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
     (kept,) = memory.refusals
-    assert kept == CapacityRefusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
+    here, there = (replace(each, usd_per_hour=None) for each in (OFFER, ELSEWHERE))
+    assert kept == CapacityRefusal(here, Scope.ZONE, NOW + 10.0, "quota", spare=True)
     assert memory.refusal(OFFER, NOW + 9.9, spare=True) == kept
     assert memory.refusal(OFFER, NOW + 10.0, spare=True) is None
     (of_other,) = memory.remember(ELSEWHERE, Quota(Scope.ZONE, 9.0, ""), NOW + 10.0, spare=False).refusals
-    assert of_other.offer == ELSEWHERE, "that of a spare makes nobody wary"
+    assert of_other.offer == there, "that of a spare makes nobody wary"
     memory, end = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False), NOW + 10.0 + WARY_S
     later = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end, spare=False)
-    assert [each.offer for each in later.refusals] == [ELSEWHERE]
+    assert [each.offer for each in later.refusals] == [there]
     both = memory.remember(ELSEWHERE, NoCapacity(Scope.ZONE, 10.0, "full"), end - 0.1, spare=False)
-    assert [each.offer for each in both.refusals] == [OFFER, ELSEWHERE]
+    assert [each.offer for each in both.refusals] == [here, there]
 
 
 def test_when_the_next_refusal_is_not_believed_any_more() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.market.capacity import CapacityMemory
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NoticeRecord
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import FetchOffers, Launch, LaunchDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
@@ -154,9 +154,9 @@ def test_a_place_that_refused_lately_is_asked_for_a_move_later_and_then_for_one_
     assert zones(moving(volatile={"capacity": refused(RULES.move_probe_s + 1)})) == ["zone-b"]
 
 
-def coming(number: int, offer: Offer = ELSEWHERE, **changes: Any) -> NodeRecord:
-    """A node that is ready, ahead of a move."""
-    return node(number, N.READY, **({"offer": offer, "ahead": True, "created_at": NOW - 300} | changes))
+def coming(number: int, offer: Offer = ELSEWHERE, state: NodeState = N.READY, **changes: Any) -> NodeRecord:
+    """A node ahead of a move."""
+    return node(number, state, **({"offer": offer, "ahead": True, "created_at": NOW - 300} | changes))
 
 
 UNDER_WAY = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
@@ -232,6 +232,15 @@ def test_nodes_ahead_are_waited_for_while_enough_are_coming() -> None:
     late = node(6, N.BOOTSTRAPPING, offer=ELSEWHERE, ahead=True, retry_at=NOW + 9)
     after = moving(trains(1), trains(2), coming(3), coming(4), late, record=UNDER_WAY)
     assert (after.job.moving_since, after.hint, after.released) == (UNDER_WAY.moving_since, None, set())
+
+
+def test_a_move_is_ended_by_a_machine_where_the_job_is_and_not_by_a_request_there() -> None:
+    dearer = replace(ELSEWHERE, usd_per_hour=0.7)  # two more are worth that, one is not
+    there = [coming(n, dearer, state=N.BOOTSTRAPPING) for n in (5, 6, 7, 8)]
+    for state, goes_on in ((N.REQUESTED, True), (N.PENDING, False)):
+        here = (trains(1), trains(2), node(3, state))
+        after = moving(*here, *there, record=UNDER_WAY, volatile=offering(OFFER, dearer))
+        assert (bool(after.job.moving_since), bool(after.released)) == (goes_on, not goes_on)
 
 
 def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> None:
