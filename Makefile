@@ -63,7 +63,7 @@ test: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 5 --dist worksteal -m 'not long' $(PYTEST_ARGS)
 
 test-long: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 3 --dist worksteal -m 'long and not sweep' $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m 'long and not sweep' $(PYTEST_ARGS)
 
 test-sweep: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m sweep $(PYTEST_ARGS)
