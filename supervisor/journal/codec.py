@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from math import isfinite
+from json import JSONEncoder
 from typing import Any, TypeAlias, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -52,6 +52,7 @@ Record = TypeVar(
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}
 MAX_RECORD_BYTES = 1024 * 1024
+_FINITE = JSONEncoder(allow_nan=False)
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}
 
 
@@ -115,11 +116,12 @@ def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_finite(each) for each in value.values())
-    if isinstance(value, list):
-        return all(_is_finite(each) for each in value)
-    return not isinstance(value, float) or isfinite(value)
+    """Whether no number in it is too large for a float: from_json reads 1e999 as infinity."""
+    try:
+        _FINITE.encode(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _not_a_record(kind: type, key: str, why: str) -> SchemaError:

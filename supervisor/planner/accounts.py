@@ -19,9 +19,6 @@ from supervisor.planner.pauses import pauses_of
 from supervisor.planner.predicates import has_stopped, in_round
 
 N = NodeState
-# The last step is noted so often, and with whatever else is written: so much of a round that ends unseen is not known
-# at most.
-NOTE_S = 600.0
 _MAY_TRAIN = frozenset({N.MEMBER, N.SUSPECT, N.DRAINING})
 
 
@@ -111,7 +108,7 @@ def _ended(draft: Draft, times: RoundTimes, current: Round, progress: Progress |
         if over or _stands(draft, current):
             times = _noted(times, progress)
             return _phase_from(draft, times, progress.at, Purpose.PAUSE)
-        due = progress.at - times.step_at >= NOTE_S or draft.changes
+        due = progress.at - times.step_at >= draft.rules.note_s or draft.changes
         return _noted(times, progress) if due else times
     measured = [each for each in pauses_of(draft.view) if each.round == progress.round == times.round + 1]
     if measured and measured[0].pause_s is not None:

@@ -296,7 +296,7 @@ class Draft:
         """Nodes in these states, oldest first."""
         nodes = self.nodes.values() if NodeState.GONE in states else self.billed
         found = [node for node in nodes if node.state in states]
-        return sorted(found, key=lambda node: (node.created_at, node.id))
+        return found if len(found) < 2 else sorted(found, key=lambda node: (node.created_at, node.id))
 
     def set_node(self, node: NodeRecord, **changes: Unpack[NodeChanges]) -> NodeRecord:
         """Change fields of a node."""

@@ -69,7 +69,9 @@ def plan(
     hold = undecided.within("(silence)", partial(hold_of, world, of_planned, now), everything)
     uses = undecided.within("(budgets)", partial(budget_uses, world, undecided, now), None)
     world = replace(world, hold=hold, budget_uses=uses)
-    volatile = replace(world.volatile, changed_jobs=frozenset())  # all of them are planned now
+    volatile = world.volatile
+    if volatile.changed_jobs:
+        volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
         decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile, hand_overs), None)
@@ -96,12 +98,9 @@ def plan(
     commits += reports
     commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
     commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
-    actions += undecided.within(
-        "(alerts)", lambda: due_deliveries(replace(world, volatile=volatile), undecided, now), []
-    )
-    cleared, volatile = undecided.within(
-        "(outbox)", lambda: clear_outbox(replace(world, volatile=volatile), keys, now), ([], volatile)
-    )
+    decided_world = replace(world, volatile=volatile)
+    actions += undecided.within("(alerts)", lambda: due_deliveries(decided_world, undecided, now), [])
+    cleared, volatile = undecided.within("(outbox)", lambda: clear_outbox(decided_world, keys, now), ([], volatile))
     commits += cleared
     warnings = undecided.within(
         "(warnings)",

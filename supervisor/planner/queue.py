@@ -222,4 +222,6 @@ def is_held_back(draft: Draft) -> bool:
 def with_admissions(world: World, within: Boundary, now: float) -> World:
     """The world with what the operator's limits leave for each job; jobs that have to pause are not skipped."""
     decided = admissions(world, within, now)
+    if not decided:
+        return world
     return replace(world, admissions=decided, skipped=world.skipped - to_pause(decided))

@@ -47,6 +47,8 @@ def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
 
 def remember(volatile: VolatileState, hold: Hold, jobs: Iterable[JobView], now: float) -> VolatileState:
     """When nodes were last held: their suspicion begins anew then. Nodes that are heard are forgotten."""
+    if not (volatile.held_at or volatile.answers or hold.nodes):
+        return volatile
     suspects = {node.id for job in jobs for node in job.billed if node.state is N.SUSPECT}
     held_at = {node: at for node, at in volatile.held_at.items() if node in suspects}
     answers = {node: answer for node, answer in volatile.answers.items() if node in suspects}

@@ -107,6 +107,9 @@ class Rules:
     silence_reminder_s: float = 3600.0  # people are reminded of such nodes this often
     # Housekeeping.
     steady_s: float = 30.0  # a steady job is looked at again after
+    # A round's last step is noted so often, and with whatever else is written; what one did since that ends unseen is
+    # unknown.
+    note_s: float = 600.0
     gone_kept: int = 100  # records of nodes that are gone, per job
     events_kept: int = 1000  # per job
     # Money.

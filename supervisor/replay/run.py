@@ -58,7 +58,7 @@ class Replay:
         """Submit the job now."""
         self.submitted = True
         world, cloud = self.world, self.world.cloud.name
-        world.desired[self.spec.name] = self.spec.nodes.desired
+        world.expect(self.spec)
         apart = {"start_after", "schedule", "places"}  # it is in one place, the recording's
         if self.spec.finish_by and duration_s(self.spec.finish_by) is None:
             apart |= {"finish_by", "work"}  # a time of the day: recordings have none

@@ -7,26 +7,31 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from provisioners.base import Market
+from provisioners.base import Instance, Market
 from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
-from supervisor.planner.actions import Action, Bootstrap
+from supervisor.planner.actions import Action, Bootstrap, ListDone, Outcome
 from supervisor.planner.world import Rules
 from supervisor.replay.cloud import RecordedCloud
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording
+from supervisor.simulation.clock import NEVER
 from supervisor.simulation.cloud import SimCloud
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
+from supervisor.spec import JobSpec
 
 # What a request to a cloud takes.
 CALL_S = 1.0
-# Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing.
-STEADY_S = 300.0
+# Once nothing happens, a simulated daemon looks only so often: while all nodes train, and while some are missing. As
+# often, steps are reported.
+STEADY_S = 900.0
+# But where something is to end with time: a job's limits, its deadline, its alternative, or a budget.
+TIMED_S = 300.0
 # But while on-demand nodes are held: gaps longer than a minute pause a daemon's timers, and they would stay for ever.
 PAYING_S = 50.0
 MISSING_S = 30.0
-IDLE_TICKS = 2  # in a row without anything to do, after which there is nothing more
+IDLE_TICKS = 1  # in a row without anything to do, after which there is nothing more
 LOCAL = SimCloud.name
 
 
@@ -34,8 +39,8 @@ class RecordedWorld(World):
     """The world of one replay, or of several that share it."""
 
     faultless = True
-    # Records of nodes that are gone are for people, of whom there are none: each decision would read all of them.
-    gone_kept = 16
+    # Records of nodes that are gone, and events, are for people, of whom there are none: each decision would read them.
+    records_kept = 16
 
     def __init__(
         self,
@@ -55,7 +60,10 @@ class RecordedWorld(World):
         self.desired: dict[str, int] = {}
         rules = Rules(
             notice_s={cloud: costs.notice_s},
-            gone_kept=self.gone_kept,
+            leftovers_s=NEVER,  # nothing is ever left behind
+            note_s=NEVER,  # no round ends unseen
+            gone_kept=self.records_kept,
+            events_kept=self.records_kept,
             queue=queue,
             queue_hold_s=queue_hold_s,
             budgets=budgets,
@@ -68,8 +76,18 @@ class RecordedWorld(World):
         assert isinstance(self.cloud, RecordedCloud)
         self.recorded = self.cloud
         self.busy_tick_s = 1.0
-        self.nodes.progress_every_s = self.nodes.checkpoint_s = costs.checkpoint_every_s
+        self.min_tick_s = CALL_S  # what a tick has written, and what came of its calls, is looked at once
+        self._listed: tuple[Instance, ...] | None = None
+        self.nodes.checkpoint_s = costs.checkpoint_every_s
         self.nodes.saving_s, self.nodes.start_s = costs.checkpoint_s, costs.pause_s
+        self.steady_s = self.nodes.progress_every_s = TIMED_S if budgets.any else STEADY_S
+
+    def expect(self, spec: JobSpec) -> None:
+        """A job is submitted now."""
+        self.desired[spec.name] = spec.nodes.desired
+        limits = spec.limits
+        if spec.finish_by or spec.kinds or limits.hours or limits.usd or limits.usd_per_month:
+            self.steady_s = self.nodes.progress_every_s = TIMED_S
 
     def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
         """Soon, while there is something to do. Then seldom, while all desired nodes train: time alone brings nothing.
@@ -78,7 +96,7 @@ class RecordedWorld(World):
         if idle_ticks < IDLE_TICKS:
             return soon
         if self.desired and all(self._is_whole(job, nodes) for job, nodes in self.desired.items()):
-            return ticked_at + (PAYING_S if self._pays_on_demand() else STEADY_S)
+            return ticked_at + (PAYING_S if self._pays_on_demand() else self.steady_s)
         asks_at = min(daemon.loop.capacity.changes_at(ticked_at) for daemon in self.daemons)
         return min(ticked_at + MISSING_S, max(asks_at, soon))
 
@@ -91,6 +109,13 @@ class RecordedWorld(World):
         training = self.nodes.trainings.get(job)
         formed = training.formed if training is not None and training.makes_steps else None
         return formed is not None and len(formed.nodes()) >= nodes
+
+    def is_news(self, outcome: Outcome) -> bool:
+        """A listing that shows the same as the one before is none."""
+        if not isinstance(outcome, ListDone):
+            return True
+        before, self._listed = self._listed, outcome.instances
+        return outcome.instances != before
 
     def call_s(self, action: Action) -> tuple[float, float]:
         return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0

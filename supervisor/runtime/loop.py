@@ -363,7 +363,7 @@ class Loop:
         world = self._world(reading)
         boundary = Boundary()
         idle = boundary.within("(quiescence)", lambda: skipped(world, self._steady, self._outcomes, now), frozenset())
-        world = replace(world, skipped=idle)
+        world = replace(world, skipped=idle) if idle else world
         decision, self._volatile = plan(world, self._outcomes, self._journal.keys, now)
         self._steady = {name: self._steady[name] for name in world.skipped}
         self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.steady_jobs}

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from supervisor.simulation.world import World
 
 LEADER_TTL_S = 6.0
-MIN_TICK_S = 0.02
 # Standbys look at the leader's key four times a second; so much less often here.
 MIN_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
@@ -100,6 +99,8 @@ class SimLeader(Election):
 
     def step_if_due(self) -> None:
         """Renew, and hold or seek leadership."""
+        if self._world.faultless and self._is_calm():
+            return
         if self._world.clock.now() >= self._due_at and not self.deaf:
             self._take_step()
 
@@ -151,8 +152,9 @@ class SimActor:
     """Carries actions out after a while. A crash leaves some done without a reply, and some never begun."""
 
     def __init__(self, world: World, daemon: Daemon, perform: Callable[[Action], Outcome]) -> None:
-        # Outcomes that the loop has not collected yet.
+        # Outcomes that the loop has not collected yet, and whether one of them is a reason to look.
         self.done: list[tuple[Action, Outcome]] = []
+        self.has_news = False
         self._world = world
         self._daemon = daemon
         self._perform = perform
@@ -171,7 +173,7 @@ class SimActor:
         self._calls.append(Call(action, now + effect_s, now + effect_s + reply_s))
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        done, self.done = self.done, []
+        done, self.done, self.has_news = self.done, [], False
         return done
 
     def step(self, now: float) -> None:
@@ -190,6 +192,7 @@ class SimActor:
                 for hook in self._world.hooks.listing:
                     hook(outcome.instances)
             self.done.append((call.action, outcome))
+            self.has_news = self.has_news or self._world.is_news(outcome)
 
     def _carry_out(self, call: Call) -> Outcome:
         kind = type(call.action).__name__
@@ -206,7 +209,7 @@ class SimActor:
 
     def crash(self) -> None:
         """Calls under way may still reach the cloud; their outcomes are lost."""
-        calls, self._calls, self.done = self._calls, [], []
+        calls, self._calls, self.done, self.has_news = self._calls, [], [], False
         for call in calls:
             if call.effect_at < NEVER and self._world.rng.random.random() < 0.5:
                 self._perform(call.action)
@@ -333,7 +336,7 @@ class Daemon:
             led = self.leader.leading
             self.leader.step_if_due()
             if led != self.leader.leading:  # the real leader wakes the loop, too
-                self._idle_ticks, self._ticked_at = 0, now - MIN_TICK_S - self.world.busy_tick_s
+                self._idle_ticks, self._ticked_at = 0, now - self.world.min_tick_s - self.world.busy_tick_s
             self.actor.step(now)
             for carrier in list(self.carriers):
                 carrier.step(now)
@@ -350,8 +353,8 @@ class Daemon:
         return max(now, min(self.actor.next_at(), self._tick_at(now), self.leader.next_at(), carriers))
 
     def _tick_at(self, now: float) -> float:
-        earliest = self._ticked_at + MIN_TICK_S
-        if self.actor.done:
+        earliest = self._ticked_at + self.world.min_tick_s
+        if self.actor.has_news:
             return max(now, earliest)
         timer = self.world.tick_at(self._ticked_at, self._idle_ticks)
         return min(timer, max(earliest, self.client.next_at(self._ticked_revision)))

@@ -15,7 +15,7 @@ from provisioners.base import Provisioner
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
-from supervisor.planner.actions import Action, Bootstrap, Commit
+from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
 from supervisor.simulation.clock import Timeline, VirtualClock
@@ -72,6 +72,8 @@ class World:
         self.bootstrap_s = 0.0
         # Between two ticks of a daemon: while something happens, and after nothing has happened for long.
         self.busy_tick_s = self.idle_tick_s = 1.0  # as a daemon that is configured no other way
+        # After a tick, also for a change of the journal or an outcome of an action.
+        self.min_tick_s = 0.02
         self.steps = self.ticks = 0
         self.log: list[str] = []
         self._digest = blake2b(digest_size=8)
@@ -201,6 +203,10 @@ class World:
     def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
         """When a daemon ticks that ticked then, after so many ticks that found nothing to do."""
         return ticked_at + min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
+
+    def is_news(self, outcome: Outcome) -> bool:
+        """Whether a daemon ticks because an action had this outcome."""
+        return True
 
     def call_s(self, action: Action) -> tuple[float, float]:
         """After how long a call takes effect, and how long after that its reply arrives."""

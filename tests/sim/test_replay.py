@@ -16,6 +16,7 @@ from supervisor.budget import Budgets
 from supervisor.cli.daemon import main
 from supervisor.errors import UsageError
 from supervisor.market.admission import Cap, QueueRules
+from supervisor.planner.actions import Outcome
 from supervisor.planner.world import Rules
 from supervisor.replay import compare, oracle, plot
 from supervisor.replay.costs import Costs
@@ -100,19 +101,41 @@ def test_the_same_seed_gives_the_same_result_to_the_last_digit() -> None:
 
 
 class Thorough(RecordedWorld):
+    """As the daemon of every other simulation, which leaves out nothing."""
+
     faultless = False
-    gone_kept = Rules().gone_kept
+    records_kept = Rules().gone_kept
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given, changed={"leftovers_s": Rules().leftovers_s, "note_s": Rules().note_s})
+        self.min_tick_s = 0.02
+        self.nodes.progress_every_s = 10.0
+
+    def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
+        return ticked_at + 1.0
+
+    def is_news(self, outcome: Outcome) -> bool:
+        return True
 
 
-def test_what_a_world_without_faults_leaves_out_changes_no_result() -> None:
-    """Sweeps of etcd's users, and records of machines that are gone."""
+def test_what_a_world_without_faults_leaves_out_hardly_changes_its_result() -> None:
+    """Looks at nothing, steps of the one leader, listings, sweeps, records of machines that are gone. What a look sees
+    a second later may be another round; no more."""
     rows = [(4, 2), (2, 4), (1, 1), (4, 0), (0, 3), (3, 3)] * 4
-    found = []
+    found, ticks = [], []
     for make_world in (RecordedWorld, Thorough):
-        played = replay(market(*rows, interval_s=EVERY_S), 1, 3, work_node_h=6.0)
-        found.append((asdict(run_together([played], make_world=make_world)[0]), played.rounds))
-        assert len(played.world.recorded.bought) > RecordedWorld.gone_kept
-    assert found[0] == found[1]
+        played = replay(market(*rows, interval_s=EVERY_S), 1, 3)
+        found.append(run_together([played], make_world=make_world)[0])
+        ticks.append(played.world.ticks)
+        assert len(played.world.recorded.bought) > RecordedWorld.records_kept
+    short, thorough = found
+    assert 15 * ticks[0] < ticks[1]
+    assert short.useful_node_h == pytest.approx(thorough.useful_node_h, rel=0.02)
+    assert short.paid_node_h == pytest.approx(thorough.paid_node_h, rel=0.02)
+    assert short.waited_h == pytest.approx(thorough.waited_h, abs=0.05)
+    assert short.moves == thorough.moves
+    assert abs(short.pauses - thorough.pauses) <= 4
+    assert abs(short.requests - thorough.requests) <= 6
 
 
 def test_a_zone_is_asked_again_as_soon_as_its_refusal_is_not_believed_any_more() -> None:
