@@ -75,19 +75,18 @@ class RecordedWorld(World):
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)
         self.recorded = self.cloud
-        self.busy_tick_s = 1.0
         self.min_tick_s = CALL_S  # what a tick has written, and what came of its calls, is looked at once
         self._listed: tuple[Instance, ...] | None = None
         self.nodes.checkpoint_s = costs.checkpoint_every_s
         self.nodes.saving_s, self.nodes.start_s = costs.checkpoint_s, costs.pause_s
-        self.steady_s = self.nodes.progress_every_s = TIMED_S if budgets.any else STEADY_S
+        self.nodes.progress_every_s = TIMED_S if budgets.any else STEADY_S
 
     def expect(self, spec: JobSpec) -> None:
         """A job is submitted now."""
         self.desired[spec.name] = spec.nodes.desired
         limits = spec.limits
         if spec.finish_by or spec.kinds or limits.hours or limits.usd or limits.usd_per_month:
-            self.steady_s = self.nodes.progress_every_s = TIMED_S
+            self.nodes.progress_every_s = TIMED_S
 
     def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
         """Soon, while there is something to do. Then seldom, while all desired nodes train: time alone brings nothing.
@@ -96,7 +95,7 @@ class RecordedWorld(World):
         if idle_ticks < IDLE_TICKS:
             return soon
         if self.desired and all(self._is_whole(job, nodes) for job, nodes in self.desired.items()):
-            return ticked_at + (PAYING_S if self._pays_on_demand() else self.steady_s)
+            return ticked_at + (PAYING_S if self._pays_on_demand() else self.nodes.progress_every_s)
         asks_at = min(daemon.loop.capacity.changes_at(ticked_at) for daemon in self.daemons)
         return min(ticked_at + MISSING_S, max(asks_at, soon))
 

@@ -100,11 +100,25 @@ def test_the_same_seed_gives_the_same_result_to_the_last_digit() -> None:
     assert first == again
 
 
-class Thorough(RecordedWorld):
+class Keeping(RecordedWorld):
+    records_kept = Rules().gone_kept
+
+
+def test_records_that_are_not_kept_change_no_result() -> None:
+    """Of machines that are gone, and events: to the last digit."""
+    rows = [(4, 2), (2, 4), (1, 1), (4, 0), (0, 3), (3, 3)] * 4
+    found = []
+    for make_world in (RecordedWorld, Keeping):
+        played = replay(market(*rows, interval_s=EVERY_S), 1, 3, work_node_h=6.0)
+        found.append((asdict(run_together([played], make_world=make_world)[0]), played.rounds))
+        assert len(played.world.recorded.bought) > RecordedWorld.records_kept
+    assert found[0] == found[1]
+
+
+class Thorough(Keeping):
     """As the daemon of every other simulation, which leaves out nothing."""
 
     faultless = False
-    records_kept = Rules().gone_kept
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given, changed={"leftovers_s": Rules().leftovers_s, "note_s": Rules().note_s})
