@@ -56,6 +56,7 @@ UNHEALTHY_XIDS = {
 
 _NOTHING_FOUND = "No devices were found"
 _MISMATCH = "Driver/library version mismatch"
+_SIZE = re.compile(r"(\d+)gb")
 _LOST = 15  # nvidia-smi's status for a GPU that has fallen off the bus
 
 
@@ -198,17 +199,26 @@ def _fault(found: GpuFacts, host: Host) -> Unfit | None:
 
 
 def is_as_offered(found: Gpu, offered: str) -> bool:
-    """Whether nvidia-smi's name is what the catalog calls `offered`: `A100-80GB` is "NVIDIA A100-SXM4-80GB"."""
-    parts = set(re.split(r"[^a-z0-9]+", found.name.lower()))
-    for part in offered.lower().split("-"):
-        if size := re.fullmatch(r"(\d+)gb", part):
-            # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
-            lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
-            if found.memory_mib and not lowest <= found.memory_mib <= highest:
-                return False
-        elif part and part not in parts:
+    """True if nvidia-smi's name is that of the catalogue's `offered`.
+
+    `RTXPRO6000` is "NVIDIA RTX PRO 6000 Blackwell Server Edition", `A100-80GB` is "NVIDIA A100-SXM4-80GB".
+    """
+    words = [word for word in _words(found.name) if not _SIZE.fullmatch(word)]
+    # Whole words, joined as the catalogue joins them: A10 is no part of "A100", and H200 none of "GH200".
+    runs = {"".join(words[first:end]) for end in range(len(words) + 1) for first in range(end)}
+    name = "".join(part for part in _words(offered) if not _SIZE.fullmatch(part))
+    if name and name not in runs:
+        return False
+    for size in filter(None, map(_SIZE.fullmatch, _words(offered))):
+        # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
+        lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
+        if found.memory_mib and not lowest <= found.memory_mib <= highest:
             return False
     return True
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _restart(facts: Facts, setup: Setup, reason: str) -> Decision:

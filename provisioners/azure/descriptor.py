@@ -61,6 +61,6 @@ AZURE = Descriptor(
             **dict.fromkeys(("A100", "A100-40GB", "A100-80GB"), "/opt/microsoft/ndv4-topo.xml"),
             **dict.fromkeys(("H100", "H200"), "/opt/microsoft/ndv5-topo.xml"),
         },
-        grid_gpus=frozenset({"A10"}),
+        grid_gpus=frozenset({"A10", "RTXPRO6000"}),
     ),
 )
