@@ -19,8 +19,9 @@ from provisioners.userdata import DeadMan, user_data
 # Azure requires an administrator, and allows neither root nor a user of the image; this one is never used. Cloud-init
 # creates the daemon's user.
 ADMIN = "spotsup-admin"
-COMPUTE_API = "2024-07-01"
-"""The API version with which machines are created, and deallocate themselves. From 2025-11-01 on, Trusted Launch is the
+COMPUTE_API = "2025-04-01"
+"""The API version with which machines are created, and deallocate themselves. 2024-07-01 has no tags of interfaces and
+addresses within a machine's request, and Azure refuses what a version lacks. From 2025-11-01 on, Trusted Launch is the
 default where image and size support it, and its Secure Boot loads no driver that bootstrap builds; `securityType`
 Standard is refused unless the subscription has the feature UseStandardSecurityType (azure-cli#31195, #31234).
 """

@@ -1,9 +1,10 @@
 """Azure for tests: Resource Manager, Entra ID's tokens and the retail prices, over TLS.
 
 The real SDK talks to it, with its real credentials: a client secret, a token, an authority of its own. Bodies are held
-against the SDK's own models. It has: launches that are accepted and fail later, full zones, quotas, throttling,
-evictions with and without notice, and none after a notice, listings and a log that lag, lost, broken, wrong and missing
-answers, calls that arrive twice, a clock that differs, wrong credentials and missing permissions.
+against the members that their requests' api-version knows. It has: launches that are accepted and fail later, full
+zones, quotas, throttling, evictions with and without notice, and none after a notice, listings and a log that lag,
+lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong credentials and missing
+permissions.
 """
 
 from __future__ import annotations

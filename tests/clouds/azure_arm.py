@@ -14,7 +14,7 @@ from tests.clouds import azure_machines as kept
 from tests.clouds.azure_account import Subscription
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, architecture_of, check
-from tests.clouds.azure_wire import Call, FakeAzureError, resource
+from tests.clouds.azure_wire import Call, FakeAzureError, check_members, resource
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
@@ -151,6 +151,7 @@ class Arm:
         if names.get("group", GROUP).lower() != GROUP:
             raise FakeAzureError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
         self.account.admit(call)
+        check_members(call)
         return handler(call, names)
 
     def _route(self, call: Call) -> tuple[str, Callable[[Call, dict[str, str]], Answer], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioners.catalog import MachineType
 from tests.clouds.azure_machines import IDENTITY, ROOT, SCALE_SET
-from tests.clouds.azure_wire import FakeAzureError, complaints
+from tests.clouds.azure_wire import FakeAzureError
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
 IMAGES = {
@@ -34,8 +34,6 @@ def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType], was
     """`was_made`: whether a security group or a subnet was made here, by its id. Raises FakeAzureError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}[A-Za-z0-9]", name):
         raise FakeAzureError("InvalidResourceName", f"The name '{name}' is none of a virtual machine.")
-    if found := complaints(body):
-        raise FakeAzureError("InvalidRequestContent", f"The request content was invalid: {'; '.join(found)}")
     _check_tags(body)
     asked = body["properties"]
     size, zones = asked["hardwareProfile"]["vmSize"], REGIONS.get(body["location"])

@@ -1,26 +1,46 @@
-"""Azure's wire format in the test cloud: requests, answers, errors, and validation by the SDK's models."""
+"""Azure's wire format in the test cloud: requests, answers, errors, and which members a request may have.
+
+The members are those of the api-version that a request is sent with (azure_models, written by tools/azure_models.py),
+and not those of the installed SDK, which knows a newer one. Source of the refusal and its words: azure-cli#18855,
+azure-sdk-for-net#37855.
+"""
 
 from __future__ import annotations
 
-import enum
+import functools
 import json
 import re
-import sys
-import types
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from azure.mgmt.compute import models
-
 from tests.clouds.base import Answer, FakeError
+
+_MODELS = Path(__file__).with_name("azure_models")
+# The types of all bodies that are sent, by method and permission.
+_BODIES = {
+    ("PUT", "Microsoft.Compute/virtualMachines/write"): "VirtualMachine",
+    ("PUT", "Microsoft.Network/networkSecurityGroups/write"): "NetworkSecurityGroup",
+    ("PUT", "Microsoft.Network/networkSecurityGroups/securityRules/write"): "SecurityRule",
+    ("PUT", "Microsoft.Network/virtualNetworks/write"): "VirtualNetwork",
+    ("PUT", "Microsoft.ManagedIdentity/userAssignedIdentities/write"): "Identity",
+    ("PUT", "Microsoft.Authorization/roleDefinitions/write"): "RoleDefinition",
+    ("PUT", "Microsoft.Authorization/roleAssignments/write"): "RoleAssignmentCreateParameters",
+    ("POST", "Microsoft.Storage/checknameavailability/read"): "StorageAccountCheckNameAvailabilityParameters",
+    ("PUT", "Microsoft.Storage/storageAccounts/write"): "StorageAccountCreateParameters",
+    ("PATCH", "Microsoft.Storage/storageAccounts/write"): "StorageAccountUpdateParameters",
+    ("PUT", "Microsoft.Storage/storageAccounts/fileServices/shares/write"): "FileShare",
+    ("PUT", "Microsoft.Storage/storageAccounts/blobServices/containers/write"): "BlobContainer",
+}
+_PLAIN: Mapping[str, Any] = {"str": str, "int": int, "float": (int, float), "bool": bool}
 
 # HTTP statuses: 409 for most; the rest by ARM's page on common errors.
 _STATUS = {
+    "BadRequest": 400,
+    "NoRegisteredProviderFound": 400,
     "InvalidParameter": 400,
-    "InvalidRequestContent": 400,
     "InvalidResourceReference": 400,
     "InvalidTagNameCharacters": 400,
     "InvalidResourceName": 400,
@@ -90,61 +110,76 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     return Call(environ["REQUEST_METHOD"], environ["PATH_INFO"], query, headers, body)
 
 
-def complaints(body: object, model: type = models.VirtualMachine, where: str = "$") -> list[str]:
-    """What a body has that is not in the SDK's model: names, values of enumerations, types of values."""
-    if not isinstance(body, dict):
-        return [f"{where}: no object"]
-    attributes = {field_._rest_name: name for name, field_ in model({})._attr_to_rest_field.items()}
-    hints = _hints(model)
-    found = []
-    for key, value in body.items():
-        if key not in attributes:
-            found.append(f"{where}.{key}: unknown")
-        else:
-            found += _against(value, hints[attributes[key]], f"{where}.{key}")
+@functools.cache
+def _models(namespace: str, version: str) -> Mapping[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(
+            (_MODELS / f"{namespace.lower()}-{version}.json").read_text(encoding="utf-8")
+        )
+    except FileNotFoundError:
+        message = (
+            f"No registered resource provider found for API version '{version}' of {namespace}: tools/azure_models.py"
+        )
+        raise FakeAzureError("NoRegisteredProviderFound", message) from None
     return found
 
 
-def _hints(model: type) -> dict[str, Any]:
-    package = sys.modules[model.__module__.rpartition(".")[0]]
-    names = {"_models": package, "_types": types, "datetime": __import__("datetime")}
-    names |= {name: getattr(package, name) for name in package.__all__}
-    return typing.get_type_hints(model, globalns={**vars(__import__(model.__module__, fromlist=["x"])), **names})
+def complaints(body: object, namespace: str, version: str, kind: str) -> list[str]:
+    """What of a body Azure refuses by its members alone, in its words: those that this api-version does not know, those
+    that it requires, values of the wrong kind or outside of an enumeration. Raises FakeAzureError for a version whose
+    models are not in tests/clouds/azure_models.
+    """
+    return list(_against(_models(namespace, version), kind, body, ""))
 
 
-def _against(value: object, hint: Any, where: str) -> list[str]:
+def _against(models: Mapping[str, Any], kind: str, value: object, path: str) -> Iterator[str]:
+    """`kind`: a type, "[TYPE]" for a list, "{TYPE}" for values by any name."""
     if value is None:
-        return []
-    kinds = [each for each in _alternatives(hint) if each is not type(None)]
-    enums = [each for each in kinds if isinstance(each, type) and issubclass(each, enum.Enum)]
-    if models.VirtualMachineSizeTypes in enums:
-        return []  # the model's list is of 2019; the cloud's SKUs have the existing sizes
-    if enums:
-        known = {member.value for each in enums for member in each}
-        return [] if value in known else [f"{where}: {value!r} is none of {sorted(known)}"]
-    for kind in kinds:
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-        if origin in {list, typing.Sequence} and isinstance(value, list):
-            return [each for n, item in enumerate(value) for each in _against(item, arguments[0], f"{where}[{n}]")]
-        if origin in {dict, typing.Mapping} and isinstance(value, dict):
-            return [each for key, item in value.items() for each in _against(item, arguments[1], f"{where}.{key}")]
-        if isinstance(kind, type) and kind.__module__.startswith("azure.mgmt"):
-            return complaints(value, kind, where)
-    plain = {str: str, int: int, float: (int, float), bool: bool}
-    wanted = [plain[each] for each in kinds if each in plain]
-    if wanted and not any(_is(value, each) for each in wanted):
-        return [f"{where}: {value!r} is of a wrong kind"]
-    return []
+        return
+    if kind.startswith("[") and isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _against(models, kind[1:-1], each, f"{path}[{number}]")
+    elif kind.startswith("{") and isinstance(value, dict):
+        for key, each in value.items():
+            yield from _against(models, kind[1:-1], each, f"{path}.{key}")
+    elif kind in models["types"] and isinstance(value, dict):
+        yield from _against_object(models, kind, value, path)
+    elif kind.strip("[]{}") not in {*models["types"], *models["enumerations"], *_PLAIN}:
+        yield f"The type {kind} is not in tests/clouds/azure_models: name it in tools/azure_models.py. Path '{path}'."
+    elif not _fits(models, kind, value):
+        yield f"Error converting value {value!r} to type '{kind}'. Path '{path}'."
 
 
-def _is(value: object, kind: Any) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+def _fits(models: Mapping[str, Any], kind: str, value: object) -> bool:
+    if kind in models["enumerations"]:
+        return value in models["enumerations"][kind]
+    # In Python, a bool is an int, too.
+    return kind in _PLAIN and isinstance(value, _PLAIN[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
-def _alternatives(hint: Any) -> list[Any]:
-    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        return [each for argument in typing.get_args(hint) for each in _alternatives(argument)]
-    return [hint]
+def _against_object(models: Mapping[str, Any], kind: str, value: Mapping[str, Any], path: str) -> Iterator[str]:
+    known = models["types"][kind]
+    for key, each in value.items():
+        inner = f"{path}.{key}".lstrip(".")
+        if key in known:
+            yield from _against(models, known[key], each, inner)
+        else:
+            yield f"Could not find member '{key}' on object of type '{kind}'. Path '{inner}'."
+    for key in models["required"].get(kind, ()):
+        if value.get(key) is None:
+            yield f"Required property '{key}' not found in JSON. Path '{path}'."
+
+
+def check_members(call: Call) -> None:
+    """Raises FakeAzureError for a body that the api-version of its request does not admit, as Azure does."""
+    if not call.body:
+        return
+    kind = _BODIES.get((call.method, call.action))
+    if kind is None:
+        raise FakeAzureError("BadRequest", f"{call.method} with a body, and no type of it is known: {call.action}")
+    namespace = call.action.partition("/")[0]
+    if found := complaints(call.json(), namespace, call.query["api-version"], kind):
+        raise FakeAzureError("BadRequest", " ".join(found))
 
 
 def resource(path: str, kind: str) -> str:

@@ -60,3 +60,4 @@ def test_the_switch_has_the_machine_deallocate_itself() -> None:
     assert (end[0], end[2]) == ("POST", "Bearer machines-token")
     where = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-n"
     assert urlsplit(end[1]).path == f"{where}/deallocate"
+    assert parse_qs(urlsplit(end[1]).query) == {"api-version": [launch.COMPUTE_API]}
