@@ -19,7 +19,7 @@ from provisioners.refreshed import Described
 
 SOURCE = "Azure Resource SKUs"
 # "Virtual machine size naming conventions": [family][vCPUs][features]_[accelerator]_[version]
-_NAME = re.compile(r"Standard_N[CD]\d+[a-z]*_(?:xl_)?([A-Z][A-Z0-9]*\d[A-Z0-9]*)_v\d+")
+_NAME = re.compile(r"Standard_N[CD]\d+[a-z]*_(?:xl_|NDR_)?([A-Z][A-Z0-9]*\d[A-Z0-9]*)_v\d+")
 _GPUS: Mapping[str, tuple[str, float | None]] = {
     "T4": ("T4", 16),
     "A100": ("A100", 80),

@@ -90,6 +90,22 @@ def test_a_part_of_a_word_is_not_a_gpu(name: str, offered: str) -> None:
     assert not is_as_offered(Gpu(0, name, "GPU-1", 0), offered)
 
 
+@pytest.mark.parametrize(
+    ("size", "ours"),
+    [
+        ("Standard_NC40ads_H100_v5", "H100"),
+        ("Standard_ND96isr_H200_v5", "H200"),
+        ("Standard_ND128isr_NDR_GB200_v6", "GB200"),
+        ("Standard_ND128isr_GB300_v6", "GB300"),
+        ("Standard_NC144ds_xl_RTXPRO6000BSE_v6", "RTXPRO6000"),
+    ],
+)
+def test_azures_sizes_name_their_gpu(size: str, ours: str) -> None:
+    has = [{"name": name, "value": "4"} for name in ("GPUs", "vCPUs", "MemoryGB")]
+    (found,) = azure.described([{"name": size, "resourceType": "virtualMachines", "capabilities": has}])
+    assert found.gpu == ours
+
+
 @pytest.mark.parametrize("offered", ["RTX-PRO-6000", "RTXPRO6000-96GB", "rtx pro 6000"])
 def test_a_catalogue_of_ones_own_may_separate_the_words(offered: str) -> None:
     assert is_as_offered(Gpu(0, "NVIDIA RTX PRO 6000 Blackwell Server Edition", "GPU-1", 97887), offered)
