@@ -38,7 +38,9 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
 
 class EtcdConfig(_Strict):
@@ -122,9 +124,9 @@ class NodeConfig(_Strict):
     python: str = ""
     """The Python interpreter on the node, 3.9 or newer: it trains, or environments are built from it; a name, an
     absolute path or `~/…`. Empty: `python3`; on the local cloud, whose machines are this computer, the daemon's own."""
-    index_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    index_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$", repr=False)] = ""
     """Package index for environments and `setup`, in place of PyPI. Nodes behind a proxy: set HTTPS_PROXY in `env`."""
-    wheelhouse: Annotated[str, Field(pattern=r"^((~?/|https?://)\S+)?$")] = ""
+    wheelhouse: Annotated[str, Field(pattern=r"^((~?/|https?://)\S+)?$", repr=False)] = ""
     """Folder on the node, or URL of a page, with wheels, as `pip download` fills it: for nodes without a package index
     it may be on shared storage. Unless `index_url` is set too, packages come from there alone."""
     root: str = "~/.spotsup"
@@ -134,7 +136,7 @@ class NodeConfig(_Strict):
     what earlier nodes built. Empty: below `root`."""
     lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
     """Time to live of a node's lease in etcd, in seconds: how soon peers notice that a node vanished."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={}, repr=False)
     """Environment variables of every job on every node; a job's own `env` wins."""
 
 

@@ -284,7 +284,7 @@ class JobSpec(Strict):
     preload: tuple[str, ...] | None = None
     """Modules that a node imports once, before it is in a round: its workers have them at their start. By default those
     that the program's text [imports first](../training.md#what-is-imported-before-a-worker-starts); `[]` for none."""
-    env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = {}
+    env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = Field(default={}, repr=False)
     """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
     limits: Limits = Limits()
     """What the job may use: hours, dollars, failures ([limits](#limits))."""

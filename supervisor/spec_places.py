@@ -25,6 +25,7 @@ class Strict(BaseModel):
         str_strip_whitespace=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # `env` is of it
     )
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from supervisor.errors import UsageError
@@ -73,7 +73,7 @@ class SweepRecord:
     name: str
     uid: str  # makes the uids of its jobs, so that each is made once
     owner: str
-    base: Mapping[str, Any]  # the job file without the parameters
+    base: Mapping[str, Any] = field(repr=False)  # the job file without the parameters; it has `env`
     code_sha256: str
     submitted_at: float
     parallel: int

@@ -22,6 +22,8 @@ def first_error(error: ValidationError, what: str, model: type[BaseModel], alone
 
 def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
     kind, given = error["type"], error.get("input")
+    if "env" in error["loc"] and isinstance(given, str | list | tuple | dict):
+        given = "…"  # it may hold a secret, and the daemon's log is where a sentence on its configuration goes
     if kind == "extra_forbidden":
         known = _known_keys(model, error["loc"][:-1])
         return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")

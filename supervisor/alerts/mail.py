@@ -8,7 +8,7 @@ import smtplib
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
 
@@ -29,7 +29,7 @@ class MailServer:
     port: int
     tls: str = "starttls"
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     ca: str = ""  # file with the CA certificate to verify it with; "": the system's
 
 

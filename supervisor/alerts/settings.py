@@ -119,7 +119,7 @@ class MailSettings(ChannelSettings):
 class WebhookSettings(ChannelSettings):
     """A URL of your own that gets signed JSON: docs/alerts.md."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+\S*$")]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+\S*$", repr=False)]
     """Where it is sent, by POST."""
     secret_file: str
     """File that holds the secret of the signature, of 16 characters or more."""

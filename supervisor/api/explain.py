@@ -48,7 +48,7 @@ class LockBody(_Body):
 class ExplainBody(_Body):
     """A job file's content, and the hash and size of its code, which itself is not sent."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(repr=False)
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
     code_bytes: int = Field(ge=0, le=MAX_BLOB_BYTES)
     lock: LockBody | None = None

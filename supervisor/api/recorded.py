@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market
 from supervisor.api.quote import Quote
@@ -22,7 +22,7 @@ class RecordedBody(BaseModel):
     """A job file's content."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(repr=False)
 
 
 def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:

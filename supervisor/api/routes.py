@@ -77,14 +77,14 @@ class _Body(BaseModel):
 class CheckBody(_Body):
     """A job file's content, and the job that it resumes from."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(repr=False)
     resume_from: str = Field(default="", max_length=64)
 
 
 class SubmitBody(_Body):
     """A job file's content, the archive it runs, and the client's id of this request."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(repr=False)
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
     # Or as the header Idempotency-Key.
     submission: str = Field(default="", pattern="^(.{8,64})?$")

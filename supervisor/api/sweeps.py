@@ -53,7 +53,7 @@ class SweepBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = Field(repr=False)
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
     submission: str = Field(min_length=8, max_length=64)
     axes: list[AxisBody] = Field(min_length=1, max_length=16)

@@ -33,7 +33,7 @@ def run(config: Config, embedded_etcd: bool) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. Jobs keep training when it stops."""
     from supervisor.app import run_daemon
 
-    _set_up_logging()
+    set_up_logging()
     run_daemon(config, embedded_etcd=embedded_etcd, version=__version__)
 
 
@@ -119,12 +119,15 @@ def _from_node(config: Config, job_path: Path | None, node_type: str, *, ok: boo
     return CheckResult("node", check_from_node(config.socket, job_path, node_type, say))
 
 
-def _set_up_logging() -> None:
+def set_up_logging() -> None:
     """The daemon's log goes to stderr: one line per event, or one JSON object with SPOTSUP_LOG=json."""
     import structlog
 
     as_json = os.environ.get("SPOTSUP_LOG") == "json"
-    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    # structlog's own choice, where rich is installed, prints the local variables of each frame: jobs' secrets, too.
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -9,7 +9,7 @@ import os
 import shlex
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ INTERPRETERS = ("python", "python3", "torchrun")  # as in supervisor.spec, which
 class Prepared:
     """A job that can be submitted."""
 
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(repr=False)
     folder: Path  # its code
     submission: str  # the id of this request; if it is repeated, it still means the same job
 

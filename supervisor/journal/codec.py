@@ -89,7 +89,8 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _not_a_record(kind, key, f"{where}: {first['msg']}" if where else first["msg"]) from error
+        # Not chained: pydantic's own text quotes the record, which may hold a job's secrets.
+        raise _not_a_record(kind, key, f"{where}: {first['msg']}" if where else first["msg"]) from None
     assert isinstance(record, kind)
     return record
 

@@ -343,7 +343,7 @@ class AgentConfig:
     min_nodes: int
     max_nodes: int
     nproc_per_node: int
-    env: Mapping[WholeText, WholeText] = field(default_factory=dict)
+    env: Mapping[WholeText, WholeText] = field(default_factory=dict, repr=False)
     # Places, as above, of earlier jobs: while this job has no checkpoint, it resumes from the first that has any.
     resume_from: tuple[WholeText, ...] = ()
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S

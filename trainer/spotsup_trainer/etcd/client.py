@@ -12,7 +12,7 @@ import contextlib
 import http.client
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from spotsup_trainer.etcd.gateway import (
@@ -50,7 +50,7 @@ class KeyValue:
     """One key as etcd holds it. `lease` is 0 when the key has none."""
 
     key: str
-    value: bytes
+    value: bytes = field(repr=False)
     create_revision: int
     mod_revision: int
     lease: int = 0
@@ -70,7 +70,7 @@ class Compare:
 
     key: str
     target: Literal["mod", "create", "value"]
-    value: int | bytes
+    value: int | bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Put:
     """Write a key, optionally under a lease."""
 
     key: str
-    value: bytes
+    value: bytes = field(repr=False)
     lease: int = 0
 
 
@@ -103,7 +103,7 @@ class WatchEvent:
     """One change. `value` is None where the key was deleted (or its lease ended)."""
 
     key: str
-    value: bytes | None
+    value: bytes | None = field(repr=False)
     mod_revision: int
     create_revision: int = 0
     lease: int = 0

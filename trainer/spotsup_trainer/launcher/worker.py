@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -31,7 +31,7 @@ class WorkerRequest:
     kind: Literal["script", "module", "exec"]
     argv: tuple[str, ...]
     # Its whole environment.
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     local_rank: int
     # Files to write to; "" for the launcher's own streams.
     stdout: str = ""
