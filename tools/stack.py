@@ -27,7 +27,8 @@ from supervisor.config import MAX_SOCKET_PATH_BYTES
 from supervisor.journal.etcd_server import EmbeddedEtcd
 
 ROOT = Path(__file__).resolve().parent.parent
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 LOOK_S = 0.05
 
@@ -56,6 +57,10 @@ class StackError(Exception):
     """A part of the stack failed; names it and quotes its output."""
 
 
+class GaveUpError(StackError):
+    """What was waited for did not happen in time. Nothing need be broken: the machine may be slow."""
+
+
 class InterruptedByUserError(Exception):
     """Ctrl-C was pressed; raised between two steps, so that nothing is left half started."""
 
@@ -66,6 +71,21 @@ class Leftovers:
 
     machines: tuple[str, ...]
     processes: tuple[str, ...]
+
+
+class Patience:
+    """Decides how long to wait: `limit_s` from the last progress on, which is another `seen` than before."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._seen: object = None
+        self._since = now
+
+    def is_over(self, seen: object, now: float) -> bool:
+        """True if nothing else has been seen for longer than the limit."""
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since > self._limit_s
 
 
 class Stack:
@@ -142,7 +162,7 @@ class Stack:
                 start_new_session=True,
             )
         self._remember(self._daemon.pid)
-        self.wait_for(self._answers, 60.0, "spotsupd to answer")
+        self.wait_for(self._answers, START_TIMEOUT_S, "spotsupd to answer")
 
     def _remember(self, pid: int) -> None:
         """Record the daemon's process, for a later clean-up should this process be killed."""
@@ -268,34 +288,43 @@ class Stack:
         self._interrupted = True
 
     def wait_for(
-        self, predicate: Callable[[], bool], timeout_s: float, what: str, each: Callable[[], None] = lambda: None
+        self,
+        predicate: Callable[[], bool],
+        timeout_s: float,
+        what: str,
+        each: Callable[[], None] = lambda: None,
+        progress: Callable[[], object] | None = None,
     ) -> float:
-        """Wait until `predicate` holds. Returns the seconds it took; raises StackError after `timeout_s`."""
+        """Wait until `predicate` holds. Returns the seconds it took; raises GaveUpError `timeout_s` after the result of
+        `progress`, if given, changed last."""
         began = time.monotonic()
+        patience = Patience(timeout_s, began)
         while True:
             if self._interrupted:
                 raise InterruptedByUserError
             if predicate():
                 return time.monotonic() - began
-            if time.monotonic() - began > timeout_s:
-                raise StackError(
-                    f"{what} did not happen within {timeout_s:g} s; the end of spotsupd's log: {self.log_tail()}"
-                )
+            if patience.is_over(progress() if progress else None, time.monotonic()):
+                limit = f"{timeout_s:g} s of the last progress" if progress else f"{timeout_s:g} s"
+                raise GaveUpError(f"{what} did not happen within {limit}; the end of spotsupd's log: {self.log_tail()}")
             each()
             time.sleep(LOOK_S)
 
     def _run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         # In a session of its own: Ctrl-C at the terminal is handled here.
-        return subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            capture_output=True,
-            text=True,
-            env=self._environ,
-            cwd=ROOT,
-            timeout=CALL_TIMEOUT_S,
-            check=False,
-            start_new_session=True,
-        )
+        try:
+            return subprocess.run(
+                [sys.executable, "-m", module, *arguments],
+                capture_output=True,
+                text=True,
+                env=self._environ,
+                cwd=ROOT,
+                timeout=CALL_TIMEOUT_S,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise GaveUpError(f"`{module} {' '.join(arguments)}` did not end within {CALL_TIMEOUT_S:g} s") from error
 
 
 def _command(pid: int) -> str:

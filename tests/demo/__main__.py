@@ -1,7 +1,8 @@
 """`make demo`: a job on three spot machines loses two of them, grows to four, and finishes without a lost sample.
 
 The machines are the local cloud's, or those of a test cloud: `make demo CLOUD=aws`. Exits non-zero when a promise was
-broken; writes build/demo.json, or build/demo-aws.json, build/demo-tls.json.
+broken, or when it gave up, which it does where nothing moves any more: a slow machine only takes longer. Writes
+build/demo.json, or build/demo-aws.json, build/demo-tls.json.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,7 @@ from spotsup_trainer.session import audit
 
 from tests.demo.clouds import CLOUDS, CloudControl, opened
 from tests.support.console import SIGNALS, console, ignore_signals, write_result
-from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
+from tools.stack import ROOT, GaveUpError, InterruptedByUserError, Stack, StackError
 
 JOB = "chars"
 NOTICE_S = 30
@@ -38,7 +39,8 @@ CHECKPOINT_EVERY = 25
 # A periodic checkpoint is written and flushed beside training; until it is complete, the previous one counts. On a busy
 # disk that has taken more than two seconds.
 WRITTEN_WITHIN_S = 3.0
-WAIT_S = 120.0
+WAIT_S = 120.0  # from the last progress
+LONGEST_S = 3600.0  # of the whole demo, whatever moves
 SAY_S = 5.0
 
 JOB_FILE = """\
@@ -75,6 +77,8 @@ class Demo:
         self.audit_dir = stack.folder / "audit"
         self.disturbances: list[Disturbance] = []
         self.began = time.monotonic()
+        self.steps_per_s = 0.0
+        self._moved: object = None
         self._said = ""
         self._said_at = 0.0
 
@@ -90,9 +94,9 @@ class Demo:
             self.kill_daemon()
         self.kill()
         self.scale()
-        self.until("the job to finish", lambda job: job["state"] == "succeeded", WAIT_S * 2)
+        self.until("the job to finish", lambda job: job["state"] == "succeeded")
         self.print_line("the job has finished; waiting until everything is released")
-        self.stack.wait_for(lambda: not self.cloud.left(), 60.0, "the cloud to be empty")
+        self.stack.wait_for(self.is_released, WAIT_S, "the cloud to be empty", progress=lambda: self._moved)
 
     def submit(self) -> None:
         """1. Through spotsupctl, as a user does."""
@@ -162,17 +166,28 @@ class Demo:
         found: dict[str, Any] = self.stack.ask("status", JOB)
         return found
 
-    def until(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float = WAIT_S) -> None:
-        """Follow the job until `predicate` holds."""
+    def until(self, what: str, holds: Callable[[dict[str, Any]], bool]) -> None:
+        """Follow the job until `holds`. Raises GaveUpError where it stands still, or is over before."""
 
         def look() -> bool:
             job = self.job()
             self.show(job)
-            if job["state"] in {"failed", "cancelled"} or (job["state"] == "succeeded" and "finish" not in what):
+            if job["state"] in {"failed", "cancelled"}:
                 raise StackError(f"the job {job['state']} too early, while waiting for {what}: {job['reason']}")
+            if job["state"] == "succeeded" and "finish" not in what:
+                raise GaveUpError(f"the job finished its {self.options.steps} steps while the demo waited for {what}")
+            if time.monotonic() - self.began > LONGEST_S:
+                raise GaveUpError(f"after {LONGEST_S:g} s the demo still waited for {what}")
+            self._moved = moved(job)
             return holds(job)
 
-        self.stack.wait_for(look, timeout_s, what)
+        self.stack.wait_for(look, WAIT_S, what, progress=lambda: self._moved)
+
+    def is_released(self) -> bool:
+        """True if the cloud bills nothing any more."""
+        left = self.cloud.left()
+        self._moved = left
+        return not left
 
     @staticmethod
     def training(job: dict[str, Any]) -> int:
@@ -215,8 +230,15 @@ class Demo:
         console.print(f"          {head}  step {job['step']:>4}  {loss}  [cyan]{escape(job['sentence'])}[/cyan]")
 
 
-def measure(demo: Demo) -> dict[str, Any]:
-    """The result: from the daemon's events, and from the line that each rank wrote per step."""
+def moved(job: dict[str, Any]) -> object:
+    """What changes as long as a job gets on, however slowly: its steps, its round, and the states of its nodes."""
+    nodes = sorted((node["id"], node["state"]) for node in job["node_list"])
+    return job["state"], job["round"], job["step"], nodes
+
+
+def measure(demo: Demo, *, over: bool = True) -> dict[str, Any]:
+    """The result: from the daemon's events, and from the line that each rank wrote per step. Of a job that is not
+    `over`, what shows only at its end is None. Raises StackError or AuditError."""
     events = demo.stack.ask("events", JOB)
     lines = [line for file in sorted(demo.audit_dir.glob("*.jsonl")) for line in audit.parse(file.read_text())]
     samples = (TEXT_BYTES - 1) // SEQUENCE
@@ -227,10 +249,13 @@ def measure(demo: Demo) -> dict[str, Any]:
     for disturbance, end in zip(demo.disturbances, ends, strict=True):
         changes = [change for change in report.changes if disturbance.at <= began[change.after] < end]
         disturbance.rounds = [change.after for change in changes]
-        disturbance.pause_s = round(sum(change.pause_s for change in changes), 3)
-        disturbance.steps_lost = sum(change.steps_lost for change in changes)
+        if changes:  # a demo that ended early may not have come to them
+            disturbance.pause_s = round(sum(change.pause_s for change in changes), 3)
+            disturbance.steps_lost = sum(change.steps_lost for change in changes)
         disturbance.steps_per_s = round(max((pace[change.before] for change in changes), default=0.0), 1)
         disturbance.request_latency_s = _latency(disturbance, events)
+    trained_s = sum(span.last_at - span.first_at for span in report.rounds)
+    demo.steps_per_s = sum(span.last_step - span.first_step for span in report.rounds) / trained_s if trained_s else 0.0
     launched = sum(event["kind"] in {"launch-requested", "replacement-requested"} for event in events)
     return {
         "cloud": demo.cloud.name,
@@ -238,11 +263,11 @@ def measure(demo: Demo) -> dict[str, Any]:
             {key: value for key, value in asdict(each).items() if key not in {"node", "at"}}
             for each in demo.disturbances
         ],
-        "samples_repeated": report.samples_repeated,
-        "samples_missed": report.samples_missed,
+        "samples_repeated": report.samples_repeated if over else None,
+        "samples_missed": report.samples_missed if over else None,
         "nodes_launched": launched,
-        "nodes_leaked": len(demo.cloud.left()),
-        "processes_leaked": len(demo.stack.processes()),
+        "nodes_leaked": len(demo.cloud.left()) if over else None,
+        "processes_leaked": len(demo.stack.processes()) if over else None,
         "loss_first": round(report.loss_first, 4),
         "loss_last": round(report.loss_last, 4),
         "steps": report.steps,
@@ -274,8 +299,16 @@ def most_lost(kill: dict[str, Any], checkpoint_every: int = CHECKPOINT_EVERY) ->
     return checkpoint_every + math.ceil(WRITTEN_WITHIN_S * float(kill["steps_per_s"]))
 
 
+def measured_so_far(demo: Demo | None) -> dict[str, Any]:
+    """The result of a demo that was ended early; empty where nothing trained."""
+    with suppress(StackError, audit.AuditError):
+        return measure(demo, over=False) if demo else {}
+    return {}
+
+
 def verdict(result: dict[str, Any], slowness_s: float, checkpoint_every: int = CHECKPOINT_EVERY) -> list[str]:
-    """The broken promises, one sentence each. `slowness_s`: how late a notice may be seen."""
+    """The broken promises, one sentence each; what is None was not measured. `slowness_s`: how late a notice may be
+    seen."""
     broken = []
     within_s = 1.0 + slowness_s
     for event in result["events"]:
@@ -284,11 +317,11 @@ def verdict(result: dict[str, Any], slowness_s: float, checkpoint_every: int = C
             broken.append(f"a replacement was asked for {latency} s after the notice; it must be within {within_s:g} s")
         if kind in {"notice", "scale"} and event["steps_lost"]:
             broken.append(f"{event['steps_lost']} steps were lost by a {kind}; none may be")
-        if kind == "kill" and event["steps_lost"] > (most := most_lost(event, checkpoint_every)):
+        if kind == "kill" and (event["steps_lost"] or 0) > (most := most_lost(event, checkpoint_every)):
             broken.append(f"{event['steps_lost']} steps were lost by a kill; at most {most} may be")
     zeros = ("samples_repeated", "samples_missed", "nodes_leaked", "processes_leaked")
     broken += [f"{key.replace('_', ' ')}: {result[key]}; it must be 0" for key in zeros if result[key]]
-    if not result["loss_last"] < result["loss_first"]:
+    if result["samples_missed"] is not None and not result["loss_last"] < result["loss_first"]:
         broken.append(f"the loss did not fall: {result['loss_first']} → {result['loss_last']}")
     return broken
 
@@ -300,24 +333,31 @@ def show_result(result: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "event" else "right")
     names = {"notice": f"{NOTICE_S} s notice", "kill": "killed without notice", "scale": "scaled 3 → 4"}
     for event in result["events"]:
-        latency = "-" if event["request_latency_s"] is None else f"{event['request_latency_s']:.2f} s"
+        latency, pause = (_seconds(event[key]) for key in ("request_latency_s", "pause_s"))
         rounds = ", ".join(str(number) for number in event["rounds"])
-        pause = f"{event['pause_s']:.2f} s"
-        table.add_row(names[event["kind"]], latency, pause, str(event["steps_lost"]), rounds)
+        lost = "-" if event["steps_lost"] is None else str(event["steps_lost"])
+        table.add_row(names[event["kind"]], latency, pause, lost, rounds)
     console.print()
     console.print(table)
     console.print()
     console.print(f"steps        {result['steps']}, loss {result['loss_first']:.3f} → {result['loss_last']:.3f}")
-    console.print(f"samples      {result['samples_repeated']} repeated, {result['samples_missed']} missed")
-    console.print(
-        f"nodes        {result['nodes_launched']} launched, {result['nodes_leaked']} leaked; "
-        f"{result['processes_leaked']} processes leaked"
-    )
+    if result["samples_missed"] is None:
+        console.print(f"nodes        {result['nodes_launched']} launched; leaks and samples show at its end")
+    else:
+        console.print(f"samples      {result['samples_repeated']} repeated, {result['samples_missed']} missed")
+        console.print(
+            f"nodes        {result['nodes_launched']} launched, {result['nodes_leaked']} leaked; "
+            f"{result['processes_leaked']} processes leaked"
+        )
     if result["calls"]:
         often = sorted(result["calls"].items(), key=lambda each: -each[1])[:4]
         most = ", ".join(f"{action} {times}" for action, times in often)
         console.print(f"API calls    {sum(result['calls'].values())}, most of them {most}")
     console.print(f"wall time    {result['wall_s']:.0f} s")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
 
 
 def _quoted(path: Path) -> str:
@@ -350,32 +390,40 @@ def main() -> int:
     folder = options.folder or ROOT / "build" / (f"{own_name}-tls" if options.tls else own_name)
     stack = Stack(folder, secure=options.tls)
     stop_on_signals(stack)
+    demo: Demo | None = None
     result: dict[str, Any] = {}
     broken: list[str] = []
+    gave_up = ""
     clouds = ExitStack()
     try:
         stack.prepare()
         demo = Demo(stack, clouds.enter_context(opened(options.cloud, stack)), options)
         demo.play()
         result = measure(demo)
-        broken = verdict(result, demo.cloud.slowness_s + options.late_s)
         stack.stop_daemon()
     except InterruptedByUserError:
         broken = [INTERRUPTED]
     except (StackError, audit.AuditError) as error:
-        broken = [str(error)]
+        if isinstance(error, GaveUpError):
+            gave_up = str(error)
+        else:
+            broken = [str(error)]
+        result = result or measured_so_far(demo)
     finally:
         console.print("[dim]cleaning up[/dim]")
         leftovers = stack.close()
         clouds.close()
         ignore_signals()
+    if demo and result:
+        broken += verdict(result, demo.cloud.slowness_s + options.late_s)
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
-    return conclude(options.json or folder.with_name(folder.name + ".json"), result, broken)
+    pace = demo.steps_per_s if demo else 0.0
+    return conclude(options.json or folder.with_name(folder.name + ".json"), result, broken, gave_up, pace)
 
 
-def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
-    """Write the result and print what was broken. Returns the exit status."""
-    write_result(path, {"ok": not broken, **result, "broken": broken})
+def conclude(path: Path, result: dict[str, Any], broken: list[str], gave_up: str = "", steps_per_s: float = 0.0) -> int:
+    """Write the result; print it, what was broken, and why the demo `gave_up` if it did. Returns the exit status."""
+    write_result(path, {"ok": not broken and not gave_up, **result, "broken": [*broken, *filter(None, [gave_up])]})
     if result:
         show_result(result)
     if broken == [INTERRUPTED]:
@@ -383,6 +431,11 @@ def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
         return 130
     for text in broken:
         console.print(f"broken: {text}", style="red", markup=False)
+    if gave_up:
+        console.print(f"stopped: {gave_up}", markup=False)
+        nothing = "" if broken else "nothing of the above is broken; "
+        console.print(f"{nothing}this machine trains {steps_per_s:.1f} steps a second: try again when less runs on it")
+        return 1
     if not broken:
         console.print(f"[green]every promise was kept[/green]   ({path})")
     return 1 if broken else 0
