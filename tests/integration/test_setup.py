@@ -81,6 +81,22 @@ def test_an_environment_of_another_python_fits_unless_python_is_named(
     assert _fits(clone / ".venv")
 
 
+def test_a_person_at_a_terminal_sees_pips_progress_and_a_log_stays_short(tmp_path: Path) -> None:
+    write_program(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
+    install = "from tools.setup.environment import _pip; _pip(Path(sys.argv[1]), Path())"
+    command = [sys.executable, "-c", f"import sys; from pathlib import Path; {install}", str(tmp_path / ".venv")]
+    log = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True, timeout=60).stdout
+    ours, terminal = os.openpty()
+    try:
+        subprocess.run(command, cwd=REPO, stdout=terminal, check=True, timeout=60)
+        shown = os.read(ours, 4096).decode()
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert ("--quiet" in log, "--quiet" in shown) == (True, False)
+    assert "pip install" in shown
+
+
 def test_what_is_installed_and_where_decides_about_the_stamp(tmp_path: Path) -> None:
     clone, other = a_clone(tmp_path / "a b"), a_clone(tmp_path / "other")
     first = _fingerprint(clone)

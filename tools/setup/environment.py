@@ -118,9 +118,13 @@ def _unpack_pip(venv: Path, clone: Path) -> None:
 
 
 def _pip(venv: Path, clone: Path, *arguments: str) -> None:
-    """Install with pip's own output on stderr and its own settings but one: never into the user's site-packages."""
+    """Install with pip's own output and its own settings but one: never into the user's site-packages.
+
+    A person at a terminal sees its progress; a log gets warnings and errors.
+    """
     python = venv / "bin" / "python"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", *arguments]
+    quiet = [] if sys.stdout.isatty() else ["--quiet"]
+    command = [str(python), "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", *arguments]
     environ = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     try:
         status = subprocess.run(command, cwd=clone, env=environ, check=False, timeout=INSTALL_TIMEOUT_S).returncode
