@@ -14,6 +14,9 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -160,10 +163,23 @@ def mounts_below(folder: Path, mountinfo: str) -> list[Path]:
     return [place for place in places if place.is_relative_to(folder)]
 
 
+@contextmanager
+def plainly_named(folder: Path) -> Iterator[Path]:
+    """A path of the folder that a shell takes as one word without quotes: debootstrap runs `chroot $TARGET`."""
+    if re.fullmatch(r"[\w/.+-]+", str(folder), re.ASCII):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="spotsup-", dir="/tmp") as place:  # whatever TMPDIR is
+        link = Path(place) / "root"
+        link.symlink_to(folder)
+        yield link
+
+
 def _debootstrap(root: Path, folder: Path) -> None:
     include = f"--include={','.join(PACKAGES)}"
-    command = ["debootstrap", "--variant=minbase", include, SUITE, str(root), mirror()]
-    done = run(command, cwd=folder, timeout_s=BUILD_TIMEOUT_S, environ=_ENVIRON)
+    with plainly_named(root) as target:
+        command = ["debootstrap", "--variant=minbase", include, SUITE, str(target), mirror()]
+        done = run(command, cwd=folder, timeout_s=BUILD_TIMEOUT_S, environ=_ENVIRON)
     if done.returncode != 0:
         log = root / "debootstrap" / "debootstrap.log"
         more = "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""

@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap.gpu.step import Condition, diagnose
 from tests.acceptance.checks import recorded
-from tests.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
+from tests.acceptance.image import MIRROR, mirror_in, mounts_below, plainly_named, torch_files
 from tests.acceptance.reading import lost_steps, phases, steps_in
 from tests.acceptance.table import BrokenError, Results, expect
 
@@ -29,6 +29,16 @@ def test_what_a_killed_debootstrap_left_mounted_is_found_before_anything_is_remo
 """
     folder = Path("/a clone/.tools/acceptance/new")
     assert mounts_below(folder, lines) == [folder / "root/proc", folder / "root/proc/fs"]
+
+
+def test_debootstrap_gets_a_path_without_a_space_of_whatever_clone(tmp_path: Path) -> None:
+    plain, root = Path("/srv/spotsup-0.1/root"), tmp_path / "a clone" / "root"
+    root.mkdir(parents=True)
+    with plainly_named(plain) as target:
+        assert target == plain
+    with pytest.raises(FileNotFoundError, match="bin"), plainly_named(root) as target:
+        (target / "etc" / ("no" if " " in str(target) else "bin")).mkdir()
+    assert not target.parent.exists()
 
 
 def test_torch_is_copied_with_what_it_needs_and_no_more() -> None:
