@@ -77,6 +77,7 @@ class Demo:
         self.audit_dir = stack.folder / "audit"
         self.disturbances: list[Disturbance] = []
         self.began = time.monotonic()
+        self.over = False  # the job has succeeded
         self.steps_per_s = 0.0
         self._moved: object = None
         self._said = ""
@@ -95,6 +96,7 @@ class Demo:
         self.kill()
         self.scale()
         self.until("the job to finish", lambda job: job["state"] == "succeeded")
+        self.over = True
         self.print_line("the job has finished; waiting until everything is released")
         self.stack.wait_for(self.is_released, WAIT_S, "the cloud to be empty", progress=lambda: self._moved)
 
@@ -236,9 +238,9 @@ def moved(job: dict[str, Any]) -> object:
     return job["state"], job["round"], job["step"], nodes
 
 
-def measure(demo: Demo, *, over: bool = True) -> dict[str, Any]:
-    """The result: from the daemon's events, and from the line that each rank wrote per step. Of a job that is not
-    `over`, what shows only at its end is None. Raises StackError or AuditError."""
+def measure(demo: Demo) -> dict[str, Any]:
+    """The result: from the daemon's events, and from the line that each rank wrote per step. While the job is not over,
+    what shows only at its end is None. Raises StackError or AuditError."""
     events = demo.stack.ask("events", JOB)
     lines = [line for file in sorted(demo.audit_dir.glob("*.jsonl")) for line in audit.parse(file.read_text())]
     samples = (TEXT_BYTES - 1) // SEQUENCE
@@ -263,11 +265,11 @@ def measure(demo: Demo, *, over: bool = True) -> dict[str, Any]:
             {key: value for key, value in asdict(each).items() if key not in {"node", "at"}}
             for each in demo.disturbances
         ],
-        "samples_repeated": report.samples_repeated if over else None,
-        "samples_missed": report.samples_missed if over else None,
+        "samples_repeated": report.samples_repeated if demo.over else None,
+        "samples_missed": report.samples_missed if demo.over else None,
         "nodes_launched": launched,
-        "nodes_leaked": len(demo.cloud.left()) if over else None,
-        "processes_leaked": len(demo.stack.processes()) if over else None,
+        "nodes_leaked": len(demo.cloud.left()) if demo.over else None,
+        "processes_leaked": len(demo.stack.processes()) if demo.over else None,
         "loss_first": round(report.loss_first, 4),
         "loss_last": round(report.loss_last, 4),
         "steps": report.steps,
@@ -302,7 +304,7 @@ def most_lost(kill: dict[str, Any], checkpoint_every: int = CHECKPOINT_EVERY) ->
 def measured_so_far(demo: Demo | None) -> dict[str, Any]:
     """The result of a demo that was ended early; empty where nothing trained."""
     with suppress(StackError, audit.AuditError):
-        return measure(demo, over=False) if demo else {}
+        return measure(demo) if demo else {}
     return {}
 
 
