@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,11 @@ from typing import Any, TypeVar
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Result, Round, Tombstone, decode, encode
 
-from tests.support.interpreters import NODE_ENVIRON, NODE_PYTHON
-
+# What nodes' programs run with, and what they need of the environment: `make test-torch` sets another one than ours.
+NODE_PYTHON = os.environ.get("SPOTSUP_TEST_NODE_PYTHON", sys.executable)
+NODE_ENVIRON = (
+    {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "trainer")} if sys.executable != NODE_PYTHON else {}
+)
 STEPS = Path(__file__).with_name("steps.py")
 Found = TypeVar("Found")
 BUSY_S = 600.0  # for programs that import a framework in each round: minutes on a very busy machine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spotsup_trainer.session.audit import analyse, parse
 
-from tests.support.interpreters import NODE_ENVIRON, NODE_PYTHON
+from tests.e2e.launching import NODE_ENVIRON, NODE_PYTHON
 
 REPO = Path(__file__).resolve().parents[2]
 

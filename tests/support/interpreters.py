@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -20,13 +19,6 @@ OLDEST_AND_NEWEST_FIRST = [
     pytest.param(version, marks=[] if version in {INTERPRETERS[0], INTERPRETERS[-1]} else [pytest.mark.long])
     for version in INTERPRETERS
 ]
-
-
-# What nodes' programs run with, and what they need of the environment: `make test-torch` sets another one than ours.
-NODE_PYTHON = os.environ.get("SPOTSUP_TEST_NODE_PYTHON", sys.executable)
-NODE_ENVIRON = (
-    {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "trainer")} if sys.executable != NODE_PYTHON else {}
-)
 
 
 def interpreter(version: str) -> Path:
