@@ -41,7 +41,7 @@ help:
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
 	@echo "make exactness  twelve kinds of training over 50 membership changes each, compared with the run without (CHANGES=5)"
 	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
-	@echo "make gpu     what works on this machine's NVIDIA GPUs, with a report; needs torch, no network (ONLY=nccl, DRY=1)"
+	@echo "make gpu     what works on this machine's NVIDIA GPUs, with a report; needs torch, no network (ONLY=nccl, DRY=1, SECONDS=540)"
 	@echo "make chaos   random faults in a real installation, judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
@@ -185,10 +185,11 @@ bench-api: setup
 bench-market: setup
 	@$(python) -m benchmarks.market $(if $(TRACES),--traces '$(TRACES)') $(BENCH_ARGS)
 
-# For a machine with a GPU and torch, and nothing else: no setup.
+# For a machine with a GPU and torch, and nothing else: no setup. exec: a signal to make reaches the checks.
 .PHONY: gpu
 gpu:
-	@PYTHONPATH=.:trainer $(or $(GPU_PYTHON),python3) -m tests.gpu $(if $(DRY),--dry) $(if $(ONLY),--only '$(ONLY)')
+	@exec env PYTHONPATH=.:trainer $(or $(GPU_PYTHON),python3) -m tests.gpu --seconds $(or $(SECONDS),540) \
+		$(if $(DRY),--dry) $(if $(ONLY),--only '$(ONLY)') $(if $(OUT),--out '$(OUT)')
 
 soak-launches: setup
 	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.storm $$cloud || exit 1; done

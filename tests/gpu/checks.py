@@ -6,43 +6,40 @@ It writes `result.json` into the folder. A check that crashes the driver, or han
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import hardware, processes, training
-from tests.gpu.place import Facts, NotSeenError, Place
+from spotsup_trainer.launcher.parent_death import die_with_parent
 
-CHECKS: Mapping[str, Callable[[Place], Facts]] = {
-    "machine": hardware.machine,
-    "nvml": hardware.nvml,
-    "xid": hardware.xid,
-    "gpu-check": hardware.gpu_check,
-    "fork-server": processes.fork_server,
-    "nccl": processes.nccl,
-    "kill-and-re-form": processes.reform,
-    "staging": training.staging,
-    "loss": training.loss_reading,
-    "mixed-precision": training.mixed_precision,
-    "compile": training.compiled,
-    "examples": training.examples,
-}
+from tests.gpu.place import Facts, NotSeenError, Place, noted
+from tests.gpu.plan import CHECKS
 
 
-def checked(name: str, place: Place) -> dict[str, Any]:
-    """The outcome of one check."""
-    began = time.monotonic()
-    row: dict[str, Any] = {"check": name, "what": (CHECKS[name].__doc__ or "").strip(), "device": place.device}
+def function_of(name: str) -> Callable[[Place], Facts]:
+    """Return a check's function. Only its own module is imported: some need no torch."""
+    module, _, function = CHECKS[name].function.partition(":")
+    found: Callable[[Place], Facts] = getattr(importlib.import_module(f"tests.gpu.{module}"), function)
+    return found
+
+
+def checked(name: str, function: Callable[[Place], Facts], place: Place) -> dict[str, Any]:
+    """Return the outcome of one check."""
+    row: dict[str, Any] = {"check": name, "what": (function.__doc__ or "").strip()}
+    facts: Facts = {}
     try:
-        row |= {"outcome": "seen", "facts": CHECKS[name](place)}
+        facts = function(place)
+        row |= {"outcome": "seen"}
     except NotSeenError as error:
         row |= {"outcome": "not seen", "why": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the report
         row |= {"outcome": "failed", "why": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    return row | {"seconds": round(time.monotonic() - began, 1)}
+    return row | {"facts": noted(place.folder) | facts}
 
 
 def main() -> None:
@@ -52,10 +49,13 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
-    place = Place(options.device, options.gpus, options.folder)
-    row = checked(options.name, place)
-    (options.folder / "result.json").write_text(json.dumps(row))
+    die_with_parent(os.getppid())
+    ends_at = time.monotonic() + options.seconds
+    place = Place(options.device, options.gpus, options.folder.absolute(), ends_at)
+    row = checked(options.name, function_of(options.name), place)
+    (options.folder / "result.json").write_text(json.dumps(row, default=str))
 
 
 if __name__ == "__main__":

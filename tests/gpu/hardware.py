@@ -1,41 +1,89 @@
-"""Checks of what reads a GPU's driver: NVML, the kernel's log, nvidia-smi."""
+"""Checks of the machine, and of what reads a GPU's driver: NVML, the kernel's log, nvidia-smi."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import resource
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
-import torch
 from spotsup_trainer.agent.gpu_verdict import HEALTHY, Verdict, judge_xids
 from spotsup_trainer.agent.gpu_watch import Abandoning, GpuWatch, KernelLog
 from spotsup_trainer.agent.nvml import Nvml
 from spotsup_trainer.launcher.gpu_check import ask_agent
 from spotsup_trainer.launcher.run_dir import RunDir
 
-from tests.gpu.place import Facts, NotSeenError, Place
+from tests.gpu.place import Facts, NotSeenError, Place, etcd_program
 
 MIB = 1 << 20
 # As NVIDIA's driver writes it to the kernel's log.
 XID_79 = "4,1234,5678,-;NVRM: Xid (PCI:0000:00:1e): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+_SMI = ("nvidia-smi", "--query-gpu=driver_version,persistence_mode,mig.mode.current", "--format=csv,noheader")
 
 
 def machine(place: Place) -> Facts:
-    """What this machine is."""
-    found: Facts = {"python": platform.python_version(), "torch": torch.__version__, "system": platform.platform()}
-    if place.cuda:
-        found |= {"CUDA": str(torch.version.cuda), "NCCL": ".".join(map(str, torch.cuda.nccl.version()))}
-        for index in range(place.gpus):
-            known = torch.cuda.get_device_properties(index)
-            found[f"GPU {index}"] = f"{known.name}, {known.total_memory // MIB} MiB, {known.major}.{known.minor}"
+    """What this machine is, and what it lets a job do."""
+    import torch
+
+    place.note("python", platform.python_version())
+    place.note("torch", torch.__version__)
+    place.note("system", platform.platform())
+    place.note("processors", len(os.sched_getaffinity(0)))
+    wanted = ("numpy", "triton", "torchvision")
+    have = [name for name in wanted if importlib.util.find_spec(name)]
+    place.note("beside torch", ", ".join(have) or f"none of {', '.join(wanted)}")
+    compilers = [name for name in ("cc", "gcc", "clang", "g++") if shutil.which(name)]
+    place.note("C compilers, for torch.compile", ", ".join(compilers) or "none")
+    try:
+        place.note("etcd, for kill-and-re-form", etcd_program())
+    except NotSeenError as error:
+        place.note("etcd, for kill-and-re-form", f"none: it {error}")
+    place.note("/dev/shm, MiB free", shutil.disk_usage("/dev/shm").free // MIB)
+    place.note("open files", resource.getrlimit(resource.RLIMIT_NOFILE))
+    place.note("locked memory", resource.getrlimit(resource.RLIMIT_MEMLOCK))
+    place.note("logind lingers for this user", _printed("loginctl", "show-user", str(os.getuid()), "-p", "Linger"))
+    place.note("RemoveIPC", _remove_ipc())
+    began = time.monotonic()
+    place.note("driver, persistence mode, MIG", _printed(*_SMI))
+    place.note("nvidia-smi took s", round(time.monotonic() - began, 2))
+    if not place.cuda:
+        return {"left out": "CUDA, NCCL and the GPUs"}
+    found: Facts = {"CUDA": str(torch.version.cuda), "NCCL": ".".join(map(str, torch.cuda.nccl.version()))}
+    for index in range(place.gpus):
+        known = torch.cuda.get_device_properties(index)
+        found[f"GPU {index}"] = f"{known.name}, {known.total_memory // MIB} MiB, {known.major}.{known.minor}"
     return found
+
+
+def _printed(*command: str) -> str:
+    """Return what a program says, or why it does not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=8.0, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return "; ".join(lines[:8]) or f"ended with {done.returncode}"
+
+
+def _remove_ipc() -> str:
+    """Return what logind is told of it: whether a login user's shared memory goes with the last session."""
+    folder = Path("/etc/systemd")
+    files = [folder / "logind.conf", *sorted(folder.glob("logind.conf.d/*.conf"))]
+    texts = [file.read_text(errors="replace") for file in files if file.is_file()]
+    told = [line for text in texts for line in text.splitlines() if line.startswith("RemoveIPC")]
+    return told[-1] if told else "not set, which means yes" if texts else "no logind.conf"
 
 
 def nvml(place: Place) -> Facts:
     """Our reader of NVML finds each GPU, and sees memory and work come."""
     if not place.cuda:
         raise NotSeenError("needs NVIDIA's driver")
+    import torch
+
     reader = Nvml()
     before = reader.read()
     assert len(before) >= place.gpus, f"NVML has {len(before)} GPUs, torch {place.gpus}"
@@ -84,12 +132,15 @@ def xid(place: Place) -> Facts:
         assert judge_xids(errors).healthy, errors
         found["this machine's kernel log"] = "can be read" if own.readable else "cannot be read by this user"
         own.close()
+    else:
+        found["left out"] = "this machine's own kernel log"
     return found
 
 
 def gpu_check(place: Place) -> Facts:
     """The agent's check finds the GPUs healthy, and answers a launcher that asks."""
     if not place.cuda:  # an nvidia-smi that answers as one on a machine with a GPU does
+        place.note("left out", "the real nvidia-smi: a program that answers like it is asked")
         program = place.folder / "nvidia-smi"
         program.write_text("#!/bin/sh\necho '0, 00000000:00:1E.0, 0'\n")
         program.chmod(0o755)

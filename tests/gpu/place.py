@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import shutil
 import signal
@@ -25,6 +27,10 @@ class NotSeenError(Exception):
     """Nothing can be said here; the message says why, and what it needs."""
 
 
+class TooLongError(AssertionError):
+    """A command had not ended in its time."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A machine, and a folder for one check."""
@@ -32,15 +38,35 @@ class Place:
     device: str  # cuda, or cpu in a dry run
     gpus: int  # 0 in a dry run
     folder: Path
+    ends_at: float = math.inf  # of this check, monotonic
 
     @property
     def cuda(self) -> bool:
-        """Whether there is a GPU."""
+        """True if there is a GPU."""
         return self.device == "cuda"
+
+    def left_s(self, at_most: float = math.inf) -> float:
+        """Return the seconds that are left for this check, less what a message takes."""
+        return max(0.1, min(at_most, self.ends_at - time.monotonic() - 1.0))
+
+    def note(self, name: str, value: object) -> None:
+        """Keep a fact now: it is in the report also if this check fails later, or is cut off."""
+        with (self.folder / FACTS).open("a") as file:
+            file.write(json.dumps([name, value], default=str) + "\n")
+
+
+FACTS = "facts"
+
+
+def noted(folder: Path) -> Facts:
+    """Return the facts that a check has kept so far."""
+    file = folder / FACTS
+    whole, _, _ = file.read_text().rpartition("\n") if file.exists() else ("", "", "")
+    return dict(json.loads(line) for line in whole.splitlines())
 
 
 def ran(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
-    """What a command printed; nothing of it is left. Raises AssertionError if it fails or takes too long."""
+    """What a command printed; nothing of it is left. Raises AssertionError if it fails, TooLongError."""
     process = subprocess.Popen(
         list(command),
         env={**os.environ, **(environ or {})},
@@ -55,7 +81,7 @@ def ran(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | N
     except subprocess.TimeoutExpired:
         end_group(process.pid)
         output, _ = process.communicate()
-        raise AssertionError(f"{' '.join(command)} took longer than {timeout_s:g} s:\n{output[-2000:]}") from None
+        raise TooLongError(f"{' '.join(command)} took longer than {timeout_s:g} s:\n{output[-2000:]}") from None
     finally:
         end_group(process.pid)
     assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}:\n{output[-3000:]}"
@@ -68,13 +94,20 @@ def end_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def until(what: str, look: Callable[[], bool], timeout_s: float = 60.0) -> float:
+def until(what: str, look: Callable[[], bool], timeout_s: float = 60.0, poll_s: float = 0.01) -> float:
     """Wait until something is so; the seconds that it took."""
     began = time.monotonic()
     while not look():
-        assert time.monotonic() < began + timeout_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.01)
+        assert time.monotonic() < began + timeout_s, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(poll_s)
     return time.monotonic() - began
+
+
+def percentiles(seconds: Sequence[float]) -> str:
+    """Return the median and the slowest but one in a hundred, in milliseconds."""
+    ordered = sorted(seconds)
+    middle, late = ordered[len(ordered) // 2], ordered[(len(ordered) * 99) // 100]
+    return f"p50 {1000 * middle:.2f}, p99 {1000 * late:.2f}"
 
 
 def etcd_program() -> str:
