@@ -272,7 +272,8 @@ class TimingConfig(_Strict):
     consistency_s: Seconds = 300.0
     """How long a new machine may be missing from its cloud's listing before it counts as lost."""
     orphan_grace_s: Seconds = 60.0
-    """A machine with our tags that the journal does not know is terminated after this time. Larger than `listing_s`."""
+    """A machine with our tags that appears and that the journal does not know is terminated after this time. People are
+    told of one that may be older than what etcd shows. Larger than `listing_s`."""
     leftovers_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
     """How often clouds are searched for what machines left behind: disks, network interfaces, addresses."""
     gather_s: Seconds = 20.0

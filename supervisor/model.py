@@ -406,6 +406,7 @@ class EventKind(StrEnum):
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
     ORPHAN = "orphan"
+    UNJOURNALED = "unjournaled"
     UNKNOWN_CODE = "unknown-code"
     ACCESS_DENIED = "access-denied"
     ACCESS_RESTORED = "access-restored"
@@ -458,6 +459,7 @@ ALERT_KINDS = frozenset(
         EventKind.UNREADABLE,
         EventKind.NODE_SUSPECT,
         EventKind.ORPHAN,
+        EventKind.UNJOURNALED,
         EventKind.WAITS_LONG,
         EventKind.WAIT_ENDED,
         EventKind.QUOTA_REFUSED,

@@ -61,6 +61,7 @@ _CRITICAL: Mapping[EventKind, str] = {
     K.ACCESS_DENIED: ":lock:",
     K.UNHEALTHY_HELD: ":raised_hand:",
     K.FOREIGN_HOST: ":no_entry:",
+    K.UNJOURNALED: ":mag:",
     K.UNDECIDED: ":beetle:",
     K.NO_LEADER: ":rotating_light:",
     K.ALERTS_DROPPED: ":wastebasket:",

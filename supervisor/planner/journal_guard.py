@@ -2,22 +2,21 @@
 
 A new etcd is empty; so is one that has lost its data while machines train on (P7). So a journal is begun only if no
 cloud has a machine with our tag that it does not know. Later on, an etcd that was restored from an older backup lacks
-nodes whose agents publish messages: those are left alone, too, and so are their jobs.
+nodes whose agents publish messages: those are left alone, too, and so are their jobs. A job that is submitted again
+waits as long as machines run that may be its own: orphans.py leaves them for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Instance, InstanceState
-from supervisor.model import ClusterRecord, NodeState
+from supervisor.model import ClusterRecord, JobState, NodeState
 from supervisor.planner.actions import Commit, ListInstances
-from supervisor.planner.orphans import is_orphan, states_by_machine
+from supervisor.planner.orphans import ADOPT, is_orphan, states_by_machine
 from supervisor.planner.sentences import named
 from supervisor.planner.world import CloudView, JobView, World
-
-ADOPT = "`spotsupd adopt` takes them into the journal, or ends them (docs/operations.md)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,13 @@ def blocked_reason(world: World, job: JobView) -> str:
 
     A message alone may be old, so it does not count once the cloud was listed without the machine.
     """
-    mine = {node for node in world.unjournaled if node.rsplit("-", 2)[0] == job.record.name}
+    clouds = [world.volatile.clouds.get(each, CloudView()) for each in job.record.spec.clouds]
+    mine = {node for node in world.unjournaled if _is_of(node, job)}
+    begins = job.record.state is JobState.QUEUED and not (job.nodes or job.record.cancel_requested)
+    if begins and (found := _unknown_of(world, job, clouds)):
+        return f"waits, since machines run that may be its own ({named(sorted(found))}): {ADOPT}"
     if not mine:
         return ""
-    clouds = [world.volatile.clouds.get(each, CloudView()) for each in job.record.spec.clouds]
     instances = [each for cloud in clouds for each in cloud.instances.values()]
     working = [each for each in instances if each.node in mine and is_orphan(each, {})]
     if all(cloud.listed_at for cloud in clouds) and not working:
@@ -69,15 +71,27 @@ def blocked_reason(world: World, job: JobView) -> str:
     return f"left alone: {named(sorted(mine))} may work for it and {verbs} in the journal; {ADOPT}"
 
 
-def warnings(world: World) -> tuple[str, ...]:
-    """What is left alone until a person has looked at it."""
+def _is_of(node: str, job: JobView) -> bool:
+    return node.rsplit("-", 2)[0] == job.record.name
+
+
+def _unknown_of(world: World, job: JobView, clouds: Iterable[CloudView]) -> list[str]:
+    """Nodes of a job of this name that the journal does not know, and whose machines run: its launches would be beside
+    them, and once it has nodes of its own `adopt` does not give it these."""
+    seen = [each for cloud in clouds for key, each in cloud.instances.items() if key in world.volatile.sightings]
+    found = [each.node for each in seen if _is_of(each.node, job)]
+    states = states_by_machine(world.jobs.values()) if found else {}
+    return [node for node in found if node not in states]
+
+
+def warnings(world: World, left: Sequence[Instance] = ()) -> tuple[str, ...]:
+    """What is left alone until a person has looked at it. `left`: the machines that no sweep ends."""
     found = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
     machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
     if odd := [each for each in machines if each.state is InstanceState.UNREADABLE]:
         found.append(f"clouds describe machines so that they cannot be read ({_named(odd)}): they are left alone")
-    if not world.unjournaled:
-        return tuple(found)
-    working = [each for each in machines if each.node in world.unjournaled and is_orphan(each, {})]
+    speak = [each for each in machines if each.node in world.unjournaled] if world.unjournaled else []
+    working = {each.id: each for each in (*left, *speak) if is_orphan(each, {})}.values()
     if working:
         found.append(f"machines run that are not in the journal ({_named(working)}): they are left alone; {ADOPT}")
     return tuple(found)

@@ -1,8 +1,12 @@
-"""Orphans (P1): machines, and what machines leave behind, with our tags and no open node. Seen twice, then removed."""
+"""Orphans (P1): machines, and what machines leave behind, with our tags and no open node. Seen twice, then removed.
+
+A machine that the journal has never heard of, and that may be older than what etcd shows now, is left for people: an
+etcd that was restored lacks jobs that train, and their nodes, whose etcd user is lost, too, cannot say so (P4).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -10,7 +14,15 @@ from provisioners.base import Instance, InstanceState, Leftover
 from supervisor.alerts.routes import is_wanted
 from supervisor.model import Event, EventKind, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
-from supervisor.planner.world import CloudView, JobView, LeftoversView, Sighting, VolatileState, World
+from supervisor.planner.sentences import named
+from supervisor.planner.world import CloudView, JobView, LeftoversView, Sighting, Told, VolatileState, World
+
+ADOPT = "`spotsupd adopt` takes them into the journal, or ends them (docs/operations.md)"
+# The clocks of daemons and clouds may differ by so much.
+CLOCKS_S = 60.0
+# Between two alerts of machines that are left alone: doubled each time, up to a day; sooner where there are more.
+REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
+MORE_S = 600.0
 
 
 def states_by_machine(jobs: Iterable[JobView]) -> dict[str, NodeState]:
@@ -31,31 +43,37 @@ def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
     return node_states.get(instance.node, NodeState.GONE) is NodeState.GONE
 
 
-def sightings(known: Mapping[str, Sighting], cloud: CloudView, open_nodes: Collection[str]) -> dict[str, Sighting]:
-    """After a new listing of a cloud: one more sighting of each orphan; all others are dropped."""
+def sightings(
+    known: Mapping[str, Sighting], before: CloudView, cloud: CloudView, open_nodes: Collection[str]
+) -> dict[str, Sighting]:
+    """After a new listing of a cloud: one more sighting of each orphan; all others are dropped. `before`: the listing
+    before it."""
     found: dict[str, Sighting] = {}
     for instance in [each for each in cloud.instances.values() if each.node not in open_nodes]:
         if is_orphan(instance, {}):
-            before = known.get(instance.id, Sighting(cloud.listed_at, 0))
-            found[instance.id] = Sighting(before.first_at, before.listings + 1)
+            unlisted_at = 0.0 if instance.id in before.instances else before.listed_at
+            seen = known.get(instance.id, Sighting(cloud.listed_at, 0, unlisted_at))
+            found[instance.id] = replace(seen, listings=seen.listings + 1)
     return found
 
 
-def sweep(world: World, now: float) -> list[Commit]:
-    """The commits that terminate orphans: seen twice, and `orphan_grace_s` old."""
+def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
+    """The commits that terminate orphans, seen twice and `orphan_grace_s` old, and those that tell people of the ones
+    that are left alone, which are returned, too. What is terminated has to be seen twice again before the next try."""
     due = {
-        key
-        for key, seen in world.volatile.sightings.items()
+        key: seen
+        for key, seen in volatile.sightings.items()
         if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s
     }
-    if not due:
-        return []
-    states = states_by_machine(world.jobs.values())
-    commits = []
-    for name, cloud in world.volatile.clouds.items():
-        for instance in (cloud.instances[key] for key in sorted(due & cloud.instances.keys())):
-            action = Terminate(name, instance.id, "")
+    states = states_by_machine(world.jobs.values()) if due else {}
+    commits, left, begun = [], [], {}
+    for name, cloud in volatile.clouds.items():
+        for key in sorted(due.keys() & cloud.instances.keys()):
+            instance, action = cloud.instances[key], Terminate(name, key, "")
             if action.key in world.busy or not is_orphan(instance, states):
+                continue
+            if _may_be_forgotten(world, instance, due[key], states):
+                left.append(instance)
                 continue
             if world.is_protected(instance.node):
                 continue
@@ -63,12 +81,48 @@ def sweep(world: World, now: float) -> list[Commit]:
             text = f"{instance.id} carries our tags (node {owner}) but is not in the journal: terminating it"
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
             commits.append(_commit(world, event, action))
-    return commits
+            begun[key] = replace(due[key], listings=0)
+    if begun:
+        volatile = replace(volatile, sightings=MappingProxyType({**volatile.sightings, **begun}))
+    left.sort(key=lambda instance: (instance.node, instance.id))
+    told, volatile = _tell(world, volatile, left, now)
+    return [*commits, *told], volatile, left
 
 
-def _commit(world: World, event: Event, action: Terminate | Remove) -> Commit:
+def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
+    """Whether it may be a node's that etcd has lost: it says so; or the journal has no record of it, and it is not
+    proven to have appeared since this daemon reads this etcd, by its cloud's clock and by a listing that lacked it."""
+    if instance.node in world.unjournaled:
+        return True
+    since = world.timers_paused_until
+    is_new = seen.unlisted_at >= since and instance.launched_at > since + CLOCKS_S
+    return instance.node not in node_states and not is_new
+
+
+def _tell(
+    world: World, volatile: VolatileState, left: Sequence[Instance], now: float
+) -> tuple[list[Commit], VolatileState]:
+    """Tell people of machines that are left alone: once, soon of more of them, and again, ever more seldom."""
+    told, machines = volatile.left_alone, frozenset(each.id for each in left)
+    if not machines:
+        return [], replace(volatile, left_alone=Told()) if told.times else volatile
+    reminder_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** max(0, min(told.times - 1, 10)))
+    wait_s = MORE_S if machines - told.machines else reminder_s
+    if told.times and now - told.at < wait_s:
+        return [], volatile
+    count = f"{len(left)} machines run that are" if len(left) > 1 else "1 machine runs that is"
+    text = (
+        f"{count} not in the journal ({named([each.node or each.id for each in left])}). They may train, if etcd has "
+        f"lost their records, so they are left alone, and cost money: {ADOPT}"
+    )
+    event = Event(f"unjournaled-{int(now)}", now, "", EventKind.UNJOURNALED, text, data={"machines": len(left)})
+    told = Told(told.machines | machines, now, told.times + 1)
+    return [_commit(world, event)], replace(volatile, left_alone=told)
+
+
+def _commit(world: World, event: Event, *actions: Terminate | Remove) -> Commit:
     alerts = [event] if is_wanted(world.rules.channels_used, event) else []
-    return Commit(job="", guards={}, events=[event], alerts=alerts, actions=[action])
+    return Commit(job="", guards={}, events=[event], alerts=alerts, actions=actions)
 
 
 # -- disks, interfaces, addresses, requests ----------------------------------------------------------------

@@ -87,7 +87,10 @@ def plan(
             steady.append(name)
         if decided.unclear:
             unclear.append(world.jobs[name])
-    commits += undecided.within("(orphans)", lambda: orphans.sweep(world, now), [])
+    swept, volatile, left = undecided.within(
+        "(orphans)", lambda: orphans.sweep(world, volatile, now), ([], volatile, [])
+    )
+    commits += swept
     swept, volatile = undecided.within(
         "(leftovers)", lambda: orphans.sweep_leftovers(world, volatile, now), ([], volatile)
     )
@@ -105,7 +108,7 @@ def plan(
     warnings = undecided.within(
         "(warnings)",
         lambda: (
-            *journal_guard.warnings(world),
+            *journal_guard.warnings(world, left),
             *denials_in_words(volatile),
             *spent_budgets(uses or {}),
             *failing_channels(world, now),

@@ -95,6 +95,6 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     return replace(
         volatile,
         clouds=MappingProxyType({**volatile.clouds, done.cloud: new}),
-        sightings=MappingProxyType(of_other_clouds | orphans.sightings(volatile.sightings, new, open_nodes)),
+        sightings=MappingProxyType(of_other_clouds | orphans.sightings(volatile.sightings, old, new, open_nodes)),
         changed_jobs=volatile.changed_jobs | changed_jobs,
     )

@@ -273,6 +273,14 @@ class SimEtcd:
         self._remember()
         return frozenset(changed)
 
+    def writes_since_newest(self, prefix: str) -> int:
+        """How many transactions have to be undone until the newest key below this prefix is gone; 0: that is too long
+        ago."""
+        for number, (_, undone) in enumerate(reversed(self._undo), 1):
+            if any(key.startswith(prefix) and before is None for key, before in undone.items()):
+                return number
+        return 0
+
     def _restore_leases(self) -> None:
         """Those that were granted since are gone; those whose keys are back are, too, and nobody renews them."""
         self.leases = {number: lease for number, lease in self.leases.items() if lease.revision <= self.revision}

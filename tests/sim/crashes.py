@@ -20,7 +20,7 @@ from itertools import product
 from provisioners.base import EndCause
 from supervisor.api.changes import LimitChanges, Scale
 from supervisor.errors import SpotsupError
-from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState
+from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState, NodeState
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.daemon import Daemon, DiedError
 from supervisor.simulation.faults import FaultRates
@@ -240,9 +240,12 @@ def _failed_bootstrap(world: World) -> None:
 
 
 def _unjournaled(world: World) -> None:
-    """A machine and a disk with our tag that are not in the journal."""
+    """A machine whose node is gone, by the journal, and a disk of no node."""
     _train(world)
-    world.cloud.add_unjournaled("unjournaled-1")
+    _command(world, lambda w: service(w).scale("job", Scale(desired=1)))
+    _settle(world)
+    gone = next(node for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE)
+    world.cloud.add_unjournaled(gone.id)
     world.cloud.add_leftover("disk-1", "")
     world.run(1.0)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.api.adoption import Adoption
 from supervisor.api.service import Service
 from supervisor.journal.journal import Reading
 from supervisor.model import JobRecord, JobState
+from supervisor.planner.adoption import Adopted
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.cloud import OWNER, Machine
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
 from tests.sim.promises import Promises, jobs_of
@@ -43,6 +45,11 @@ def wait_in(world: World) -> Callable[[Callable[[Reading], bool], float], bool]:
         return predicate(world.daemon.journal.read())
 
     return wait_for
+
+
+def adopt(world: World, *release: str) -> list[Adopted]:
+    """Take machines that the journal does not know into it, as `spotsupd adopt` does."""
+    return Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(release)
 
 
 def service(world: World, *, rented: bool = False) -> Service:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from provisioners.base import LeftoverKind
 from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
-from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES
+from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind
+from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
 from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
@@ -53,6 +54,7 @@ class Injector:
         self._pending_hang: Injection | None = None
         self._pending_handover = False
         world.hooks.boundary.append(self._at_boundary)
+        world.hooks.commit.append(self._on_alert)
 
     def stop(self) -> None:
         """All faults end, and what they broke works again."""
@@ -235,7 +237,9 @@ class Injector:
             case "writes lost":
                 self._restore(1 + injection.number % 12)
             case "backup restored":
-                self._restore(20 + injection.number % MAX_UNDONE)
+                newest = self._world.etcd.writes_since_newest(f"{self._world.nodes.keys.world}jobs/")
+                # Half of the backups are older than the newest job, if that is young: its etcd user is lost, too.
+                self._restore((newest if injection.size > 0.5 else 0) or 20 + injection.number % MAX_UNDONE)
 
     def _on_account(self, injection: Injection) -> None:
         """What daemons did not ask for appears in the account. Others' nodes may have our names."""
@@ -374,6 +378,11 @@ class Injector:
             self.later(180.0, self._adopt)
 
         self.later(10.0, come_up)
+
+    def _on_alert(self, _: Daemon, commit: Commit) -> None:
+        """An operator reads that machines are left alone, and looks some minutes later."""
+        if any(event.kind is EventKind.UNJOURNALED for event in commit.events):
+            self.later(180.0, self._adopt)
 
     def _adopt(self) -> None:
         if not self._users.adopt():

@@ -17,6 +17,7 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
+from supervisor.planner.orphans import CLOCKS_S, MORE_S
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
@@ -24,7 +25,7 @@ from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
 from tests.sim.budget_check import BudgetCheck
-from tests.sim.causes import SEEN_S, SETTLE_S, Causes
+from tests.sim.causes import SETTLE_S, Causes
 from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
 from tests.sim.queue_check import QueueCheck
@@ -59,6 +60,10 @@ class Promises:
         self._world = world
         self._leak_grace_s = leak_grace_s + world.rules.orphan_grace_s
         self._unjournaled_since: dict[str, float] = {}
+        # When a leader last began to read etcd anew, by what it says itself; when people were last told of machines
+        # that are not in the journal.
+        self._reads: dict[str, float] = {}
+        self._reads_since = self._told_at = -math.inf
         self._machine_of: dict[str, str] = {}
         self._losses: dict[str, int] = {}
         self._spares = SpareCheck(world)
@@ -161,21 +166,31 @@ class Promises:
                     raise Violation(f"ownership: {node.id} has {node.instance_id} of another installation")
 
     def _check_leaks(self) -> None:
-        """P1: a machine with our tag is in the journal, or it is ended within the grace. Stopped ones count."""
+        """P1: a machine with our tag is in the journal, or it is ended within the grace; of one that may be older than
+        what etcd shows, people are told. Stopped ones count."""
         if self._world.etcd.full:  # nothing can be journaled, nor ended: its grace begins anew
             self._unjournaled_since.clear()
             return
         now = self._world.clock.now()
+        for daemon in self._world.daemons:
+            reads = daemon.loop._timers_paused_until
+            if daemon.leader.leading and self._reads.get(daemon.name) != reads:
+                self._reads[daemon.name], self._reads_since = reads, now
         for machine in self._world.cloud.machines.values():
             if machine.ended_at is not None or machine.instance.node in self._open:
                 if self._unjournaled_since:
                     self._unjournaled_since.pop(machine.instance.id, None)
                 continue
             since = self._unjournaled_since.setdefault(machine.instance.id, now)
-            if now - since > self._leak_grace_s:
+            if now - since > self._leak_grace_s and not self._is_left(machine, since, now):
                 raise Violation(
                     f"P1: {machine.instance.id} of {machine.instance.node} has been leaked for {now - since:.0f} s"
                 )
+
+    def _is_left(self, machine: Machine, since: float, now: float) -> bool:
+        """Whether people decide about it, and know that: soon after those that they know of at most."""
+        may_be_older = machine.instance.launched_at <= self._reads_since + 2 * CLOCKS_S
+        return may_be_older and (self._told_at >= since or now - since <= self._leak_grace_s + MORE_S)
 
     def _check_launch(self, machine: Machine) -> None:
         """P2: one intent never yields two machines."""
@@ -221,13 +236,14 @@ class Promises:
             if node is not None and node.state not in {N.TERMINATING, N.GONE}:
                 raise Violation(f"P4: {node.id} was ended, but it is {node.state}")
         agent = self._world.nodes.agents.get(machine.node)
-        speaks = agent is not None and not (agent.exited or machine.silent or machine.apart) and machine.alive
-        since = max(agent.starts_at if agent else 0.0, self._world.etcd.up_since)
-        if speaks and not found and self._world.clock.now() - since > SEEN_S:
+        works = agent is not None and agent.machine is machine and not agent.exited and machine.alive
+        if works and not found:
             raise Violation(f"P4: {machine.instance.node} was ended: its agent runs, and it is not in the journal")
 
     def _check_fence(self, daemon: Daemon, commit: Commit) -> None:
         """P10: a daemon that does not lead writes nothing."""
+        if any(event.kind is EventKind.UNJOURNALED for event in commit.events):
+            self._told_at = self._world.clock.now()
         if not daemon.client.leads():
             self._unfenced.append(f"{daemon.name} wrote a decision about {commit.job} without leading")
 

@@ -56,6 +56,7 @@ class ScenarioRun:
         self._resume()
         for minute in range(1, 20):
             self._injector.later(60.0 * minute, self._drain_silent)
+            self._injector.later(60.0 * minute + 30.0, self._adopt)
         for _ in range(10):
             if self.users.adopt():
                 break
@@ -99,6 +100,9 @@ class ScenarioRun:
             for node in job.nodes.values():
                 if node.state is NodeState.SUSPECT and node.id in machines and machines[node.id].silent:
                     self.users.drain(name, node.id)
+
+    def _adopt(self) -> None:
+        self.users.adopt()
 
     def _resume(self) -> None:
         """Users resume all their jobs, and raise all limits."""

@@ -6,20 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.api.adoption import Adoption
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.planner.adoption import Adopted
-from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.world import World
-from tests.sim.harness import in_state, record, service, submit, training_world, wait_in
+from tests.sim.harness import adopt, in_state, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
 SIM = "/spotsup/sim/"
-
-
-def adopt(world: World, *release: str) -> list[Adopted]:
-    return Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(release)
 
 
 def empty(world: World, prefix: str = SIM) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.api.adoption import Adoption
 from supervisor.api.changes import Scale
+from supervisor.planner.orphans import CLOCKS_S
 from supervisor.simulation.cloud import OTHERS, OWNER
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, empty_world, service, submit, training_world, wait_in
+from tests.sim.harness import RULES, adopt, empty_world, service, submit, training_world
 from tests.sim.promises import jobs_of, settled
 
 # On its worst day a cloud's listing ignores what it was asked for.
@@ -28,6 +28,7 @@ def crowd(world: World) -> None:
 @pytest.mark.long
 def test_nothing_of_other_installations_is_ended_removed_or_taken_over() -> None:
     world = training_world()
+    world.run(2 * CLOCKS_S)
     crowd(world)
     world.cloud.add_unjournaled("job-gone-1")
     world.cloud.add_leftover("disk-1", "job-gone-2")
@@ -70,6 +71,6 @@ def test_machines_of_others_are_not_adopted() -> None:
     node = next(iter(jobs_of(world)["job"].nodes))
     world.etcd.delete(f"/spotsup/sim/world/nodes/job/{node}")
     world.run(1.0)
-    (adopted,) = Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(())
+    (adopted,) = adopt(world)
     assert [each.id for each in adopted.nodes] == [node]
     assert not {each.instance_id for each in adopted.nodes} & world.cloud.others.keys()

@@ -11,6 +11,7 @@ from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, Lau
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, EventKind, JobState, NodeState
+from supervisor.planner.orphans import CLOCKS_S
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
@@ -214,10 +215,11 @@ def test_cancelling_while_machines_are_requested_leaks_none() -> None:
 # -- the rest ----------------------------------------------------------------------------------------------
 
 
-def test_a_machine_with_our_tag_that_the_journal_lacks_is_terminated_after_the_grace() -> None:
+def test_a_machine_with_our_tag_that_appears_and_that_the_journal_lacks_is_terminated_after_the_grace() -> None:
     world = training_world()
+    world.run(2 * CLOCKS_S)
     template = machine_of(world, 0)
-    stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")
+    stranger = replace(template.instance, id="i-99", node="job-zzzzz-1", launched_at=world.clock.now())
     world.cloud.machines["i-99"] = replace(template, instance=stranger, history=[])
     world.run(RULES.orphan_grace_s / 2)
     assert world.cloud.machines["i-99"].alive

@@ -16,6 +16,7 @@ from supervisor.journal.journal import Reading
 from supervisor.market.admission import QueueRules
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.new_job import uid_of
+from supervisor.planner.orphans import ADOPT
 from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.daemon import Daemon
@@ -259,14 +260,16 @@ class Users:
             expected.drained.clear()
 
     def adopt(self) -> bool:
-        """An operator has unjournaled machines adopted: those of jobs that no longer exist are released, and machines
-        with our tag that are no node are ended by hand. True if there was nothing to adopt."""
+        """An operator has unjournaled machines adopted, where the daemon says that it leaves some alone: those of jobs
+        that no longer exist are released, and machines with our tag that are no node are ended by hand. True if there
+        was nothing to adopt."""
         daemon, reading = self._daemon(), self._world.journal.read()
-        if daemon is None or (not reading.unjournaled and reading.cluster is not None):
+        asked = any(ADOPT in each.loop.status.headline for each in self._world.daemons if each.runs)
+        if daemon is None or (not reading.unjournaled and reading.cluster is not None and not asked):
             return daemon is not None
         jobs = jobs_of(self._world)
         mine = {(name, job.record.uid) for name, job in jobs.items() if not job.record.ended}
-        known = {node for job in jobs.values() for node in job.nodes}
+        known = {node.machine_name for job in jobs.values() for node in job.nodes.values()}
         stray = set()
         for machine in [each for each in self._world.cloud.machines.values() if each.billed]:
             name, uid, number = (*machine.instance.node.rsplit("-", 2), "", "")[:3]

@@ -14,7 +14,8 @@ from supervisor.model import ClusterRecord, EventKind, JobRecord, NodeRecord, No
 from supervisor.planner.actions import ListInstances
 from supervisor.planner.adoption import Adopted, MachineGroup, adopt, group_by_job
 from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings
-from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
+from supervisor.planner.orphans import ADOPT
+from supervisor.planner.world import CloudView, JobView, Rules, Sighting, VolatileState, World
 from supervisor.spec import JobSpec
 from tests.unit.scene import (
     NOW,
@@ -120,6 +121,27 @@ def test_a_job_is_left_alone_while_an_unjournaled_node_works_for_it(
         assert reason.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
         after = decide(world)
         assert (after.sentence, after.commit.empty) == (reason, True)
+
+
+@pytest.mark.parametrize(
+    ("record", "tag", "waits"),
+    [
+        (job(2, J.QUEUED), "job-old-1", True),
+        (job(2, J.QUEUED), "job-two-old-1", False),
+        (job(2, J.QUEUED, cancel_requested=True), "job-old-1", False),
+        (job(2, J.STARTING), "job-old-1", False),  # it has begun beside it
+    ],
+)
+def test_a_job_that_is_submitted_again_waits_for_what_may_be_its_own(record: JobRecord, tag: str, waits: bool) -> None:
+    found = machine(9, node=tag)
+    volatile = {"clouds": {"local": listing(found)}, "sightings": {found.id: Sighting(NOW, 1)}}
+    world = world_of(view(record, []), volatile=volatile)
+    reason = blocked_reason(world, world.jobs["job"])
+    assert bool(reason) is waits
+    if waits:
+        assert reason == f"waits, since machines run that may be its own ({tag}): {ADOPT}"
+        assert decide(world).commit.empty
+        assert blocked_reason(replace(world, volatile=replace(world.volatile, sightings={})), world.jobs["job"]) == ""
 
 
 def test_few_of_many_unknown_nodes_are_named() -> None:

@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Result
 
 from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
 from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, NodeState
+from supervisor.model import EventKind, NodeRecord, NodeState
 from supervisor.planner.actions import (
     AskDone,
     LeftoversDone,
@@ -29,6 +29,7 @@ from supervisor.planner.world import (
     LeftoversView,
     Rules,
     Sighting,
+    Told,
     VolatileState,
 )
 from tests.unit.scene import (
@@ -266,6 +267,86 @@ def test_an_orphan_is_terminated_when_seen_twice_and_old_unless_it_is_protected(
         (event,) = after.events
         assert (event.id, event.kind, event.node, event.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
         assert event.text == "i-9 carries our tags (node other-x-1) but is not in the journal: terminating it"
+
+
+SINCE = NOW - 500  # when this daemon began to read etcd, or etcd came back
+
+
+def with_stranger(seen: Sighting, *nodes: NodeRecord, stranger: Instance = STRANGER, **more: Any) -> Decided:
+    volatile = {
+        "clouds": {"local": listing(machine(1), machine(2), stranger)},
+        "sightings": {stranger.id: seen},
+        **more.pop("volatile", {}),
+    }
+    return scene(member(1), member(2), *nodes, volatile=volatile, timers_paused_until=SINCE, **more)
+
+
+@pytest.mark.parametrize(
+    ("launched_at", "unlisted_at", "state", "ended"),
+    [
+        (SINCE + 61, SINCE + 1, None, True),
+        (SINCE + 59, SINCE + 1, None, False),  # clocks may differ by a minute
+        (0.0, SINCE + 1, None, False),  # its cloud does not say when
+        (SINCE + 61, 0.0, None, False),  # the first listing had it: the cloud's clock may be wrong
+        (SINCE + 61, SINCE - 1, None, False),  # one that lacked it was of before
+        (NOW - 9000, 0.0, N.GONE, True),  # the journal knows it, and that it has ended
+    ],
+)
+def test_a_machine_that_may_be_older_than_what_etcd_shows_and_has_no_record_is_left_for_people(
+    launched_at: float, unlisted_at: float, state: NodeState | None, ended: bool
+) -> None:
+    stranger = machine(9, node=name(9), launched_at=launched_at)
+    known = [node(9, state, instance_id="")] if state else []
+    after = with_stranger(Sighting(NOW - 60, 2, unlisted_at), *known, stranger=stranger)
+    assert bool(after.does(Terminate)) is ended
+    assert (after.event_kinds == [EventKind.UNJOURNALED]) is not ended
+    assert any("`spotsupd adopt`" in each for each in after.plan.warnings) is not ended
+
+
+def test_a_listing_that_lacked_it_is_remembered_with_a_machine() -> None:
+    first = listed(VolatileState(), machine(1), asked_at=NOW - 9)
+    second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
+    assert second.sightings["i-9"] == Sighting(NOW - 1, 1, unlisted_at=NOW - 9)
+    assert listed(second, machine(1), STRANGER, asked_at=NOW).sightings["i-9"] == Sighting(NOW - 1, 2, NOW - 9)
+
+
+@pytest.mark.parametrize(
+    ("told", "tells"),
+    [
+        (Told(), True),
+        (Told(frozenset({"i-9"}), NOW - 3599, 1), False),
+        (Told(frozenset({"i-9"}), NOW - 3600, 1), True),
+        (Told(frozenset({"i-9"}), NOW - 7199, 2), False),
+        (Told(frozenset({"i-9"}), NOW - 7200, 2), True),
+        (Told(frozenset({"i-9"}), NOW - 86400, 99), True),
+        (Told(frozenset({"i-8"}), NOW - 599, 1), False),  # there is one more
+        (Told(frozenset({"i-8"}), NOW - 600, 1), True),
+    ],
+)
+def test_people_are_told_of_machines_that_are_left_alone_once_and_ever_more_seldom(told: Told, tells: bool) -> None:
+    after = with_stranger(Sighting(NOW - 60, 2), volatile={"left_alone": told}, rules=replace(RULES, alerts=True))
+    assert after.does(Terminate) == []
+    assert [event.kind for event in after.events] == [EventKind.UNJOURNALED] * tells
+    if tells:
+        (commit,) = [each for each in after.plan.commits if each.alerts]
+        assert commit.alerts[0].text.startswith("1 machine runs that is not in the journal (other-x-1).")
+        assert after.volatile.left_alone == Told(told.machines | {"i-9"}, NOW, told.times + 1)
+    else:
+        assert after.volatile.left_alone == told
+
+
+def test_once_none_is_left_the_next_one_is_news_again() -> None:
+    told = {"left_alone": Told(frozenset({"i-9"}), NOW - 9, 3)}
+    assert scene(member(1), member(2), volatile=told).volatile.left_alone == Told()
+
+
+def test_an_orphan_that_is_ended_is_not_ended_again_before_two_more_listings_have_it() -> None:
+    seen = Sighting(NOW - 60, 2, SINCE + 1)
+    stranger = replace(STRANGER, launched_at=SINCE + 61)
+    after = with_stranger(seen, stranger=stranger)
+    assert after.does(Terminate) == [Terminate("local", "i-9", "")]
+    assert after.volatile.sightings["i-9"] == replace(seen, listings=0)
+    assert with_stranger(after.volatile.sightings["i-9"], stranger=stranger).does(Terminate) == []
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:

@@ -58,7 +58,7 @@ job-done job-failed limit-near limit-reached budget-near budget-reached displace
 unknown-code access-denied access-restored certificate-ends
 node-unhealthy unhealthy-held machine-type-blocked foreign-host
 undecided unreadable
-node-suspect orphan waits-long wait-ended quota-refused no-leader daily-summary alerts-dropped
+node-suspect orphan unjournaled waits-long wait-ended quota-refused no-leader daily-summary alerts-dropped
 """
 
 

@@ -19,6 +19,22 @@ DECISIONS = (
         "if seen.listings >= 1",
     ),
     Mutant(
+        "a machine without a record that may be older than what etcd shows is left for people",
+        "supervisor.planner.orphans",
+        "    return instance.node not in node_states and not is_new\n",
+        "    return False\n",
+        "sim/test_journal_guard.py::"
+        "test_an_etcd_that_was_restored_without_a_job_and_its_user_ends_none_of_its_machines",
+    ),
+    Mutant(
+        "a job that is submitted again waits for machines that may be its own",
+        "supervisor.planner.journal_guard",
+        "    if begins and (found := _unknown_of(world, job, clouds)):\n",
+        "    if False:\n",
+        "sim/test_journal_guard.py::"
+        "test_an_etcd_that_was_restored_without_a_job_and_its_user_ends_none_of_its_machines",
+    ),
+    Mutant(
         "two listings without a silent machine before it is lost",
         "supervisor.planner.sync",
         "return len(missed_at) == 2 and missed_at[0] - node",
