@@ -51,3 +51,5 @@ class Descriptor:
     account: AccountFactory | None = None
     # How long before a preemption its notice comes, at least; 0: not known.
     notice_s: float = 0.0
+    # How long before it comes at most: of a node that says more, no more is believed.
+    max_notice_s: float = 900.0

@@ -209,8 +209,7 @@ class HousekeepingConfig(_Strict):
 class CapConfig(_Strict):
     """What may be in use at once. A key that is left out limits nothing.
 
-    Nodes that are about to leave do not count towards `nodes` and `gpus`: their replacements do. Dollars count until a
-    machine has ended.
+    Whatever bills counts until its cloud says that it ends, also a node that is about to leave, beside its replacement.
     """
 
     nodes: Annotated[int, Field(ge=0)] | None = None
@@ -380,6 +379,7 @@ class Config(_CloudTables):
             channels=channels,
             waits_alert_s=self.alerts.waits_s,
             notice_s=notice_s,
+            max_notice_s=MappingProxyType({name: found.max_notice_s for name, found in CLOUDS.items()}),
             queue=self.queue.rules(),
             budgets=budgets,
             warm=self.warm.rules(),

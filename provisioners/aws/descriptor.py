@@ -41,6 +41,7 @@ AWS = Descriptor(
     account=_account,
     metadata="aws",
     notice_s=120.0,
+    max_notice_s=120.0,
     host=HostTraits(
         cloud="aws",
         rented=True,

@@ -47,6 +47,7 @@ AZURE = Descriptor(
     account=_account,
     metadata="azure",
     notice_s=30.0,
+    max_notice_s=900.0,  # of its scheduled events
     host=HostTraits(
         cloud="azure",
         rented=True,

@@ -41,6 +41,7 @@ GCP = Descriptor(
     account=_account,
     metadata="gcp",
     notice_s=30.0,
+    max_notice_s=150.0,  # with the longest `gcp.notice_s`
     host=HostTraits(
         cloud="gcp",
         rented=True,

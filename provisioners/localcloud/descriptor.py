@@ -39,4 +39,5 @@ LOCAL = Descriptor(
     start=_start,
     startable=_startable,
     has_catalog=False,
+    max_notice_s=3600.0,  # as `spotsup-localcloud preempt` takes it
 )

@@ -123,6 +123,7 @@ class Claim:
     moving: Amount = Amount()
     ahead: int = 0
     ahead_node: Amount = Amount()
+    going: Amount = Amount()  # nodes that will leave, or end, and bill until then; their dollars are in `kept`
     leaving: bool = False  # it pauses: what it has will be free
 
     @property
@@ -197,7 +198,7 @@ class _Queue:
         self._shares: dict[str, int] = {}
         self._ahead: dict[str, int] = {}
         for each in claims:
-            self._add(each, each.kept.plus(each.moving))
+            self._add(each, each.kept.plus(each.moving).plus(each.going))
 
     def in_order(self, which: Callable[[Claim], bool]) -> Iterator[Claim]:
         """Claims by priority, then of the user who has least, then by time; what is granted meanwhile counts. Each
@@ -241,9 +242,10 @@ class _Queue:
 
     def _make_room(self, claim: Claim) -> bool:
         """Pause jobs of lower priorities for one that waits, the newest of the lowest first, and no more than needed.
-        False where that would not make enough room."""
+        False where that would not make enough room. What will leave by itself makes room without a pause."""
         before = dict(self._use)
         for each in self._claims.values():
+            self._count(each, each.going.times(-1))
             if each.leaving or each.job in self._pause_for:
                 self._take(each, -1)
         lower = [each for each in self._claims.values() if self._may_pause(each, claim)]
@@ -327,14 +329,16 @@ class _Queue:
 
     def _add(self, claim: Claim, amount: Amount) -> None:
         self._shares[claim.owner] = self._share(claim.owner) + max(amount.nodes, amount.gpus)
-        for scope in self._rules.scopes(claim.owner, claim.job):
-            self._use[scope.id] = self._use.get(scope.id, Amount()).plus(amount)
+        self._count(claim, amount)
 
     def _take(self, claim: Claim, times: int) -> None:
         """Count all that a job may have once more, or with -1 no more."""
         granted = claim.kept.plus(claim.moving).plus(claim.node.times(self._granted[claim.job] - claim.kept.nodes))
+        self._count(claim, granted.times(times))
+
+    def _count(self, claim: Claim, amount: Amount) -> None:
         for scope in self._rules.scopes(claim.owner, claim.job):
-            self._use[scope.id] = self._use[scope.id].plus(granted.times(times))
+            self._use[scope.id] = self._use.get(scope.id, Amount()).plus(amount)
 
     def _may_pause(self, victim: Claim, claim: Claim) -> bool:
         has = self._granted[victim.job] > 0

@@ -1,7 +1,8 @@
 """Which machines to request and to bootstrap, and how many.
 
-Never more than desired, the spares, and what is being replaced (P3). Spares are requested like all others, and the
-first nodes that are ready train: whatever a cloud does not grant is missing among the spares.
+Never more than desired, the spares, and what is being replaced, of which no more than `desired` beyond `max` (P3).
+Spares are requested like all others, and the first nodes that are ready train: whatever a cloud does not grant is
+missing among the spares.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from supervisor.planner.predicates import (
     ahead,
     counted,
     left_behind,
+    machine_room,
+    may_have_machine,
     placed,
     unreplaced,
     wanted,
 )
-from supervisor.planner.queue import is_admitted, is_held_back, may_have
+from supervisor.planner.queue import is_admitted, is_held_back, may_add
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
     drive_leaving,
@@ -42,6 +45,7 @@ MIN_FAILURES_TO_PROBE = 2
 
 def drive_fleet(draft: Draft) -> None:
     """Every node one step on, then more or fewer of them."""
+    room = machine_room(draft)
     for node in draft.open_nodes():
         if draft.full:
             return
@@ -50,7 +54,7 @@ def drive_fleet(draft: Draft) -> None:
         elif node.state in WAITING_NODE_STATES:
             continue
         elif not draft.busy(f"node:{node.id}"):
-            _drive_arriving(draft, node)
+            room -= _drive_arriving(draft, node, may_launch=room > 0)
     if draft.job.ended or draft.job.pause_requested_at:
         release_all(draft)
         drive_waiting(draft)
@@ -70,10 +74,11 @@ def drive_fleet(draft: Draft) -> None:
 # -- one node ----------------------------------------------------------------------------------------------
 
 
-def _drive_arriving(draft: Draft, node: NodeRecord) -> None:
+def _drive_arriving(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
+    """Return whether what is begun may bring one more machine. `may_launch`: one more may come."""
     match node.state:
         case N.REQUESTED if draft.now >= node.retry_at and not _is_refused_and_unwanted(draft, node):
-            _drive_request(draft, node)
+            return _drive_request(draft, node, may_launch=may_launch)
         case N.BOOTING if not (draft.job.ended or node.doomed):
             node = draft.move(node, N.BOOTSTRAPPING, "bootstrap starts")
             draft.request_action(Bootstrap(node, draft.job))
@@ -81,6 +86,7 @@ def _drive_arriving(draft: Draft, node: NodeRecord) -> None:
             draft.request_action(Bootstrap(node, draft.job))
         case _:
             pass
+    return False
 
 
 def _is_refused_and_unwanted(draft: Draft, node: NodeRecord) -> bool:
@@ -89,12 +95,15 @@ def _is_refused_and_unwanted(draft: Draft, node: NodeRecord) -> bool:
     return not wanted(draft) and bool(node.error) and not node.launch_unknown
 
 
-def _drive_request(draft: Draft, node: NodeRecord) -> None:
+def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
+    counts = may_have_machine(draft, node)
     if node.launch_unknown:
         draft.request_action(Find(node))
-    else:
+    elif counts or may_launch:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
         draft.request_action(Launch(node, draft.job.spec.disk_gb))
+        return not counts
+    return False
 
 
 def _has_just_moved(draft: Draft) -> bool:
@@ -108,10 +117,10 @@ def _has_just_moved(draft: Draft) -> bool:
 def _request_nodes(draft: Draft, missing: int) -> None:
     offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
+    missing = max(0, min(missing, machine_room(draft)))
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)
     members = draft.job.desired_nodes - len(counted(draft))
-    allowed = max(0, may_have(draft) - len(counted(draft)))
-    for number in range(min(missing, allowed, _max_requests(draft))):
+    for number in range(min(missing, may_add(draft), _max_requests(draft))):
         spare = number >= members
         limits = constraints(draft)
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)

@@ -14,7 +14,14 @@ from supervisor.market.offers import is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, has_old_offers, is_asked_enough, offers_of, request
-from supervisor.planner.predicates import PRESENT_NODE_STATES, TALKING_NODE_STATES, ahead, counted, left_behind
+from supervisor.planner.predicates import (
+    PRESENT_NODE_STATES,
+    TALKING_NODE_STATES,
+    ahead,
+    counted,
+    left_behind,
+    machine_room,
+)
 from supervisor.planner.queue import is_admitted
 from supervisor.planner.release import release
 from supervisor.planner.sentences import node_count
@@ -79,7 +86,7 @@ def _goes_at_once(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
 
 def _begin(draft: Draft) -> None:
     target = best_target(draft, offers_of(draft, read=False), constraints(draft))
-    if target is None:
+    if target is None or machine_room(draft) < target.needed:
         return
     if has_old_offers(draft):
         offers_of(draft)  # a job that has all of its nodes has them read rarely
@@ -112,7 +119,7 @@ def _beside(target: Target, admitted: int) -> str:
 def _ask(draft: Draft, target: Target, coming: Sequence[NodeRecord]) -> bool:
     """Request what is missing, for as long as a gang may take to come together. Whether an answer is waited for."""
     admitted = target.count if draft.admission is None else len(coming) + draft.admission.ahead
-    for _ in range(len(coming), min(target.count, admitted)):
+    for _ in range(len(coming), min(target.count, admitted, len(coming) + machine_room(draft))):
         if draft.full or not _may_ask(draft, target.offer):
             break
         if is_asked_enough(draft, target.offer, for_move=True):

@@ -15,11 +15,18 @@ from supervisor.alerts.routes import is_wanted
 from supervisor.model import Event, EventKind, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
 from supervisor.planner.sentences import named
-from supervisor.planner.world import CloudView, JobView, LeftoversView, Sighting, Told, VolatileState, World
+from supervisor.planner.world import (
+    CLOCKS_S,
+    CloudView,
+    JobView,
+    LeftoversView,
+    Sighting,
+    Told,
+    VolatileState,
+    World,
+)
 
 ADOPT = "`spotsupd adopt` takes them into the journal, or ends them (docs/operations.md)"
-# The clocks of daemons and clouds may differ by so much.
-CLOCKS_S = 60.0
 # Between two alerts of machines that are left alone: doubled each time, up to a day; sooner where there are more.
 REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 MORE_S = 600.0

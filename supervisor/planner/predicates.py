@@ -8,7 +8,7 @@ from provisioners.base import InstanceState
 from supervisor.market.offers import place_of
 from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.world import JobView
+from supervisor.planner.world import CLOCKS_S, CloudView, JobView
 
 N = NodeState
 # States of nodes that have a machine, or will have one, and are not being ended.
@@ -145,6 +145,15 @@ def stands_still(job: JobView, silent_since: float = 0.0) -> bool:
     return False
 
 
+def machine_room(draft: Draft) -> int:
+    """Return how many more machines may be asked for (P3). What bills, or may by an answer that is awaited, counts
+    until its cloud says that it ends: machines that a node's own word took from the job's count go beyond its `max` by
+    no more than `desired`, as where all of its nodes are replaced at once."""
+    job = draft.job
+    there = sum(may_have_machine(draft, node) for node in draft.billed)
+    return job.max_nodes + job.spare_nodes + job.desired_nodes - there
+
+
 # -- of a node ---------------------------------------------------------------------------------------------
 
 
@@ -168,6 +177,13 @@ def may_be_in_round(draft: Draft, node: NodeRecord) -> bool:
     return node.state is N.SUSPECT and in_round(draft, node) and not node.doomed
 
 
+def may_have_machine(draft: Draft, node: NodeRecord) -> bool:
+    """False only of a node that has none by its cloud's last answer, and is not being asked for."""
+    if node.instance_id:
+        return not draft.volatile.clouds.get(node.offer.cloud, CloudView()).is_ending(node)
+    return node.launch_unknown or not node.error or draft.busy(f"node:{node.id}")
+
+
 def in_round(draft: Draft, node: NodeRecord) -> bool:
     """Whether the current round has it."""
     return draft.view.round is not None and node.id in draft.view.round.incarnations
@@ -176,6 +192,19 @@ def in_round(draft: Draft, node: NodeRecord) -> bool:
 def must_leave(draft: Draft, node: NodeRecord) -> bool:
     """Whether a node with a notice has to leave now: the time that is left is needed for the checkpoint."""
     return node.notice is not None and draft.now >= node.notice.deadline - leaving_takes_s(draft)
+
+
+def is_past(draft: Draft, node: NodeRecord) -> bool:
+    """True if its notice's deadline has passed, and a margin: its provider has it, or never takes it. Either way it is
+    no node that the job counts on, and whatever bills ends."""
+    return node.notice is not None and draft.elapsed_s(node.notice.deadline) >= CLOCKS_S
+
+
+def why_doomed(node: NodeRecord) -> str:
+    """Return why a node will leave."""
+    if node.notice:
+        return "its provider takes it"
+    return node.left_behind or ("its GPUs are unhealthy" if node.unhealthy_at else "a user drains it")
 
 
 def leaving_takes_s(draft: Draft) -> float:
@@ -197,7 +226,8 @@ def has_left(draft: Draft, node: NodeRecord) -> bool:
     """
     hint = draft.view.hint
     named = hint is not None and node.id in (*hint.members, *hint.spares)
-    return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > leaving_timeout_s(draft)
+    late = is_past(draft, node) or draft.elapsed_s(node.state_since) > leaving_timeout_s(draft)
+    return late or not (named or in_round(draft, node))
 
 
 def sends_last_log(draft: Draft, node: NodeRecord) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +21,8 @@ from supervisor.model import (
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deadlines import deadline_of
 from supervisor.planner.draft import Draft
-from supervisor.planner.world import JobView, World
+from supervisor.planner.predicates import counted
+from supervisor.planner.world import CloudView, JobView, World
 from supervisor.spec import NO_CHECKPOINTS, JobSpec
 
 J, N = JobState, NodeState
@@ -42,7 +43,7 @@ def admissions(world: World, within: Boundary, now: float) -> Mapping[str, Admis
         for name, view in world.jobs.items()
     }
     claims = [each for each in found.values() if each is not None]
-    live = [each for each in claims if each.wanted or each.kept != Amount() or each.moving != Amount()]
+    live = [each for each in claims if each.wanted or {each.kept, each.moving, each.going} != {Amount()}]
     decided = within.within("(queue)", partial(admit, live, rules, now, world.rules.queue_hold_s), {})
     return dict.fromkeys(world.jobs, UNDECIDED) | decided
 
@@ -57,9 +58,13 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
     job, spec = view.record, view.record.spec
     billed = view.billed
     moving = [node for node in billed if node.ahead or node.left_behind]
-    # A machine that waits for the next job counts until it is let go: handing it over changes no use.
-    in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
-    kept = [node for node in billed if node.state in in_use and not (node.doomed or node.ahead)]
+    kept = _kept(billed)
+    # Whatever bills counts (P13), until its cloud says that it ends: what a node says of itself takes it from its job's
+    # count, and gives no room away.
+    counts = {node.id for node in (*moving, *kept)}
+    clouds = world.volatile.clouds
+    rest = [node for node in billed if node.id not in counts]
+    going = [node for node in rest if not clouds.get(node.offer.cloud, CloudView()).is_ending(node)]
     usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
     paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
     wants = not (job.ended or job.cancel_requested or view.result) and (
@@ -85,9 +90,17 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
         leaving=not wants,
         moving=Amount(len(moving), _gpus(moving, spec)),
+        going=Amount(len(going), _gpus(going, spec)),
         ahead=_ahead(view, moving) if wants else 0,
         ahead_node=node_of(_offer_to_move_to(world, view, moving, billed, now), spec),
     )
+
+
+def _kept(billed: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """Nodes that a job has or will have. A machine that waits for the next job counts until it is let go: handing it
+    over changes no use."""
+    in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
+    return [node for node in billed if node.state in in_use and not (node.doomed or node.ahead)]
 
 
 def _asks_ahead(view: JobView, moving: list[NodeRecord]) -> bool:
@@ -198,10 +211,15 @@ def displaced(by: str) -> str:
     return f"{by} has a higher priority, and there is too little for both; it goes on by itself"
 
 
-def may_have(draft: Draft) -> int:
-    """How many nodes the operator's limits leave for the job."""
-    job = draft.job
-    return job.desired_nodes + job.spare_nodes if draft.admission is None else draft.admission.nodes
+def may_add(draft: Draft) -> int:
+    """Return how many more nodes the operator's limits leave for the job. They were applied to what it had before this
+    plan: a node of which it is only known now that it will leave gives no room away until it is gone."""
+    job, admission, have = draft.job, draft.admission, len(counted(draft))
+    if admission is None:
+        return job.desired_nodes + job.spare_nodes - have
+    kept = sum(draft.nodes[node.id].state is not N.GONE for node in _kept(draft.view.billed))
+    added = sum(node.id not in draft.view.nodes and not node.ahead for node in draft.billed)
+    return admission.nodes - max(have, kept + added)
 
 
 def is_admitted(draft: Draft, offer: Offer) -> bool:

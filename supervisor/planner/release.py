@@ -7,7 +7,15 @@ from collections import Counter
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.actions import Clean, Find, Terminate
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held, place, sends_last_log
+from supervisor.planner.predicates import (
+    PRESENT_NODE_STATES,
+    counted,
+    has_left,
+    is_held,
+    place,
+    sends_last_log,
+    why_doomed,
+)
 from supervisor.planner.warm import is_over, keep_warm, stays_warm
 
 N = NodeState
@@ -53,13 +61,7 @@ def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
         if not node.doomed or node.id in chosen or draft.full:
             continue
         if node.state is not N.MEMBER or node.id not in named:
-            release(draft, node, _why_doomed(node))
-
-
-def _why_doomed(node: NodeRecord) -> str:
-    if node.notice:
-        return "its provider takes it"
-    return node.left_behind or ("its GPUs are unhealthy" if node.unhealthy_at else "a user drains it")
+            release(draft, node, why_doomed(node))
 
 
 def release_surplus(draft: Draft, surplus: int) -> None:

@@ -17,9 +17,18 @@ from supervisor.planner.outcomes import (
     is_unlisted,
     refuse_late,
 )
-from supervisor.planner.predicates import ENDED_BY_ITSELF, in_round, is_heard, is_preparing, vacancies
+from supervisor.planner.predicates import (
+    ENDED_BY_ITSELF,
+    in_round,
+    is_heard,
+    is_past,
+    is_preparing,
+    leaving_timeout_s,
+    vacancies,
+    why_doomed,
+)
 from supervisor.planner.silence import ask, in_hold, why_lost
-from supervisor.planner.world import Rules
+from supervisor.planner.world import CLOCKS_S, MAX_NOTICE_S, Rules
 
 N = NodeState
 # A machine with so many GPUs is a whole host, whose start takes longer.
@@ -162,10 +171,13 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         return node
     published = draft.view.notices.get(node.id)
     instance = draft.instance(node)
+    # A program may write any deadline in its node's name, and until then it is not ended, but replaced.
+    latest = draft.now + draft.rules.max_notice_s.get(node.offer.cloud, MAX_NOTICE_S) + CLOCKS_S
     if published is not None:
-        notice = NoticeRecord(published.deadline, published.seen_at, published.source)
+        notice = NoticeRecord(min(published.deadline, latest), published.seen_at, published.source)
     elif instance is not None and instance.preempt_at is not None:
-        notice = NoticeRecord(instance.preempt_at, draft.now, f"{draft.job.spec.placement.cloud} API")
+        source = f"{draft.job.spec.placement.cloud} API"
+        notice = NoticeRecord(min(instance.preempt_at, latest), draft.now, source)
     else:
         return node
     _maybe_refused_late(draft, node)
@@ -271,12 +283,22 @@ def _ready_by(draft: Draft, node: NodeRecord) -> float:
 def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:
     if is_heard(draft, node):
         draft.move(node, N.MEMBER if in_round(draft, node) else N.READY, "it is heard again")
-    elif node.drain_requested and draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:
-        lose(draft, node, f"silent for {draft.rules.suspect_s:g} s, and a user drains it")
+    elif is_past(draft, node):
+        lose(draft, node, "silent, and the deadline of its notice has passed")
+    elif (limit_s := _silent_limit_s(draft, node)) and draft.elapsed_s(node.state_since) >= limit_s:
+        lose(draft, node, f"silent for {limit_s:g} s, and {why_doomed(node)}")
     elif not in_hold(draft, node):
         ask(draft, node)
         if why := why_lost(draft, node):
             lose(draft, node, why)
+
+
+def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
+    """How long a node that is to leave may be silent, whatever it answers over SSH, and also among many: as long as one
+    that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its deadline."""
+    if node.drain_requested:
+        return draft.rules.suspect_s
+    return leaving_timeout_s(draft) if node.unhealthy_at or node.left_behind else 0.0
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:

@@ -31,7 +31,7 @@ from supervisor.planner.budgets import over_budget
 from supervisor.planner.draft import Draft
 from supervisor.planner.limits import reached
 from supervisor.planner.predicates import counted, placed, wanted
-from supervisor.planner.queue import UNDECIDED
+from supervisor.planner.queue import UNDECIDED, may_add
 from supervisor.planner.world import JobView
 
 N = NodeState
@@ -209,7 +209,7 @@ def _may_have_one_more(draft: Draft, each: Waiting, limits: Constraints) -> bool
     if admission is UNDECIDED or admission.place > 1:
         return False
     if each.job.owner != draft.job.owner or draft.rules.queue.job.is_set:
-        return len(counted(draft)) < admission.nodes and limits.affordable(each.node.offer)
+        return may_add(draft) > 0 and limits.affordable(each.node.offer)
     return replace(limits, admitted_usd_per_hour=None).affordable(each.node.offer)
 
 

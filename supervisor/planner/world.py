@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
-from provisioners.base import Instance, Leftover, Offer
+from provisioners.base import Instance, InstanceState, Leftover, Offer
 from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
@@ -25,6 +25,10 @@ from supervisor.model import Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200
+# The clocks of daemons, nodes and clouds may differ by so much.
+CLOCKS_S = 60.0
+# The longest notice that is believed of a cloud that is not known.
+MAX_NOTICE_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Rules:
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
     # By cloud: how long before a preemption it announces it.
     notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    # By cloud: how long before a preemption it announces it at most. A later deadline is not believed.
+    max_notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     # Failures.
     launch_attempts: int = 5  # launch calls per node
     own_failures: int = 2  # in a row, by what the job brings, such as its torch: then a job that never trained fails
@@ -137,6 +143,11 @@ class CloudView:
         if node.instance_id:
             return self.instances.get(node.instance_id)
         return self._by_tag.get(node.id)
+
+    def is_ending(self, node: NodeRecord) -> bool:
+        """True if the cloud itself says that a node's machine ends or has ended, so that it bills no more."""
+        instance = self.of_node(node)
+        return instance is not None and instance.state in {InstanceState.STOPPING, InstanceState.TERMINATED}
 
     @cached_property
     def _by_tag(self) -> Mapping[str, Instance]:

@@ -60,6 +60,7 @@ class RecordedWorld(World):
         self.desired: dict[str, int] = {}
         rules = Rules(
             notice_s={cloud: costs.notice_s},
+            max_notice_s={cloud: costs.notice_s},
             leftovers_s=NEVER,  # nothing is ever left behind
             note_s=NEVER,  # no round ends unseen
             gone_kept=self.records_kept,

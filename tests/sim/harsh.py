@@ -1,4 +1,4 @@
-"""Harsher faults of a scenario: slow checkpoints and GPUs, broken messages, uneven zones, threads that end."""
+"""Harsher faults: slow checkpoints and GPUs, broken and forged messages, uneven zones, threads that end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
+from tests.sim.forgeries import TOLD_S, fall_silent, forge_notice
 from tests.sim.scenario import Injection, Submission
 
 # How long checkpoints take; one of 60 s fits into a notice of 120 s, and one of 300 s into none.
@@ -55,8 +56,15 @@ class Harsh:
                 self._later(
                     3600.0 * injection.size, lambda: training.slow(agent.node, self._world.clock.now(), on=False)
                 )
+            elif injection.kind == "forged notice" and forge_notice(self._world, machine) and injection.number % 2:
+                self._later(TOLD_S, partial(fall_silent, machine))
+                self._later(TOLD_S + 1800.0 * injection.size, partial(self._connect, machine))
             elif injection.kind == "broken messages":
                 self._break_messages(injection, agent.job, agent.node)
+
+    def _connect(self, machine: Machine) -> None:
+        machine.cut = False
+        self._world.wake_daemons()
 
     def _kinds_back(self) -> None:
         self._world.cloud.sold_out_types = frozenset()

@@ -17,8 +17,8 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
-from supervisor.planner.orphans import CLOCKS_S, MORE_S
-from supervisor.planner.world import JobView
+from supervisor.planner.orphans import MORE_S
+from supervisor.planner.world import CLOCKS_S, JobView
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
@@ -259,6 +259,13 @@ class Promises:
         same = before is not None and before.record.desired_nodes + before.record.spare_nodes <= wanted
         if newest and same and len(counted) > wanted:
             raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and {newest} were requested")
+        # What is replaced bills until it has ended: all of a job's nodes at once, and no more.
+        most = job.record.max_nodes + job.record.desired_nodes + job.record.spare_nodes
+        there = [n for n in job.nodes.values() if n.state is not N.GONE and (n.instance_id or n.id in newest)]
+        machines = self._world.cloud.machines
+        bills = [n for n in there if n.instance_id not in machines or machines[n.instance_id].billed]
+        if newest and same and len(bills) > most:
+            raise Violation(f"P3: {len(bills)} machines of {job.record.name} bill, {most} may: {newest} were requested")
         # A move replaces what the job has: no more than it wants, and what is there, which leaves then.
         if newest and same and len(ahead) > job.record.desired_nodes:
             raise Violation(f"P3: {len(ahead)} nodes ahead of a move of {job.record.desired_nodes}")

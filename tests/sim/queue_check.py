@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.market.admission import Amount
-from supervisor.model import COUNTED_NODE_STATES, WAITING_NODE_STATES, NodeState
+from supervisor.model import NodeState
 from supervisor.planner.queue import gpus_of
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
@@ -29,8 +29,8 @@ class QueueCheck:
             use = had = Amount()
             for each in jobs.values():
                 if scope in rules.scopes(each.record.owner, each.record.name):
-                    use = use.plus(_use(each))
-                    had = had.plus(_use(before if each.record.name == record.name else each))
+                    use = use.plus(self._use(each))
+                    had = had.plus(self._use(before if each.record.name == record.name else each))
             cap, usd = scope.cap, use.usd_per_hour or 0.0
             # Adopted machines may be too many; one of these that is taken is replaced, which makes them no more.
             nodes, gpus = max(cap.nodes or 0, had.nodes), max(cap.gpus or 0, had.gpus)
@@ -42,12 +42,10 @@ class QueueCheck:
                 return f"P13: {record.name} requested more than {scope.name} allows: ${usd:.2f} of {cap}"
         return ""
 
-
-def _use(job: JobView) -> Amount:
-    """What a job takes up."""
-    in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
-    there = [node for node in job.nodes.values() if node.state in in_use | {NodeState.DRAINING}]
-    left_behind = [node for node in there if node.left_behind]  # a move has both sets within the limits
-    kept = [node for node in there if node.state in in_use and not node.doomed] + left_behind
-    usd = sum(node.offer.usd_per_hour or 0.0 for node in job.nodes.values() if node.state is not NodeState.GONE)
-    return Amount(len(kept), sum(gpus_of(node.offer, job.record.spec) for node in kept), usd)
+    def _use(self, job: JobView) -> Amount:
+        """What a job takes up: whatever bills; dollars count a little longer."""
+        there = [node for node in job.nodes.values() if node.state is not NodeState.GONE]
+        machines = self._world.cloud.machines
+        bills = [node for node in there if node.instance_id not in machines or machines[node.instance_id].billed]
+        usd = sum(node.offer.usd_per_hour or 0.0 for node in there)
+        return Amount(len(bills), sum(gpus_of(node.offer, job.record.spec) for node in bills), usd)

@@ -112,6 +112,8 @@ KIND_WEIGHTS = {"kind sold out": 5, "kinds back": 4, "prices change": 1, "daemon
 CAP_WEIGHTS = {"prices change": 6, "daemon killed": 2, "notice": 2}
 # What happens where a month's money runs out.
 BUDGET_WEIGHTS = {"budgets change": 5, "daemon killed": 3, "notice": 2, "submit": 1}
+# What programs write in the name of their nodes: a third of the scenarios have some.
+FORGERY_WEIGHTS = {"forged notice": 1}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -236,6 +238,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
+    scenario = _with_some(scenario, "forgeries", FORGERY_WEIGHTS, [4, 8], share=1 / 3)
     if random.Random(f"by ssh {scenario.seed}").random() < 1 / 3:
         scenario = with_tunnels(scenario)
     return scenario

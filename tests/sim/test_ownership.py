@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.api.changes import Scale
-from supervisor.planner.orphans import CLOCKS_S
+from supervisor.planner.world import CLOCKS_S
 from supervisor.simulation.cloud import OTHERS, OWNER
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World

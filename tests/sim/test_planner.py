@@ -11,7 +11,7 @@ from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, Lau
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, EventKind, JobState, NodeState
-from supervisor.planner.orphans import CLOCKS_S
+from supervisor.planner.world import CLOCKS_S
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,

@@ -12,7 +12,7 @@ import pytest
 from tests.sim.crashes import SCENARIOS, enumerate_crashes
 from tests.sim.mutants import ROOT
 from tests.sim.run import explain, quiet, run_scenario
-from tests.sim.scenario import ACCESS_WEIGHTS, ETCD_WEIGHTS, HARSH_WEIGHTS, draw
+from tests.sim.scenario import ACCESS_WEIGHTS, ETCD_WEIGHTS, FORGERY_WEIGHTS, HARSH_WEIGHTS, draw
 
 HOURS = 2.0
 SEEDS = 25  # `make sim` has a hundred
@@ -55,7 +55,7 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
 @pytest.mark.long
 @pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
 @pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS))
+@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS | FORGERY_WEIGHTS))
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, seed: int) -> None:
     scenario = draw(seed, HOURS)
     often = tuple(replace(each, kind=kind) if n % 3 == 0 else each for n, each in enumerate(scenario.injections))

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from spotsup_trainer.agent.gcp import SHUTDOWN_S
 
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
 from provisioners.gcp.settings import GcpSettings
+from provisioners.localcloud.models import NoticeBody
+from provisioners.registry import CLOUDS
+from supervisor.config import parse_config
 
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
 
@@ -25,6 +29,19 @@ def test_little_has_to_be_said() -> None:
     assert settings.dead_man_s == 3600
     assert GcpSettings(regions=("us-central1",), project="p").notice_s == 0
     assert AzureSettings(regions=("eastus",), subscription="s", resource_group="g").identity == ""
+
+
+def test_no_notice_that_a_cloud_may_give_is_longer_than_what_is_believed() -> None:
+    assert all(cloud.notice_s <= cloud.max_notice_s for cloud in CLOUDS.values())
+    longest = int(CLOUDS["gcp"].max_notice_s - SHUTDOWN_S)
+    assert GcpSettings(regions=("us-central1",), project="p", notice_s=longest).notice_s == longest
+    with pytest.raises(ValidationError):
+        GcpSettings(regions=("us-central1",), project="p", notice_s=longest + 1)
+    NoticeBody(notice_s=CLOUDS["local"].max_notice_s)
+    with pytest.raises(ValidationError):
+        NoticeBody(notice_s=CLOUDS["local"].max_notice_s + 1)
+    rules = parse_config({}, "").rules()
+    assert rules.max_notice_s == {name: cloud.max_notice_s for name, cloud in CLOUDS.items()}
 
 
 def test_what_nodes_need_for_checkpoints_in_object_stores_is_in_a_file() -> None:

@@ -12,6 +12,7 @@ from provisioners.base import InstanceState, Market, OfferQuery, Scope
 from supervisor.market.capacity import LATE_DECAY_S, CapacityMemory, CapacityRefusal
 from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
+from supervisor.planner.predicates import machine_room
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     FULL,
@@ -19,6 +20,7 @@ from tests.unit.scene import (
     OFFER,
     J,
     N,
+    draft_of,
     hint_of,
     job,
     launcher,
@@ -544,3 +546,39 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
         commit = after.commit
         writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.put_keys) + 1
         assert 60 < writes <= 128, record
+
+
+# -- how many machines there may be --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "asked"),
+    [
+        ([], 2),
+        ([N.SUSPECT], 2),
+        ([N.SUSPECT, N.TERMINATING], 2),
+        ([N.SUSPECT, N.TERMINATING, N.DRAINING], 1),
+        ([N.SUSPECT, N.TERMINATING, N.DRAINING, N.SUSPECT], 0),
+    ],
+)
+def test_machines_beyond_max_are_no_more_than_desired_whatever_they_say_of_themselves(
+    there: list[NodeState], asked: int
+) -> None:
+    doomed = [node(n, state, notice=NOTICE, retry_at=NOW + 9) for n, state in enumerate(there, 1)]
+    after = scene(*doomed, record=job(2, max_nodes=2))
+    assert len(after.new) == asked
+
+
+def test_a_refused_request_is_repeated_only_where_one_more_machine_may_come() -> None:
+    refused = node(9, N.REQUESTED, error="throttled", retry_at=NOW - 1)
+    unanswered = node(9, N.REQUESTED, retry_at=NOW - 1)
+    doomed = [node(n, N.SUSPECT, notice=NOTICE) for n in range(1, 5)]
+    for count, request, launches in ((3, refused, 1), (4, refused, 0), (4, unanswered, 1)):
+        after = scene(*doomed[:count], request, record=job(2, max_nodes=2))
+        assert [each.node.id for each in after.does(Launch)] == [name(9)] * launches
+
+
+def test_a_request_that_was_refused_counts_for_no_machine() -> None:
+    assert machine_room(draft_of(member(1), member(2), record=job(2, max_nodes=2, spare_nodes=1))) == 3
+    assert machine_room(draft_of(node(1, N.REQUESTED), record=job(1, max_nodes=1))) == 1
+    assert machine_room(draft_of(node(1, N.REQUESTED, error="full"), record=job(1, max_nodes=1))) == 2

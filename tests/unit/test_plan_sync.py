@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Ended, Notice
 
 from provisioners.base import Denied, EndCause, Fatal, InstanceState, NoCapacity, Quota, Refusal, Scope
 from supervisor.model import EventKind, NodeState, NoticeRecord, Transition
-from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
+from supervisor.planner.actions import AskDone, BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     MISSED,
@@ -454,3 +454,67 @@ def test_whole_hosts_may_be_pending_three_times_as_long(gpus: int, limit_s: floa
         pending = node(3, N.PENDING, offer=offer, state_since=NOW - limit_s - late_s)
         listed = listing(machine(1), machine(2), machine(3, InstanceState.PENDING, ssh_host=""))
         assert scene(member(1), member(2), pending, record=job(3), listed=listed).state(3) is state
+
+
+# -- nodes that are to leave, by their own word ---------------------------------------------------------------
+
+FAR = 9e10
+ADVANCES = {"answers": {name(3): AskDone(name(3), NOW - 0.5, agent_runs=True, written_s_ago=0.0)}}
+
+
+@pytest.mark.parametrize(
+    ("deadline", "longest", "believed"),
+    [
+        (FAR, {"local": 120.0}, NOW + 180),  # clocks may differ by a minute
+        (FAR, {"aws": 120.0}, NOW + 960),  # nothing is known of this cloud
+        (NOW + 179, {"local": 120.0}, NOW + 179),
+        (-FAR, {"local": 120.0}, -FAR),
+    ],
+)
+def test_no_notice_is_believed_to_be_longer_than_its_cloud_gives(
+    deadline: float, longest: dict[str, float], believed: float
+) -> None:
+    rules = replace(RULES, max_notice_s=longest)
+    said = scene(member(1), member(2), notices={name(2): Notice(name(2), deadline, NOW - 1, "aws")}, rules=rules)
+    listed = scene(
+        member(1), member(2), listed=listing(machine(1), machine(2, preempt_at=deadline)), notices={}, rules=rules
+    )
+    for after in (said, listed):
+        found = after.node(2).notice
+        assert found is not None
+        assert found.deadline == believed
+
+
+@pytest.mark.parametrize("state", [N.SUSPECT, N.DRAINING])
+@pytest.mark.parametrize(
+    ("late_s", "jump_s", "ended"), [(60.0, 100.0, True), (59.9, 100.0, False), (60.0, 59.9, False)]
+)
+def test_a_node_whose_deadline_has_passed_is_given_back_also_if_it_is_silent_or_says_that_it_trains(
+    state: NodeState, late_s: float, jump_s: float, ended: bool
+) -> None:
+    notice = NoticeRecord(NOW - late_s, NOW - 150, "aws")
+    doomed = node(3, state, state_since=NOW - 9, notice=notice, has_joined=True)
+    others = [node(4, N.SUSPECT, state_since=NOW - 9, has_joined=True)] if state is N.SUSPECT else []
+    after = scene(
+        member(1),
+        member(2),
+        doomed,
+        *others,
+        record=job(3),
+        round=round_of(1, 2, 3, 4),
+        volatile=ADVANCES,
+        timers_paused_until=NOW - jump_s,
+    )
+    assert after.state(3) is (N.TERMINATING if ended else state)
+    assert not others or after.state(4) is N.SUSPECT, "it is held with the other"
+
+
+@pytest.mark.parametrize(
+    "why", [{"unhealthy_at": NOW - 500}, {"left_behind": "the job moves to zone-b"}, {"drain_requested": True}]
+)
+def test_a_silent_node_that_is_to_leave_has_as_long_as_one_that_leaves_in_order_whatever_it_answers(why: Any) -> None:
+    limit_s = RULES.suspect_s if "drain_requested" in why else RULES.drain_timeout_s
+    for early_s, state in ((0.1, N.SUSPECT), (0.0, N.TERMINATING)):
+        silent = node(3, N.SUSPECT, state_since=NOW - limit_s + early_s, has_joined=True, **why)
+        after = scene(member(1), member(2), silent, round=round_of(1, 2, 3), volatile=ADVANCES)
+        assert after.state(3) is state

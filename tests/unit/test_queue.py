@@ -11,8 +11,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotsup_trainer.wire import Notice
 
-from provisioners.base import NoCapacity, Scope
+from provisioners.base import InstanceState, NoCapacity, Scope
 from supervisor.api.queue import queue_rows
 from supervisor.api.quote import Quote, check_admissible, check_prices_known
 from supervisor.api.routes import create_app
@@ -21,7 +22,7 @@ from supervisor.cli.show import show_queue
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.market.admission import Admission, Amount, Cap, Claim, QueueRules, admit
-from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, Transition
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import Launch, LaunchDone
 from supervisor.planner.plan import plan
 from supervisor.planner.queue import claim_of
@@ -35,7 +36,10 @@ from tests.unit.scene import (
     OFFER,
     as_job,
     job,
+    listing,
+    machine,
     member,
+    name,
     node,
     offering,
     scene,
@@ -248,6 +252,7 @@ def some_claims(draw: Any) -> list[Claim]:
         has = draw(st.integers(0, wanted))
         more = {"priority": draw(st.integers(-1, 1)), "owner": draw(st.sampled_from(["ann", "bob"]))}
         more |= {"submitted_at": draw(st.floats(0, 10)), "waiting_since": draw(st.floats(0, 2000))}
+        more |= {"going": node.times(draw(st.integers(0, 2)))}
         found.append(claim(f"job-{number}", low, wanted, has, node=node, **more))
     return found
 
@@ -270,8 +275,9 @@ def test_nothing_goes_beyond_a_limit_and_no_gang_gets_a_part(
         assert (found[each.job].nodes < each.min_nodes) == bool(found[each.job].place)
         for scope in rules.scopes(each.owner, each.job):
             scopes[scope.id] = scope
-            before[scope.id] = before.get(scope.id, Amount()).plus(each.kept)
-            after[scope.id] = after.get(scope.id, Amount()).plus(each.kept).plus(each.node.times(granted))
+            before[scope.id] = before.get(scope.id, Amount()).plus(each.kept).plus(each.going)
+            after[scope.id] = after.get(scope.id, Amount()).plus(each.kept).plus(each.going)
+            after[scope.id] = after[scope.id].plus(each.node.times(granted))
     for key, scope in scopes.items():
         use, old = after[key], before[key]
         if use == old:
@@ -304,6 +310,34 @@ def test_a_job_claims_what_it_keeps_and_pays_for_all_that_it_has() -> None:
     found = claim_of(world_of(known, rules=limited(cluster=Cap(nodes=9))), known, NOW)
     assert (found.kept, found.node, found.kind) == (Amount(1, 2, 1.0), Amount(1, 2, 0.5), "V100")
     assert (found.wanted, found.reserved, found.owner) == (3, True, "ann")
+    assert found.going == Amount(1, 2), "it bills until it has gone"
+
+
+@pytest.mark.parametrize("state", [NodeState.SUSPECT, NodeState.DRAINING, NodeState.LOST, NodeState.TERMINATING])
+def test_what_will_leave_counts_until_it_has_gone(state: NodeState) -> None:
+    notice = NoticeRecord(NOW + 60, NOW - 5, "aws")
+    leaves = node(2, state, notice=notice, retry_at=NOW + 9)
+    running, ending = machine(2), machine(2, InstanceState.STOPPING)
+    for most, listed, asked in ((2, running, 0), (3, running, 1), (2, ending, 1)):
+        known = listing(machine(1), listed)
+        after = scene(member(1), leaves, record=job(2), rules=limited(cluster=Cap(nodes=most)), listed=known)
+        assert len(after.new) == asked
+
+
+def test_a_node_of_which_it_is_known_only_now_that_it_will_leave_gives_no_room_away() -> None:
+    said = {name(2): Notice(name(2), NOW + 60, NOW - 1, "aws")}
+    after = scene(member(1), member(2), notices=said, record=job(2), rules=limited(cluster=Cap(nodes=2)))
+    assert after.node(2).doomed
+    assert after.new == []
+
+
+def test_no_job_pauses_for_room_that_is_about_to_be_free() -> None:
+    low = claim("low", 2, has=2)
+    high = claim("high", 2, has=1, priority=5, reserved=True, going=Amount(1, 1))
+    rules = QueueRules(Cap(nodes=4), preempt=True)
+    found = admit([low, high], rules, 0.0, HOLD_S)
+    assert (found["high"].nodes, found["low"].pause_for) == (1, "")
+    assert admit([low, replace(high, going=Amount())], rules, 0.0, HOLD_S)["high"].nodes == 2
 
 
 def claimed(record: JobRecord, *members: NodeRecord, volatile: Mapping[str, Any] | None = None) -> Claim:

@@ -125,9 +125,30 @@ MARKET = (
     Mutant(
         "queue: no request goes beyond the operator's limits",
         "supervisor.planner.queue",
-        "if draft.admission is None else draft.admission.nodes",
-        "",
+        "    if admission is None:\n        return job.desired_nodes",
+        "    if True:\n        return job.desired_nodes",
         "sim/test_queue.py::test_a_job_beyond_the_limit_holds_no_machine_says_its_place_and_starts_once_another_has_ended",
+    ),
+    Mutant(
+        "queue: whatever bills counts",
+        "supervisor.planner.queue",
+        "        going=Amount(len(going), _gpus(going, spec)),\n",
+        "",
+        "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
+    ),
+    Mutant(
+        "queue: what a node says of itself in this moment gives no room away",
+        "supervisor.planner.queue",
+        "    return admission.nodes - max(have, kept + added)\n",
+        "    return admission.nodes - have\n",
+        "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
+    ),
+    Mutant(
+        "queue: no job pauses for room that is about to be free",
+        "supervisor.market.admission",
+        "            self._count(each, each.going.times(-1))\n",
+        "            pass\n",
+        "unit/test_queue.py::test_no_job_pauses_for_room_that_is_about_to_be_free",
     ),
     Mutant(
         "queue: a gang gets all that it needs, or nothing",
@@ -267,7 +288,7 @@ MARKET = (
     Mutant(
         "moves: within the operator's limits",
         "supervisor.planner.moves",
-        "    for _ in range(len(coming), min(target.count, admitted)):\n",
+        "    for _ in range(len(coming), min(target.count, admitted, len(coming) + machine_room(draft))):\n",
         "    for _ in range(len(coming), target.count):\n",
         "sim/test_queue.py::test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_limits",
     ),
