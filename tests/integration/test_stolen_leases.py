@@ -20,6 +20,9 @@ from supervisor.journal.users import open_to_everyone
 from supervisor.runtime.leader import SILENT_TTLS, Leadership
 from tests.support.etcd_server import cable
 from tests.support.secured_etcd import KEYS, SecuredEtcd, a_job, secured_etcd
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.long
 
 JOB = a_job()
 LEADER, SECRET = f"{KEYS.root}leader", f"{KEYS.world}jobs/{JOB.name}"
@@ -272,8 +275,8 @@ class _Patched(BaseHTTPRequestHandler):
 
 
 def test_of_an_etcd_that_refuses_nothing_is_said() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Patched) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with closing(Etcd([f"http://127.0.0.1:{server.server_port}"])) as etcd:
-            assert open_to_everyone(etcd) == ""
-        server.shutdown()
+    with (
+        serving(ThreadingHTTPServer(("127.0.0.1", 0), _Patched)) as server,
+        closing(Etcd([f"http://127.0.0.1:{server.server_port}"])) as etcd,
+    ):
+        assert open_to_everyone(etcd) == ""

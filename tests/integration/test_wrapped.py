@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,8 +18,16 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 # torchdata 0.11 calls what torch 2.13 deprecates
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.long]
 TEN = torch.arange(10)
+
+
+@pytest.fixture(autouse=True)
+def workers_end_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the workers of loaders that were not read to their end with their test; torch waits 5 s for each."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    yield
+    gc.collect()
 
 
 class Stream:

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Self, TypeAlias, cast
 
 from werkzeug.serving import make_server
 
+from tests.support.serving import serving
+
 # status line, headers, body
 Answer: TypeAlias = tuple[str, list[tuple[str, str]], bytes]
 
@@ -114,16 +116,12 @@ class Gate(ABC):
     def running(self) -> Iterator[Self]:
         """It answers until the end of this."""
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            self.make_bucket()
-            yield self
-        finally:
-            self.fault = lambda _: None
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
+        with serving(self._server):
+            try:
+                self.make_bucket()
+                yield self
+            finally:
+                self.fault = lambda _: None
 
     @contextmanager
     def here(self) -> Iterator[Self]:
