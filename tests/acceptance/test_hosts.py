@@ -39,7 +39,7 @@ from tests.support.s3 import S3
 from tools.stack import ROOT
 
 # Of the test alone: root file systems are built before it, within limits of their own.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900, func_only=True)]
 
 INSTALL_S, TRAIN_S, TAKEOVER_S, HEARD_S, RELEASE_S = 180.0, 400.0, 60.0, 180.0, 120.0
 JOB, STEPS, STEP_S = "keeper", 100_000, 0.2

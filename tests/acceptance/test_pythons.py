@@ -20,7 +20,7 @@ from tests.acceptance.installation import Installation, done_by, eventually, sec
 from tests.acceptance.stock import USER, asked_for, skipped_where_impossible, wheels_served, why_not
 from tests.support.interpreters import INTERPRETERS, archive_of, interpreter, list_of, relocatable
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900, func_only=True)]
 
 OF_DEBIAN = "3.11"
 TOO_OLD = "3.8"

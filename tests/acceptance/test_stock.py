@@ -27,7 +27,7 @@ from tests.acceptance.stock import (
 )
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
 STEPS = 60
 TRAIN_S = 600.0

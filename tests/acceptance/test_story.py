@@ -39,7 +39,7 @@ from tests.support.s3 import S3
 from tools.stack import ROOT
 
 # Of the test alone: root file systems are built before it, within limits of their own.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(2400, func_only=True)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400, func_only=True)]
 
 INSTALL_S = 300.0
 TRAIN_S = 900.0

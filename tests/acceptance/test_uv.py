@@ -24,7 +24,7 @@ from tests.support.documents import blocks
 from tools.stack import ROOT
 
 # Of the test alone: root file systems are built before it, within limits of their own.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900, func_only=True)]
 
 INSTALL_S = 180.0
 UV = "sudo env UV_TOOL_DIR=/opt/spotsup UV_TOOL_BIN_DIR=/usr/local/bin uv tool"

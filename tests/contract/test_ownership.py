@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import InstanceState, Owner, Provisioner
@@ -21,6 +22,8 @@ from supervisor.simulation.etcd_clients import EtcdClient
 from supervisor.simulation.faults import FaultRng
 from tests.contract.harness import Harness
 from tests.support.machines import TIMEOUT_S, launched_by, request_for
+
+pytestmark = pytest.mark.long
 
 FIRST, SECOND = (Identity(bytes([number]) * 32) for number in (1, 2))
 NAME = "default"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.ranks import Ranks, until_parked
+from tests.support.combinations import others_nightly
 
 PROGRAMS = Path(__file__).with_name("as_written.py")
 NAMES = ("accumulate", "validate", "two_optimizers", "schedule", "average", "workers", "early", "compiled")
@@ -25,9 +26,8 @@ def counted(texts: list[str]) -> Counter[int]:
     return Counter(int(number) for line in lines for number in line.split())
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_nightly(["accumulate", "workers"], NAMES))
 def test_a_program_ends_with_the_same_weights_and_samples_over_a_change(name: str, tmp_path: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
     alone.mkdir()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.benches import measure
+
+pytestmark = pytest.mark.nightly
 
 
 def test_one_machine_is_measured_both_ways_and_nothing_is_left(tmp_path: Path) -> None:

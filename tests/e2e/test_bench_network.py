@@ -14,7 +14,7 @@ import pytest
 from tests.support.programs import program_env
 from tools.stack import ROOT, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(500)]
 
 
 @pytest.fixture

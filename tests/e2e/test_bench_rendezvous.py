@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.benches import measure
+
+pytestmark = pytest.mark.nightly
 
 
 def test_two_nodes_are_measured_and_nothing_is_left(tmp_path: Path) -> None:

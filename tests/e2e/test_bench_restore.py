@@ -8,8 +8,9 @@ import pytest
 
 from tests.e2e.benches import measure
 
+pytestmark = pytest.mark.nightly
 
-@pytest.mark.long
+
 @pytest.mark.timeout(600)
 def test_each_way_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     arguments = ["--sizes", "0.05x2", "0.15x3-lean", "999999x2", "--storages", "1.25 GB/s"]

@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from spotsup_trainer.etcd.access import fingerprints
 
 from tests.e2e.ticking import code_in, went_on
 from tests.support.documents import blocks
 from tools.stack import ROOT, Stack
+
+pytestmark = pytest.mark.nightly
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 NODES = "{min: 2, desired: 2, max: 3}"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.programs import run_module
 
-pytestmark = pytest.mark.timeout(1000)
+pytestmark = [pytest.mark.timeout(1000), pytest.mark.nightly]
 
 
 def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, Any]:
@@ -35,7 +35,6 @@ def test_leaders_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -
     assert all(fault["recovered_s"] is not None for fault in faults)
 
 
-@pytest.mark.sweep
 def test_members_of_etcd_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
     kinds = {fault["planned"]["kind"] for fault in chaos(tmp_path, "member", 3)["testbeds"][0]["faults"]}
     assert kinds >= {"etcd member killed", "etcd member frozen"}

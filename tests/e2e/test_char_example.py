@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from spotsup_trainer.session.audit import analyse, parse
 
 from tests.e2e.launching import NODE_ENVIRON, NODE_PYTHON
@@ -14,6 +15,7 @@ from tests.e2e.launching import NODE_ENVIRON, NODE_PYTHON
 REPO = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.nightly
 def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:
     for part in ("trainer/examples/char_transformer.py", "tests/support/audited_example.py"):
         shutil.copy(REPO / part, tmp_path)

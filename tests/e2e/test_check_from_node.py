@@ -66,7 +66,6 @@ def check(stack: Stack, *arguments: str) -> tuple[Any, str]:
     return found, done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_node_is_booted_tries_all_and_is_gone(stack: Stack, tmp_path: Path) -> None:
     found, _ = check(stack, "--from-node", "m7i.large")
@@ -95,7 +94,7 @@ def test_a_node_is_booted_tries_all_and_is_gone(stack: Stack, tmp_path: Path) ->
     assert stack.ask("status", "mine-check")["state"] == "cancelled"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_machine_that_never_comes_is_given_up_and_cancelled(stack: Stack) -> None:
     stack.cloud("set", "--launch-delay", "600")
     said: list[str] = []
@@ -106,7 +105,7 @@ def test_a_machine_that_never_comes_is_given_up_and_cancelled(stack: Stack) -> N
     assert not stack.machines()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_a_daemon_it_says_who_boots_the_machine(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack", cluster="test")
     stack.prepare()

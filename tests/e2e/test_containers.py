@@ -1,4 +1,4 @@
-"""A job of two nodes in a container image, by a real Docker where one answers: make test-long."""
+"""A job of two nodes in a container image, by a real Docker where one answers: make nightly."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.support.programs import program_env
 from tests.support.s3 import S3
 from tools.stack import ROOT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 SOON = {
     "SPOTSUP_TEST_CALL_S": "20",
@@ -144,9 +144,7 @@ def tried(cloud: str) -> set[str]:
     return {number for number in JUDGES if number[0] in {"A", {"aws": "E", "gcp": "G", "azure": "Z"}[cloud]}}
 
 
-@pytest.mark.parametrize(
-    "cloud", ["aws", pytest.param("gcp", marks=pytest.mark.sweep), pytest.param("azure", marks=pytest.mark.sweep)]
-)
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_a_job_on_each_cloud_holds_and_leaves_nothing(cloud: str, tmp_path: Path) -> None:
     with opened(cloud, tmp_path) as account:
         if cloud == "aws":
@@ -214,12 +212,7 @@ def without_deletions(account: Account) -> None:
 @pytest.mark.parametrize(
     ("cloud", "breaks", "failed"),
     [
-        pytest.param(
-            "aws",
-            without_reasons,
-            {"A13": "terminated, cause unknown", "E1": "without a reason"},
-            marks=pytest.mark.sweep,
-        ),
+        ("aws", without_reasons, {"A13": "terminated, cause unknown", "E1": "without a reason"}),
         ("gcp", keeping_disks, {"A14": "left: disk "}),
         (
             "azure",

@@ -18,6 +18,7 @@ import pytest
 
 from tests.demo.__main__ import most_lost
 from tests.demo.clouds import KINDS
+from tests.support.combinations import others_nightly
 from tests.support.programs import program_env
 from tools.stack import ROOT
 
@@ -62,13 +63,14 @@ def survivors(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "secured", [pytest.param((), id="plain"), pytest.param(("--tls",), id="tls", marks=pytest.mark.sweep)]
+    "secured", [pytest.param((), id="plain"), pytest.param(("--tls",), id="tls", marks=pytest.mark.nightly)]
 )
 def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path, secured: tuple[str, ...]) -> None:
     output, _ = check_demo(tmp_path / "a demo", "--steps", "900", *secured)
     assert ("secured by TLS and users" in output) == bool(secured)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None:
     # Fewer steps: training with four nodes to the end is shown above. Nothing listens at the proxy.
@@ -111,13 +113,16 @@ def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("cloud", "moment"),
-    [
-        ("local", "starting spotsupd"),
-        ("local", "is pending"),
-        ("local", "is bootstrapping"),
-        ("local", "a preemption notice"),
-        ("aws", "is bootstrapping"),
-    ],
+    others_nightly(
+        [("local", "a preemption notice")],
+        [
+            ("local", "starting spotsupd"),
+            ("local", "is pending"),
+            ("local", "is bootstrapping"),
+            ("local", "a preemption notice"),
+            ("aws", "is bootstrapping"),
+        ],
+    ),
 )
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, cloud: str, moment: str) -> None:
     folder = tmp_path / "demo"

@@ -92,6 +92,7 @@ def test_the_quickstart_does_what_it_says(clone: Path) -> None:
     assert not (clone / "build" / "quickstart").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(660)
 def test_the_first_hour_does_what_it_says_within_ten_minutes_of_waiting(clone: Path) -> None:
     write_files(blocks(FIRST_HOUR), clone)
@@ -111,6 +112,7 @@ def test_the_first_hour_does_what_it_says_within_ten_minutes_of_waiting(clone: P
     assert not (clone / "build" / "first").exists()
 
 
+@pytest.mark.nightly
 def test_the_scripts_of_readme_and_quickstart_run_by_themselves(clone: Path) -> None:
     for document in (ROOT / "README.md", QUICKSTART):
         write_files(blocks(document), clone)

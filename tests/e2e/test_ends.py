@@ -16,7 +16,7 @@ PLAIN = Path(__file__).with_name("plain.py")
 
 
 @pytest.mark.main
-@pytest.mark.parametrize("warm", ["1", pytest.param("0", marks=pytest.mark.long)])
+@pytest.mark.parametrize("warm", ["1", pytest.param("0", marks=pytest.mark.nightly)])
 def test_a_rank_that_hangs_at_its_end_is_shown_and_ended_and_the_job_ends_as_the_others_say(
     etcd_endpoint: str, tmp_path: Path, warm: str
 ) -> None:
@@ -49,6 +49,7 @@ def test_the_ranks_of_a_node_that_hang_after_those_of_another_have_ended_are_end
         assert result.problem.startswith("b: local rank 0 had not ended")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_twenty_short_jobs_at_once_all_end(etcd_endpoint: str, tmp_path: Path) -> None:
     """Plain scripts that drop their model last, from fresh interpreters and from warm ones, on a machine with too few
@@ -114,6 +115,7 @@ def stuck(etcd_endpoint: str, tmp_path: Path, outlive_s: float) -> Iterator[Node
         yield job
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("outlive_s", [60.0])
 def test_workers_that_outlive_sigkill_hold_their_node_out_and_the_others_train_on(stuck: Nodes) -> None:
     job = stuck

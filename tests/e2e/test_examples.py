@@ -22,6 +22,7 @@ import torch
 from spotsup_trainer.session import Session
 
 from tests.e2e.ranks import DOCUMENT, EXAMPLES, IMAGENET, OFTEN, SMOKE, STEPS, Ranks, script, steps, until_parked, wait
+from tests.support.combinations import others_nightly
 from tests.support.documents import blocks
 
 
@@ -58,6 +59,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
         return steps(ranks.end())
 
 
+@pytest.mark.nightly
 def test_imagenet_goes_on_with_exact_data_and_schedule(tmp_path: Path, uninterrupted: dict[int, str]) -> None:
     yield_file, parked, checkpoints = (tmp_path / name for name in ("yield", "parked", "checkpoints"))
     environ = {"SPOTSUP_YIELD_FILE": str(yield_file), "SPOTSUP_PARKED_FILE": str(parked)}
@@ -115,7 +117,7 @@ PLAIN_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", PLAIN_RUNS)
+@pytest.mark.parametrize("name", others_nightly(list(PLAIN_RUNS)[:1], PLAIN_RUNS))
 def test_the_difference_in_the_document_makes_the_example_of_a_script_without_spotsup(
     name: str, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_eight_lines_of_code_make_an_example_elastic(name: str) -> None:
     assert len(options) <= 2
 
 
+@pytest.mark.nightly
 def test_the_two_scripts_side_by_side(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("not_elastic", "undisturbed", "disturbed")]
     for folder in folders:
@@ -176,6 +179,7 @@ def test_without_a_job_an_example_is_an_ordinary_script(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_session_in_a_notebook_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     cell = (
         "import torch\n"
@@ -203,6 +207,7 @@ def interpreter(arguments: list[str], folder: Path, text: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
     path = script("yield_file.py", tmp_path)
     files = {f"SPOTSUP_{name}_FILE": f"{tmp_path}/{name}.{{rank}}" for name in ("YIELD", "SESSION", "PARKED")}
@@ -215,6 +220,7 @@ def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
         assert ranks.end() == "rank 0 resumes after step 101\n"
 
 
+@pytest.mark.nightly
 def test_a_stream_of_the_document_is_seen_once_over_changing_worlds(tmp_path: Path) -> None:
     path = script("stream.py", tmp_path)
     text = "".join(until_parked(path, tmp_path, 2))
@@ -338,6 +344,7 @@ def test_the_accuracy_is_measured_after_each_epoch_and_the_best_model_is_kept(im
     assert found == pytest.approx(kept["accuracy"], abs=2 / 30), "ranks' statistics of batches differ by a step"
 
 
+@pytest.mark.nightly
 def test_an_epoch_whose_measuring_was_interrupted_is_measured_when_training_goes_on(tmp_path: Path) -> None:
     small = ("--model", "tiny", "--fake-data", "16", "--global-batch", "8", "--epochs", "2", "--warmup", "1")
     arguments = (*small, *OFTEN, "--fake-val", "64", "--micro-batch", "4", "--step-time", "0.01")

@@ -17,7 +17,7 @@ from tests.e2e.ranks import EXAMPLES, IMAGENET
 BATCH, SIZE = 4, 64  # the smallest images that leave more than one place to batch normalisation after five halvings
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet_b7"])
 def test_two_steps_in_mixed_precision_and_channels_last_with_validation(

@@ -31,10 +31,11 @@ from tests.clouds.gcp_compute import PROJECT
 from tests.clouds.machines import real_machines
 from tests.demo.clouds import to_toml
 from tests.e2e.test_documents import run, write_files
+from tests.support.combinations import others_nightly
 from tests.support.documents import blocks
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 INSTALL = ROOT / "docs" / "install.md"
 SECTIONS = {"aws": "On AWS", "gcp": "On Google Cloud", "azure": "On Azure"}
@@ -111,7 +112,7 @@ def sell_small_machines(cloud: str, server: Any) -> None:
         server.cloud.arm.prices[small.name] = (0.02, 0.09)
 
 
-@pytest.mark.parametrize("cloud", SECTIONS)
+@pytest.mark.parametrize("cloud", others_nightly(["aws"], SECTIONS))  # test_clouds has the others in CI
 def test_an_empty_account_leads_to_trained_steps_by_the_documented_commands(cloud: str, home: Path) -> None:
     write_files(blocks(INSTALL), home)
     with real_machines(home / "machines") as machines, wire_cloud(cloud, machines) as server:

@@ -56,6 +56,7 @@ def test_after_a_notice_the_losses_are_those_of_a_run_without_one_and_other_worl
     assert held_out(after)[STEPS] == held_out(whole)[STEPS] < held_out(whole)[6]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_it_goes_on_alone_and_in_groups_that_hold_one_copy_each(tmp_path: Path) -> None:
     half = [*SMALL[:3], str(STEPS // 2), *SMALL[4:]]

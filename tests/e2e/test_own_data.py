@@ -11,16 +11,18 @@ from spotsup_trainer.session.audit import parse
 from tests.e2e.rounds import output, ranks, run_round
 from tests.e2e.training import SAMPLES
 from tests.exactness.membership import MODES, run
+from tests.support.combinations import others_nightly
 
 
 @pytest.mark.timeout(600)  # some thirty processes, one after the other
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", others_nightly(["ddp", "fsdp", "shards"], MODES))
 def test_membership_changes_leave_samples_and_weights_as_they_are(mode: str, tmp_path: Path) -> None:
     """A small `make exactness`."""
     outcome = run(mode, 4, 7, tmp_path)
     assert outcome.exact, outcome
 
 
+@pytest.mark.nightly
 def test_a_loader_that_ends_earlier_than_others_loses_no_sample(tmp_path: Path) -> None:
     """Four ranks have 11, 10, 10 and 10 samples in batches of 2: the first one has a step more. They park in it."""
     assert run_round(ranks(4, tmp_path, round=1, own_loaders="rank", epochs=2, steps=5)) == [0] * 4
@@ -32,6 +34,7 @@ def test_a_loader_that_ends_earlier_than_others_loses_no_sample(tmp_path: Path) 
     assert output(tmp_path).count(said) == 2  # once in each round
 
 
+@pytest.mark.nightly
 def test_another_number_of_loaders_begins_the_epoch_again(tmp_path: Path) -> None:
     assert run_round(ranks(2, tmp_path, round=1, own_loaders="rank", steps=3)) == [0, 0]
     assert run_round(ranks(3, tmp_path, round=2, own_loaders="rank", epochs=1)) == [0, 0, 0]

@@ -72,6 +72,7 @@ def test_the_parts_of_a_pause_add_up_after_a_loss_and_after_a_notice(job: Nodes)
     assert [each.round for each in found.pauses] == [second, third]
 
 
+@pytest.mark.nightly
 def test_a_program_with_slow_imports_costs_others_nothing_when_a_newcomer_joins(
     etcd_endpoint: str, tmp_path: Path
 ) -> None:

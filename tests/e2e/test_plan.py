@@ -47,6 +47,7 @@ run: train.py
 """
 
 
+@pytest.mark.nightly
 def test_what_a_job_held_is_recorded_and_served_to_the_next_plan(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("import time\ntime.sleep(3600)\n")

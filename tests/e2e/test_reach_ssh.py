@@ -67,6 +67,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_a_standby_carries_etcd_on_also_while_the_frozen_leader_still_holds_the_ports(tmp_path: Path) -> None:
     file = code_in(tmp_path, NODES)
     etcd = Members(tmp_path / "testbed" / "etcd")

@@ -40,7 +40,10 @@ def trained(job: Nodes, world: int, after_round: int, steps: int) -> int:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "warm"), [("ddp", "1"), ("ddp", "0"), ("fsdp", "1")])
+@pytest.mark.parametrize(
+    ("kind", "warm"),
+    [("ddp", "1"), *(pytest.param(*each, marks=pytest.mark.nightly) for each in [("ddp", "0"), ("fsdp", "1")])],
+)
 def test_a_killed_worker_costs_no_byte_of_storage_where_memory_is_left(
     etcd_endpoint: str, tmp_path: Path, kind: str, warm: str
 ) -> None:

@@ -15,6 +15,7 @@ from spotsup_trainer.session.audit import Report, analyse, parse
 
 from tests.e2e.rounds import Launcher, output, ranks, run_round, running, wait
 from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank
+from tests.support.combinations import others_nightly
 from tests.support.s3 import s3_here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "trainer" / "examples" / "char_transformer.py"
@@ -69,7 +70,7 @@ def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> N
     assert len(set(draws)) == len(draws) == 3 + 2 + 4  # each rank of each round has random numbers of its own
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("sharded", others_nightly([True], [False, True]), ids=["ddp", "fsdp"])
 def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, sharded: bool) -> None:
     train_on_any_world_sizes(tmp_path, sharded, {})
 
@@ -103,6 +104,7 @@ def train_on_any_world_sizes(tmp_path: Path, sharded: bool, environ: dict[str, s
     assert (together / "draws.1.0").read_text() == (alone / "draws.1.0").read_text()
 
 
+@pytest.mark.nightly
 def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     assert run_round(ranks(2, tmp_path, tensor_parallel=2, tells_mesh=False)) == [1, 1]
     for rank in (0, 1):
@@ -110,6 +112,7 @@ def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path
     assert not (tmp_path / "audit").exists()
 
 
+@pytest.mark.nightly
 def test_context_parallelism_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     assert run_round(ranks(2, tmp_path, context_parallel=2, tells_mesh=False)) == [1, 1]
     for rank in (0, 1):
@@ -117,6 +120,7 @@ def test_context_parallelism_is_refused_before_anything_is_trained(tmp_path: Pat
     assert not (tmp_path / "audit").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)  # four processes with dozens of collectives per step: 45 s a round on a very busy machine
 @pytest.mark.parametrize("parallel", ["tensor_parallel", "context_parallel"])
 def test_ranks_that_share_samples_train_the_weights_of_one_process_over_two_changes(
@@ -153,6 +157,7 @@ def drawn(folder: Path, number: int, rank: int) -> str:
     return (folder / f"draws.{number}.{rank}").read_text()
 
 
+@pytest.mark.nightly
 def test_tensors_that_differ_between_ranks_are_named_once(tmp_path: Path) -> None:
     assert run_round(ranks(3, tmp_path, epochs=1, every_steps=2, differs=True)) == [0, 0, 0]
     assert [output(tmp_path, rank).count("spotsup: ") for rank in range(3)] == [0, 0, 1]
@@ -162,6 +167,7 @@ def test_tensors_that_differ_between_ranks_are_named_once(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.nightly
 def test_a_world_that_tensor_parallelism_does_not_divide_is_refused(tmp_path: Path) -> None:
     assert run_round(ranks(3, tmp_path, tensor_parallel=2)) == [1, 1, 1]
     for rank in range(3):
@@ -184,6 +190,7 @@ def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> 
     assert (tmp_path / "checkpoints" / "LATEST").read_text() == "step_00000006"
 
 
+@pytest.mark.nightly
 def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> None:
     jobs = ranks(2, tmp_path, epochs=1, every_steps=2, step_s=0.05)
     jobs[1] = replace(jobs[1], largest_file=2000)
@@ -200,10 +207,12 @@ def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> No
     assert not list((tmp_path / "checkpoints").glob("step_*"))
 
 
+@pytest.mark.nightly
 def test_a_notice_during_evaluation_does_not_wait_for_the_next_step(tmp_path: Path) -> None:
     assert park_after(ranks(2, tmp_path, evaluate_after=3), step=3, asked=0) == 3
 
 
+@pytest.mark.nightly
 def test_a_notice_before_the_first_step_parks_at_once(tmp_path: Path) -> None:
     launcher = Launcher(ranks(2, tmp_path))
     launcher.file("YIELD", 1).touch()

@@ -12,6 +12,7 @@ import pytest
 from tests.chaos.registers import Users, verdict
 from tests.chaos.testbed import open_testbed
 from tests.e2e.ticking import code_in, ticks, went_on
+from tests.support.combinations import others_nightly
 from tests.support.etcd_members import Members
 
 # httpcore leaves the socket of a connection that was refused to the garbage collector.
@@ -76,7 +77,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path) -> None
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
 
 
-@pytest.mark.parametrize("etcds", [1, 3])
+@pytest.mark.parametrize("etcds", others_nightly([1], [1, 3]))
 def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int) -> None:
     lease_s, members = 3.0, Members(tmp_path / "testbed" / "etcd", etcds)
     file = code_in(tmp_path, NODES)

@@ -22,6 +22,7 @@ from supervisor.cli.ctl import main as ctl
 from supervisor.spec import parse_spec
 from tests.e2e.launching import kill_all, nodes, processes_with
 from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, Ranks, alone, script, steps, until_parked
+from tests.support.combinations import others_nightly
 from tests.support.documents import Block, blocks
 
 TORCHRUN = REPO / "docs" / "torchrun.md"
@@ -173,7 +174,10 @@ def test_the_torchrun_command_forms_a_round(etcd_endpoint: str, tmp_path: Path) 
         assert etcd.get("/spotsup/default/world/run/my-job/round") is not None
 
 
-@pytest.mark.parametrize("command", [each for each in commands(EXAMPLES_README) if not each.startswith("spotsupctl")])
+COMMANDS = [each for each in commands(EXAMPLES_README) if not each.startswith("spotsupctl")]
+
+
+@pytest.mark.parametrize("command", others_nightly(COMMANDS[:1], COMMANDS))
 def test_the_commands_of_the_examples_begin_to_train(command: str, tmp_path: Path) -> None:
     mark = "SPOTSUP_TEST_DOCUMENT"
     with shell(command, EXAMPLES, GLOO_SOCKET_IFNAME="lo", **{mark: str(tmp_path)}) as process:

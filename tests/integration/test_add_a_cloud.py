@@ -14,6 +14,8 @@ from tests.support.documents import Block, block, blocks
 from tests.support.programs import program_env
 from tools.stack import ROOT
 
+pytestmark = pytest.mark.long
+
 PAGE = ROOT / "docs" / "add-a-cloud.md"
 HELPERS = ("contract", "clouds", "support")
 COPIED = ("supervisor", "provisioners", "bootstrap", "trainer", "systemd", *(f"tests/{name}" for name in HELPERS))

@@ -23,6 +23,8 @@ from tests.support.accounts import deleted, made
 from tests.support.machines import OTHER, OWNER
 from tests.unit.test_cloud_docs import granted
 
+pytestmark = pytest.mark.long
+
 REGION = "us-east-1"
 WISH = Wish(
     OWNER,
@@ -127,7 +129,7 @@ def test_a_bucket_of_its_own_needs_no_prefix(server: Any) -> None:
     assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::models/*"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_role_and_a_group_that_are_unknown_for_a_while_are_waited_for(server: Any) -> None:
     server.cloud.ec2.account.late = 6
     account = opened(server)
@@ -139,7 +141,7 @@ def test_a_role_and_a_group_that_are_unknown_for_a_while_are_waited_for(server: 
     assert server.cloud.ec2.account.left() == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty"])
 def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> None:
     """Of each call that changes something."""
@@ -166,7 +168,7 @@ def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> 
     assert server.cloud.ec2.account.left() == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_who_is_interrupted_after_any_step_goes_on(server: Any) -> None:
     """A new process each time, which knows nothing of the last."""
     for count in itertools.count():

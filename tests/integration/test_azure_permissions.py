@@ -11,7 +11,7 @@ from tests.integration.test_permissions import granted_on_azure
 GRANTED = {file: granted_on_azure(file) for file in ("azure-role.json", "azure-subscription-role.json")}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("action", sorted(set().union(*GRANTED.values())))
 def test_each_permission_that_the_daemon_lacks_is_named_before_anything_is_launched(action: str) -> None:
     with wire_cloud("azure") as server:

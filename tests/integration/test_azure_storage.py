@@ -20,8 +20,10 @@ from tests.clouds.azure_requests import SUBNETS
 from tests.clouds.base import wire_cloud
 from tests.integration.test_azure_account import FULL, NODE, NODES, REGION, account, changes, granted, opened
 from tests.support.accounts import deleted, made
+from tests.support.combinations import diagonal_first
 from tests.support.machines import OTHER, OWNER
-from tests.support.sweeps import sweep
+
+pytestmark = pytest.mark.nightly
 
 BLOBS = "visionruns"
 CONTAINER = f"{ROOT}/Microsoft.Storage/storageAccounts/{BLOBS}/blobServices/default/containers/runs"
@@ -88,7 +90,7 @@ def test_a_share_is_admitted_from_a_subnet_that_is_named(server: Any) -> None:
 
 @pytest.mark.parametrize(
     ("action", "how"),
-    sweep(
+    diagonal_first(
         [
             "Microsoft.Storage/storageAccounts/write",
             "Microsoft.Storage/storageAccounts/fileServices/shares/write",

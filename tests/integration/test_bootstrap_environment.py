@@ -34,6 +34,8 @@ from tests.support.agents import TRAINER, packed, wait_for
 from tests.support.interpreters import OLDEST_AND_NEWEST_FIRST, interpreter
 from tests.support.sandbox import Sandbox
 
+pytestmark = pytest.mark.long
+
 # Stands for uv, without a network: a real environment, into which "torch" is written by hand.
 UV = r"""
 echo "uv $*" >>"$BOX/log"

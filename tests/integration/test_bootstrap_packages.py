@@ -29,6 +29,8 @@ from tests.support.interpreters import archive_of, interpreter, list_of
 from tests.support.sandbox import Sandbox
 from tests.support.serving import serving
 
+pytestmark = pytest.mark.long
+
 # A name that no resolver knows, as an index behind a company's proxy has none outside.
 INDEX = "packages.example"
 WHEEL = "torch-2.13-py3-none-any.whl"

@@ -25,6 +25,8 @@ from bootstrap.templates import fill
 from tests.support.agents import a_setup, alive, children, wait_for
 from tests.support.sandbox import Sandbox
 
+pytestmark = pytest.mark.long
+
 NFS = Mount("nfs", "server:/data", "/mnt/data")
 
 

@@ -33,6 +33,8 @@ from tests.clouds.base import bare
 from tests.integration.cloud_names import NAMES, T4, Api
 from tests.support.machines import OTHER, OWNER, TIMEOUT_S, launched_by
 
+pytestmark = pytest.mark.long
+
 # -- launches ------------------------------------------------------------------------------------------------
 
 

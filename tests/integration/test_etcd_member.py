@@ -32,7 +32,7 @@ from supervisor.journal.connection import EtcdLogin
 from supervisor.journal.users import enable_users
 from tests.support.programs import find_program, program_env
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.nightly]
 USER, PHRASE = "spotsupd", "x" * 64
 NOW = dt.datetime.now(dt.UTC)
 # Seconds in which etcd that may run does answer, on a busy computer.

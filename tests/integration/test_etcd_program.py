@@ -157,7 +157,7 @@ def all_there(etcd: Etcd, agents: Agents) -> bool:
     return same and all(counted[f"/count/{number}"] >= count - 1 for number, count in enumerate(wrote))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_one_etcd_goes_to_the_next_minor_version_and_no_lease_ends(tmp_path: Path, newer: Path) -> None:
     with etcd_server(tmp_path / "etcd") as server:
@@ -185,7 +185,7 @@ def test_one_etcd_goes_to_the_next_minor_version_and_no_lease_ends(tmp_path: Pat
             own.close()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_three_hosts_go_to_the_next_minor_version_one_by_one_and_no_lease_ends(
     hosts: list[Host],

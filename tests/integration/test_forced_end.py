@@ -12,6 +12,8 @@ from tests.clouds.base import CloudServer, wire_cloud
 from tests.contract.forced_end import force_end
 from tests.support.machines import OWNER, TIMEOUT_S, launch_running, wait_for
 
+pytestmark = pytest.mark.nightly
+
 ROLE = "arn:aws:iam::123456789012:role/fis"
 NEEDED = {
     "aws": "fis:StartExperiment",

@@ -23,8 +23,10 @@ from supervisor.cli.account import permissions
 from tests.clouds.base import wire_cloud
 from tests.clouds.gcp_compute import PROJECT, rule
 from tests.support.accounts import deleted, made
+from tests.support.combinations import sampled
 from tests.support.machines import OTHER, OWNER
-from tests.support.sweeps import sampled
+
+pytestmark = pytest.mark.long
 
 BUCKET = "models"
 WISH = Wish(
@@ -145,7 +147,7 @@ def test_who_has_credentials_of_their_own_needs_no_accounts_at_all(server: Any) 
     assert project(server).left() == [SSH, NODES]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_google_knows_late_is_waited_for(server: Any) -> None:
     """Accounts, roles, policies, rules and the instance, each for some calls after it was made or deleted."""
     project(server).late, before = 4, others(server)
@@ -158,7 +160,7 @@ def test_what_google_knows_late_is_waited_for(server: Any) -> None:
     assert (project(server).left(), others(server)) == ([], before)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> None:
     """Of each call that changes something, and of each policy that is read: none of it costs others their rights."""
@@ -282,7 +284,7 @@ def test_a_bucket_that_nobody_has_is_made_and_closed_and_nodes_may_write_there(s
     assert made(opened(server, OURS)) == ["close the bucket fresh to the public"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_about_a_bucket_changes_nothing(server: Any, how: str) -> None:
     for action in ("storage.buckets.get", "storage.buckets.insert", "storage.buckets.setIamPolicy"):

@@ -200,7 +200,6 @@ def test_a_check_that_takes_longer_than_its_share_has_failed(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_dry_run_does_all_that_a_cpu_can(bare: str, tmp_path: Path) -> None:
     etcd_program()

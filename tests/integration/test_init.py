@@ -215,8 +215,8 @@ def test_a_host_is_installed_once_and_repeated_without_a_change(tmp_path: Path) 
     assert second.startswith("all files are there\n")
 
 
+@pytest.mark.nightly
 @as_root
-@pytest.mark.long
 def test_what_a_person_changed_is_kept_and_what_is_missing_is_made(tmp_path: Path) -> None:
     said = host(
         f"""
@@ -267,8 +267,8 @@ def test_what_cannot_work_is_said_before_anything_is_made(tmp_path: Path) -> Non
     assert "`apt-get install etcd-server`, then repeat" in lines[2]
 
 
+@pytest.mark.nightly
 @as_root
-@pytest.mark.long
 def test_a_persons_own_etcd_takes_the_place_of_the_distributions_and_stays_there(tmp_path: Path) -> None:
     said = host(
         f"""
@@ -300,8 +300,8 @@ def test_a_persons_own_etcd_takes_the_place_of_the_distributions_and_stays_there
     assert again.endswith("ExecStart=\nExecStart=/usr/local/lib/spotsup/etcd\n")
 
 
+@pytest.mark.nightly
 @as_root
-@pytest.mark.long
 def test_etcd_is_started_with_users_and_goes_to_a_persons_own_program(tmp_path: Path) -> None:
     """The program claims to be what it is not: it serves, and the claim is found out."""
     try:
@@ -340,8 +340,8 @@ def test_etcd_is_started_with_users_and_goes_to_a_persons_own_program(tmp_path: 
     assert "etcd has data here and does not answer, so its version is not known" in back
 
 
+@pytest.mark.nightly
 @as_root
-@pytest.mark.long
 def test_a_further_host_takes_what_the_first_one_gives_and_nothing_else(tmp_path: Path) -> None:
     said = host(
         f"""

@@ -118,7 +118,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 FROM = ("--ssh-from", "198.51.100.7")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", RENTED)
 def test_an_account_is_filled_as_the_dry_run_said_and_emptied_when_that_was_agreed_to(
     name: str, tmp_path: Path
@@ -150,7 +150,7 @@ def test_an_account_is_filled_as_the_dry_run_said_and_emptied_when_that_was_agre
         assert desk.key.exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_is_made_has_the_mark_of_the_key(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
     (group,) = tomllib.loads(desk.config.read_text())["aws"]["security_groups"]["us-east-1"]
@@ -160,7 +160,7 @@ def test_what_is_made_has_the_mark_of_the_key(desk: Desk) -> None:
     assert tags["spotsup-key-mark"] == load_identity(desk.key).mark
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_nothing_is_deleted_while_a_machine_is_left(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
     cloud = desk.server.provisioner()
@@ -171,7 +171,7 @@ def test_nothing_is_deleted_while_a_machine_is_left(desk: Desk) -> None:
     assert f"this installation still has {machine.id}" in refused.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None:
     for arguments, code, message in (
         ((), 2, "nodes have public addresses, and see the daemon come from its own: say which"),
@@ -185,7 +185,7 @@ def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None
     assert (desk.left(), desk.config.exists(), desk.key.exists()) == ([], False, False)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_the_clusters_key_nothing_is_deleted(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
     desk.key.unlink()
@@ -195,7 +195,7 @@ def test_without_the_clusters_key_nothing_is_deleted(desk: Desk) -> None:
 
 
 @as_root
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_host_gets_a_role_and_the_configuration_the_ids(tmp_path: Path) -> None:
     with wire_cloud("aws") as server:
         account = f"--set endpoint={server.url} --account --ssh-from 198.51.100.7 --checkpoints s3://models/runs"
@@ -247,7 +247,7 @@ _PRINTED = {
 
 
 @as_root
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", _SECTIONS)
 def test_a_host_is_made_by_the_documented_command_which_prints_the_documented_ones(name: str, tmp_path: Path) -> None:
     documented = [line for each in blocks(INSTALL, "sh") if each.heading == _SECTIONS[name] for line in each.commands()]

@@ -14,6 +14,8 @@ from provisioners.base import InstanceState, Launched, Market, OfferQuery
 from tests.support.machines import TIMEOUT_S, launch_running, request_for, wait_state
 from tests.support.programs import LocalCloud
 
+pytestmark = pytest.mark.long
+
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it."""

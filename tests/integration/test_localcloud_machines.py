@@ -26,6 +26,8 @@ from provisioners.localcloud.machine.spec import Folder
 from tests.support.machines import OWNER, TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
 from tests.support.programs import LocalCloud, running_local_cloud
 
+pytestmark = pytest.mark.long
+
 # Two daemons, as a careless program starts them: forked twice, in a session of their own, deaf to signals, one of
 # them without our marker. They say who they are.
 DAEMONS = """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
@@ -30,6 +31,8 @@ from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop
 from supervisor.spec import parse_spec
 from tests.support.etcd_server import EtcdServer, etcd_server
+
+pytestmark = pytest.mark.long
 
 KEYS = Keys("test")
 SPEC = parse_spec({"name": "job", "nodes": 1, "run": "train.py", "placement": {"cloud": "local"}})

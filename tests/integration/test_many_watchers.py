@@ -27,6 +27,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import service, training_world
 from tests.support.machines import wait_for
 
+pytestmark = pytest.mark.long
+
 READERS = 20
 
 

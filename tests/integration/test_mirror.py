@@ -15,6 +15,8 @@ from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 
 from tests.support.etcd_server import cable, etcd_cluster, etcd_server
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 20.0
 
 

@@ -44,13 +44,15 @@ from tests.support.object_gate import Fault, Gate, Request
 from tests.support.s3 import S3, s3_here
 from tests.support.serving import answering, serving
 
+pytestmark = pytest.mark.long
+
 ALONE = Peers(0, 1, None)
 ROOT = Path(__file__).resolve().parents[2]
 State = dict[str, Any]
 
 
 # `make test-azurite` sets it: it has installed the emulator.
-SERVERS = ["azurite"] if "SPOTSUP_AZURITE" in os.environ else ["s3", "gcs"]
+SERVERS = ["azurite"] if "SPOTSUP_AZURITE" in os.environ else ["s3", pytest.param("gcs", marks=pytest.mark.nightly)]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from spotsup_trainer.launcher.prepare import MAX_LEFT_OUT
 from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS
 
 from tests.e2e.launching import processes_with
+from tests.support.combinations import others_nightly
 
 MARK = "SPOTSUP_TEST_PRELOAD"
 # A launcher as far as preparing goes: prints what was left out, and what a worker finds.
@@ -48,6 +49,8 @@ print(json.dumps({
 """
 OPTIMIZER = """
 import json, sys, threading, torch
+
+pytestmark = pytest.mark.long
 before = set(sys.modules)
 optimizer = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
 imported = [name for name in set(sys.modules) - before if name.startswith("torch")]
@@ -117,22 +120,22 @@ def test_workers_have_what_was_imported_and_its_environment_and_their_own(tmp_pa
     assert worker["torch_check"] is None, "set only while modules are imported"
 
 
-@pytest.mark.parametrize(
-    ("module", "why"),
-    [
-        ("thread", "it started 1 thread, which a worker would not have"),
-        ("rank", "it reads LOCAL_RANK when it is imported, which differs from worker to worker"),
-        ("master", "it reads MASTER_ADDR when it is imported, which differs from worker to worker"),
-        ("threads", "it reads OMP_NUM_THREADS when it is imported, which differs from worker to worker"),
-        ("seeds", "it seeds random numbers when it is imported, which a fork loses"),
-        ("seeds_numpy", "it seeds random numbers when it is imported, which a fork loses"),
-        ("raises", "it raised RuntimeError: no licence"),
-        ("exits", "it raised SystemExit: 3"),
-        ("dies", "it ended the process"),
-        ("child", "it started a process"),
-        ("missing", "it raised ModuleNotFoundError: No module named 'sample_missing'"),
-    ],
-)
+REASONS = [
+    ("thread", "it started 1 thread, which a worker would not have"),
+    ("rank", "it reads LOCAL_RANK when it is imported, which differs from worker to worker"),
+    ("master", "it reads MASTER_ADDR when it is imported, which differs from worker to worker"),
+    ("threads", "it reads OMP_NUM_THREADS when it is imported, which differs from worker to worker"),
+    ("seeds", "it seeds random numbers when it is imported, which a fork loses"),
+    ("seeds_numpy", "it seeds random numbers when it is imported, which a fork loses"),
+    ("raises", "it raised RuntimeError: no licence"),
+    ("exits", "it raised SystemExit: 3"),
+    ("dies", "it ended the process"),
+    ("child", "it started a process"),
+    ("missing", "it raised ModuleNotFoundError: No module named 'sample_missing'"),
+]
+
+
+@pytest.mark.parametrize(("module", "why"), others_nightly(REASONS[:2], REASONS))
 def test_a_module_that_must_not_be_there_before_a_fork_is_left_out_and_the_others_are_there(
     tmp_path: Path, module: str, why: str
 ) -> None:

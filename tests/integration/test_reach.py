@@ -29,6 +29,8 @@ from tests.support.programs import free_ports
 from tests.support.secured_etcd import SecuredEtcd, a_job, secured_etcd
 from tools.stack import ROOT
 
+pytestmark = pytest.mark.long
+
 JOB = a_job()
 NOW = dt.datetime.now(dt.UTC)
 WRONG = "wrong phrase"

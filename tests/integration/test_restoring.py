@@ -35,6 +35,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+pytestmark = pytest.mark.long
+
 FORKED = multiprocessing.get_context("fork")
 LIMIT_S = 60.0
 
@@ -241,7 +243,7 @@ def test_survivors_read_their_own_memory_and_send_it_to_a_newcomer(job: Job) -> 
     assert found[0]["sources"] == {"own": 2 * kept, "peers": kept, "storage": 0}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_node_with_several_workers_keeps_the_state_once(job: Job) -> None:
     nodes = [job.node(2), job.node(2)]
     saved = job.round(nodes, save)
@@ -408,6 +410,7 @@ def test_damage_before_the_first_checkpoint_is_said_as_what_it_is(job: Job) -> N
     assert "repair one" not in found["said"]
 
 
+@pytest.mark.nightly
 def test_a_shortage_of_memory_is_no_damage(job: Job) -> None:
     nodes = [job.node(), job.node()]
     saved = job.round(nodes, save)
@@ -447,6 +450,7 @@ class ShortKeeper(Keeper):
         return super().find(snapshot)
 
 
+@pytest.mark.nightly
 def test_all_ranks_agree_that_one_could_not_take_what_it_was_sent(job: Job) -> None:
     nodes = [job.node(), job.node()]
     job.round(nodes, partial(say_what_is_unpickled, save_it=True))

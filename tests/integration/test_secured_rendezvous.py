@@ -27,6 +27,8 @@ from tests.support.etcd_server import etcd_server
 from tests.support.programs import free_ports
 from tests.support.secured_etcd import KEYS, SecuredEtcd, a_job, secured_etcd
 
+pytestmark = pytest.mark.long
+
 JOB = a_job()
 TTL_S = 4.0  # a busy machine may stop all of this for longer than two seconds
 

@@ -143,7 +143,7 @@ def _notice(number: int, now: float) -> Event:
     return Event(f"big-u-{number:06d}", now, "big", EventKind.NOTICE, text, node)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_thousand_notices_in_a_minute_are_at_most_20_messages_with_everything_in_them(etcd_endpoint: str) -> None:
     with far_side() as slack, running(etcd_endpoint, slack) as daemon:
         day, began, said = WorstDay(slack), time.monotonic(), 0

@@ -15,6 +15,8 @@ from tests.contract.errors import UnusableError
 from tests.contract.sweeping import ALL, MAX_RUN_S, note, running, sweep_by_name
 from tests.support.machines import TIMEOUT_S, request_for
 
+pytestmark = pytest.mark.nightly
+
 HERE, THERE = Owner("contract-0123abcd", "1111111111111111"), Owner("contract-99999999-probe", "2222222222222222")
 OTHERS = Owner("training", "3333333333333333")
 

@@ -28,6 +28,8 @@ from supervisor.runtime.housekeeping import Housekeeping, Task
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.supervision import Supervision
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 60.0
 TTL_S = 2.0
 

@@ -28,6 +28,8 @@ from tests.chaos import space
 from tests.integration.test_lost_journal import Daemon
 from tests.support.etcd_server import cable, etcd_server
 
+pytestmark = pytest.mark.long
+
 KEYS = Keys("test")
 SPEC = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
 

@@ -22,6 +22,8 @@ from tests.support.etcd_server import cable
 from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running
 from tests.support.programs import LocalCloud, free_ports
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def target(local_cloud: LocalCloud) -> Target:

@@ -24,6 +24,8 @@ from tests.integration.sessions import saved_steps, session, settled
 from tests.support.disks import HangingFile
 from tests.support.s3 import s3_here
 
+pytestmark = pytest.mark.long
+
 VALUES = (0.5, 0.3, 0.4, math.nan, 0.3, 0.2)
 
 

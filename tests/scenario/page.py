@@ -17,7 +17,7 @@ ENDED = {"succeeded": "finished", "failed": "failed", "cancelled": "cancelled", 
 REPORTED = (
     "The planner, the loop, the journal, the sweeps and the election are the program's own. Clouds, machines, etcd and "
     "training processes are simulated: this many real ones do not fit on one computer. What real processes do, "
-    "make demo, make test-long and make chaos show. Prices are made up, of the usual size."
+    "make demo, make ci and make chaos show. Prices are made up, of the usual size."
 )
 
 

@@ -19,6 +19,8 @@ from tests.sim.accounts_check import check_accounts
 from tests.sim.harness import RULES, empty_world, in_state, machine_of, service, submit, training_world
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 P = Purpose
 
 

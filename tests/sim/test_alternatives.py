@@ -16,6 +16,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit
 from tests.sim.promises import jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 LARGE, SMALL = {"instance_types": ["large"], "speed": 3.0}, {"instance_types": ["small"]}
 # What a job keeps an alternative for, a refusal that is believed for 10 s, and what it speaks against a move besides.
 BACK_S = RULES.back_to_listed_s + RULES.move_probe_s + 300.0

@@ -19,6 +19,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 DAY_S = 86_400.0
 
 

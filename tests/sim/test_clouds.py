@@ -21,6 +21,8 @@ from tests.sim.harness import NO_FAULTS, RULES, in_state, record, wait_in
 from tests.sim.promises import Promises, jobs_of, settled
 from tests.sim.test_sweeps import body, sweeps_of
 
+pytestmark = pytest.mark.long
+
 ZONE_OF = {"gcp": "zone-a", "azure": "zone-b"}
 STORE = "s3://bucket/checkpoints"
 

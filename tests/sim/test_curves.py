@@ -21,6 +21,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 
 def at_once(call: Callable[[], Any], name: str) -> Future[Any]:
     future: Future[Any] = Future()

@@ -29,6 +29,8 @@ from tests.sim.harness import empty_world
 from tests.support.documents import blocks
 from tests.unit.quoting import Stub
 
+pytestmark = pytest.mark.long
+
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulate.md"
 DAY = "2026-11-20"
 NEXT = "2026-11-21"

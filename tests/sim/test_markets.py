@@ -14,6 +14,8 @@ from tests.sim.harness import empty_world, in_state, machine_of, record, submit
 from tests.sim.promises import jobs_of, settled
 from tests.unit.quoting import Stub
 
+pytestmark = pytest.mark.long
+
 BOTH = (OfferQuery(market=Market.SPOT), OfferQuery(market=Market.ON_DEMAND))
 CHEAP = Offer("stub", "r", "r-a", "small", Market.SPOT, 0.1)
 DEAR = Offer("stub", "r", "r-a", "small", Market.ON_DEMAND, 0.3)

@@ -17,6 +17,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 
 def zones(world: World) -> set[str]:
     """Where the current round is."""

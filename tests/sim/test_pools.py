@@ -19,6 +19,8 @@ from tests.sim.harness import empty_world, machine_of, service, submit, training
 from tests.sim.promises import jobs_of
 from tests.sim.test_curves import Leads, at_once
 
+pytestmark = pytest.mark.long
+
 DAY_S = 86400.0
 OLD = PoolDay(PoolName("local", "local", "zone-1", "small", "spot"), (Row(0, 2, 2, 0, 0.1),), 10)
 

@@ -15,6 +15,8 @@ from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 
 def limited(preempt: bool = False, hold_s: float = 900.0, **caps: Cap) -> World:
     """An empty world with these limits."""

@@ -29,6 +29,8 @@ from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
 from tests.unit.test_replay_references import market
 
+pytestmark = pytest.mark.long
+
 COSTS = Costs(spot_usd_per_hour=1.0)
 EVERY_S = 600.0
 

@@ -25,6 +25,8 @@ from tests.sim.harness import (
 )
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 
 def cut(world: World, machines: Iterable[Machine], *, on: bool = True) -> None:
     """Cut machines off from etcd, or connect them again; nothing else is touched."""

@@ -27,8 +27,8 @@ def _quiet() -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        # The first seeds are the sample of `make test`; `make test-long` has the others.
-        pytest.param(start, marks=[] if start == 1 else [pytest.mark.long])
+        # The first seeds are the sample of `make test`; CI has five more.
+        pytest.param(start, marks={1: [], 6: [pytest.mark.long]}.get(start, [pytest.mark.nightly]))
         for start in range(1, SEEDS + 1, SEEDS_AT_ONCE)
     ],
 )
@@ -54,7 +54,7 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
-@pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS | FORGERY_WEIGHTS))
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, seed: int) -> None:
     scenario = draw(seed, HOURS)

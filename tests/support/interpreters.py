@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 INTERPRETERS = ("3.9", "3.10", "3.11", "3.12", "3.13")
-# For tests that take a second each: those between are for `make test-long`.
+# For tests that take a second each: those between are for `make ci`.
 OLDEST_AND_NEWEST_FIRST = [
     pytest.param(version, marks=[] if version in {INTERPRETERS[0], INTERPRETERS[-1]} else [pytest.mark.long])
     for version in INTERPRETERS
