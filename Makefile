@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-sweep test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz fuzz-api explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test ci nightly test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz fuzz-api explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -19,9 +19,9 @@ help:
 	@echo "make demo CLOUD=aws   the same through a real SDK, against a test cloud (aws, gcp, azure): no account either"
 	@echo "make demo TLS=1   the same with an etcd that has TLS and users"
 	@echo "make test-fast   pure tests only, nothing is started: half a minute"
-	@echo "make test    one test of each kind: about 10 minutes on two cores"
-	@echo "make test-long   all others, whole jobs among them: about 40 minutes"
-	@echo "make test-sweep   the further combinations of some of them, such as each fault of each call"
+	@echo "make test    tests of each kind, a whole job among them: 5 minutes on two cores"
+	@echo "make ci      what CI runs: make check, and all tests but nightly's: 20 minutes (docs/landing.md)"
+	@echo "make nightly what CI leaves out: two hours (ONLY=tests,sim,frameworks,exactness,fuzz,fuzz-api)"
 	@echo "make test-frameworks   with the real Lightning, transformers, W&B, MLflow …, in an environment of their own"
 	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"
 	@echo "make test-azurite      checkpoints in Azure's own emulator of Blob Storage, which needs Node: 0.5 GB"
@@ -60,13 +60,13 @@ test-fast: setup
 	@$(python) -m pytest -n 2 -m 'not long' tests/unit $(PYTEST_ARGS)
 
 test: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 5 --dist worksteal -m 'not long' $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 4 -m 'not long and not nightly' $(PYTEST_ARGS)
 
-test-long: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m 'long and not sweep' $(PYTEST_ARGS)
+ci: setup
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m tools.landing -- -m 'not nightly' $(PYTEST_ARGS)
 
-test-sweep: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 --dist worksteal -m sweep $(PYTEST_ARGS)
+nightly: setup
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m tools.nightly $(if $(ONLY),--only '$(ONLY)')
 
 test-frameworks: setup $(frameworks)/installed
 	@RES_OPTIONS='timeout:1 attempts:1' $(frameworks)/bin/python -m pytest --timeout 3600 tests/frameworks $(PYTEST_ARGS)

@@ -15,13 +15,35 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from hypothesis import HealthCheck, settings
 
+from tests.support.lanes import Lanes, yield_cpu_to_whole_jobs
 from tests.support.programs import LocalCloud, empty_etcd, running_etcd, running_local_cloud
+from tools.landing.flaky import read_flaky
+from tools.stack import ROOT
 
 # A busy machine stops a test for seconds at any moment. The same commit gets the same answer: what is new is looked for
 # by `make explore`, with other examples each time and far more of them.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("explore", settings.get_profile("busy"), derandomize=False, max_examples=3000)
 settings.load_profile("busy")
+
+
+def pytest_configure() -> None:
+    """Let whole jobs in other workers have the CPU first."""
+    yield_cpu_to_whole_jobs()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Lanes:
+    """Distribute tests so that two whole jobs run at a time, and other tests beside them."""
+    return Lanes(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests that are in quarantine to `make nightly`."""
+    quarantined = {each.test for each in read_flaky(ROOT / "tests" / "flaky.toml").quarantined}
+    for item in items:
+        if item.nodeid in quarantined:
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""Whole jobs and whole programs take long: they run in `make test-long`. Those marked `main` run in `make test` too."""
+"""Whole jobs and whole programs take long: they run in CI. Those marked `main` run in `make test` too."""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""`make ci`: run the checks beside the tests; run up to three failed tests once more, alone; say what took how long.
+
+Writes build/ci: checks.log, first.xml and second.xml (JUnit), landing.json (the table that is printed at the end).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tools.landing.flaky import Sighting, read_flaky, why_no_rerun
+from tools.stages import Stage, Taken, table, wait_for
+
+OUT = Path("build/ci")
+FLAKY = Path("tests/flaky.toml")
+TESTS_FAILED = 1  # pytest's exit status; 2 to 5 are its own troubles, which no second run heals
+PYTEST = (sys.executable, "-m", "pytest")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if this commit may land."""
+    parser = argparse.ArgumentParser(prog="make ci")
+    parser.add_argument("--workers", type=int, default=4, help="pytest's processes; two of them run whole jobs")
+    parser.add_argument("--checks", default="make check", help="the command that runs beside the tests")
+    parser.add_argument("--max-minutes", type=float, default=60, help="after which a stage is ended, and has failed")
+    parser.add_argument("pytest", nargs="*", help="more arguments for the first run of pytest")
+    options = parser.parse_args(arguments)
+    OUT.mkdir(parents=True, exist_ok=True)
+    limit_s = options.max_minutes * 60
+
+    with (OUT / "checks.log").open("wb") as log:
+        # The tests have the CPU first: the checks need a minute of it, the tests a quarter of an hour.
+        first, checks = wait_for(
+            Stage("tests", [*PYTEST, "-n", str(options.workers), *_results("first"), *options.pytest], limit_s),
+            Stage("checks", shlex.split(options.checks), limit_s, log, niceness=10),
+        )
+    print((OUT / "checks.log").read_text(errors="replace"), flush=True)
+    again = _run_again(limit_s) if first.status == TESTS_FAILED else None
+    taken = [first, checks] + ([again] if again else [])
+    (OUT / "landing.json").write_text(json.dumps([each.as_json() for each in taken], indent=1))
+    print(table(taken))
+    return 0 if checks.status == 0 and (again or first).status == 0 else 1
+
+
+def _results(name: str) -> list[str]:
+    return [f"--junitxml={OUT / name}.xml", "-o", f"cache_dir={OUT / name}-cache"]
+
+
+def _run_again(limit_s: float) -> Taken | None:
+    """Run failed tests once more where the rules allow it, and say loudly what came of it."""
+    failed = list(json.loads((OUT / "first-cache/v/cache/lastfailed").read_text()))
+    today = datetime.now(UTC).date()
+    if refusal := why_no_rerun(failed, read_flaky(FLAKY), today):
+        _say([f"Not run once more: {refusal}.", *failed])
+        return None
+    (again,) = wait_for(Stage("tests once more", [*PYTEST, "-n", "0", "-m", "", *_results("second"), *failed], limit_s))
+    if again.status != 0:
+        _say(["Failed, and failed again when run once more, alone:", *failed])
+        return again
+    _say(["FLAKY: failed, and passed when run once more, alone:", *failed])
+    print("Before the next landing, open an issue for each and add to tests/flaky.toml:\n")
+    print("\n\n".join(Sighting(test, today, _commit(), "").as_toml() for test in failed), "\n", flush=True)
+    return again
+
+
+def _say(lines: Sequence[str]) -> None:
+    width = max(map(len, lines))
+    print("\n" + "#" * (width + 4), *(f"# {line:{width}} #" for line in lines), "#" * (width + 4), sep="\n", flush=True)
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
