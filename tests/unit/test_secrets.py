@@ -55,7 +55,8 @@ def carriers() -> list[Any]:
 
 @pytest.fixture
 def logging() -> Iterator[None]:
-    """Puts the process's way of logging back."""
+    """As in a process of its own, and put back at the end."""
+    structlog.reset_defaults()
     yield
     structlog.reset_defaults()
 
