@@ -32,6 +32,7 @@ def pytest_configure() -> None:
     yield_cpu_to_whole_jobs()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Lanes:
     """Distribute tests so that two whole jobs run at a time, and other tests beside them."""
     return Lanes(config)

@@ -19,6 +19,8 @@ from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS
 from tests.e2e.launching import processes_with
 from tests.support.combinations import others_nightly
 
+pytestmark = pytest.mark.long
+
 MARK = "SPOTSUP_TEST_PRELOAD"
 # A launcher as far as preparing goes: prints what was left out, and what a worker finds.
 HOST = """
@@ -49,8 +51,6 @@ print(json.dumps({
 """
 OPTIMIZER = """
 import json, sys, threading, torch
-
-pytestmark = pytest.mark.long
 before = set(sys.modules)
 optimizer = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters())
 imported = [name for name in set(sys.modules) - before if name.startswith("torch")]

@@ -36,7 +36,7 @@ def kinds(world: World) -> list[EventKind]:
     return [event.kind for event in world.journal.events("job")]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_hour_without_the_package_index_does_not_end_a_job_of_which_seven_of_eight_nodes_train() -> None:
     world = empty_world(STRICT)
     submit(world, "job", 2, 8, 8)

@@ -34,7 +34,7 @@ def sent(world: World, kind: EventKind) -> list[str]:
     return [event.text for event in world.sent if event.kind is kind]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_hour_of_expired_credentials_fails_nothing_is_told_once_and_everything_goes_on_by_itself() -> None:
     world = training_world(2, 3, 4)
     expire_credentials(world)

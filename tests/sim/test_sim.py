@@ -95,7 +95,7 @@ def test_a_crash_at_any_kind_of_boundary_does_not_change_the_end(name: str) -> N
     assert not tally.failures, "\n".join(tally.failures)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_daemon_without_its_fence_is_detected() -> None:
     command = [sys.executable, "-m", "tests.sim.mutants", "--only", "by leadership", "--seeds", "20", "--jobs", "1"]

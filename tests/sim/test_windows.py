@@ -75,7 +75,7 @@ def test_a_node_that_is_not_taken_after_all_holds_up_a_job_of_too_few_until_it_i
     assert lost_steps(world) == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> None:
     world = world_with(600.0)
     service(world).pause("job")

