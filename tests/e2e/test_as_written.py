@@ -27,7 +27,7 @@ def counted(texts: list[str]) -> Counter[int]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", others_nightly(["accumulate", "workers"], NAMES))
+@pytest.mark.parametrize("name", others_nightly(["workers"], NAMES))
 def test_a_program_ends_with_the_same_weights_and_samples_over_a_change(name: str, tmp_path: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
     alone.mkdir()

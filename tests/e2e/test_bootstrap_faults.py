@@ -215,6 +215,7 @@ HANGS = Fault("a command or the machine hangs", "any", "`…` did not end within
 BREAKS = Fault("the connection breaks", "any", "the connection broke while `…` ran", HELD, lambda _: None)
 
 
+@pytest.mark.nightly
 def test_a_hanging_command_is_given_up_in_each_step_and_the_next_bootstrap_goes_on_there(machine: Machine) -> None:
     at_each_step(machine, HANGS, machine.much_later)
 

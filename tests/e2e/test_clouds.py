@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.demo.clouds import CLOUDS, HandOnTestCloud, opened
-from tests.support.combinations import others_nightly
 from tools.stack import Stack
 
 ACTIONS = {
@@ -39,7 +38,8 @@ def nodes(stack: Stack, state: str) -> list[str]:
     return [node["id"] for node in found if node["state"] == state]
 
 
-@pytest.mark.parametrize("cloud", others_nightly(["azure"], [name for name in CLOUDS if name != "local"]))
+@pytest.mark.nightly  # test_install_clouds has one of them in CI, and tests/contract all
+@pytest.mark.parametrize("cloud", [name for name in CLOUDS if name != "local"])
 @pytest.mark.usefixtures("own_environment")
 def test_a_node_that_the_cloud_takes_is_replaced_and_all_is_released(cloud: str, tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack", cluster="test")

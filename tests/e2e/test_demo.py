@@ -18,7 +18,6 @@ import pytest
 
 from tests.demo.__main__ import most_lost
 from tests.demo.clouds import KINDS
-from tests.support.combinations import others_nightly
 from tests.support.programs import program_env
 from tools.stack import ROOT
 
@@ -110,19 +109,17 @@ def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict
     return output, result
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("cloud", "moment"),
-    others_nightly(
-        [("local", "a preemption notice")],
-        [
-            ("local", "starting spotsupd"),
-            ("local", "is pending"),
-            ("local", "is bootstrapping"),
-            ("local", "a preemption notice"),
-            ("aws", "is bootstrapping"),
-        ],
-    ),
+    [
+        ("local", "starting spotsupd"),
+        ("local", "is pending"),
+        ("local", "is bootstrapping"),
+        ("local", "a preemption notice"),
+        ("aws", "is bootstrapping"),
+    ],
 )
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, cloud: str, moment: str) -> None:
     folder = tmp_path / "demo"

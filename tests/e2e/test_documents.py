@@ -145,6 +145,7 @@ def home() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_installation_on_one_computer_leads_to_a_trained_step(home: Path) -> None:
     found = [block for block in blocks(INSTALL) if block.heading == "On one computer"]

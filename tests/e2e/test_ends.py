@@ -36,6 +36,7 @@ def test_a_rank_that_hangs_at_its_end_is_shown_and_ended_and_the_job_ends_as_the
         assert job.processes("a") == []
 
 
+@pytest.mark.nightly
 def test_the_ranks_of_a_node_that_hang_after_those_of_another_have_ended_are_ended(
     etcd_endpoint: str, tmp_path: Path
 ) -> None:

@@ -112,7 +112,7 @@ def sell_small_machines(cloud: str, server: Any) -> None:
         server.cloud.arm.prices[small.name] = (0.02, 0.09)
 
 
-@pytest.mark.parametrize("cloud", others_nightly(["aws"], SECTIONS))  # test_clouds has the others in CI
+@pytest.mark.parametrize("cloud", others_nightly(["aws"], SECTIONS))
 def test_an_empty_account_leads_to_trained_steps_by_the_documented_commands(cloud: str, home: Path) -> None:
     write_files(blocks(INSTALL), home)
     with real_machines(home / "machines") as machines, wire_cloud(cloud, machines) as server:

@@ -125,6 +125,7 @@ def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
     eventually("b steps, too", lambda: job.events("step", node="b", round=again) or None)
 
 
+@pytest.mark.nightly
 def test_a_leader_that_freezes_while_the_round_is_formed_does_not_block_the_others(job: Nodes) -> None:
     """Its machine still takes connections, and no answer ever comes."""
     job.ttl_s = 20.0  # a frozen member counts until then

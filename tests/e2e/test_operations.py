@@ -110,6 +110,7 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
     stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
 
 
+@pytest.mark.nightly
 def test_a_limit_pauses_and_a_new_run_of_the_name_goes_on_from_the_old_one(
     stack: Stack, job: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tests.support.combinations import others_nightly
 
 
 @pytest.mark.timeout(600)  # some thirty processes, one after the other
-@pytest.mark.parametrize("mode", others_nightly(["ddp", "fsdp", "shards"], MODES))
+@pytest.mark.parametrize("mode", others_nightly(["fsdp"], MODES))
 def test_membership_changes_leave_samples_and_weights_as_they_are(mode: str, tmp_path: Path) -> None:
     """A small `make exactness`."""
     outcome = run(mode, 4, 7, tmp_path)

@@ -123,6 +123,7 @@ def test_the_spare_trains_where_a_member_was_killed_or_noticed_and_its_own_end_s
     job.stack.wait_for(lambda: not job.stack.machines(), 60.0, "the machines to be released")
 
 
+@pytest.mark.nightly
 def test_what_members_decided_while_no_daemon_was_there_stays(job: Job) -> None:
     before, spare = job.wait_whole()
     killed = before.nodes[0]

@@ -81,6 +81,7 @@ def test_the_script_with_epochs_and_micro_batches(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)  # dozens of collectives per step: 75 s on a very busy machine
 def test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks(tmp_path: Path) -> None:
     path = script("tensor_parallel.py", tmp_path)
@@ -91,6 +92,7 @@ def test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks(tmp_p
     assert [*before, *after] == list(range(1, 21))
 
 
+@pytest.mark.nightly
 def test_the_script_with_loaders_of_its_own_goes_on_with_more_of_them(tmp_path: Path) -> None:
     path = script("own_loader.py", tmp_path)
     before = steps(until_parked(path, tmp_path, 2)[0])

@@ -21,7 +21,7 @@ from tests.clouds.base import wire_cloud
 from tests.support.accounts import deleted, made
 from tests.support.machines import OTHER, OWNER
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly  # CI has test_aws_account
 
 REGION = "eastus"
 WISH = Wish(
@@ -151,7 +151,6 @@ def test_a_subnet_that_is_named_stays_and_no_network_is_made(server: Any) -> Non
     assert "subnets" not in opening.made().settings
 
 
-@pytest.mark.nightly
 def test_what_azure_knows_late_is_waited_for(server: Any) -> None:
     account(server).late = 2
     opening = opened(server)
@@ -162,7 +161,6 @@ def test_what_azure_knows_late_is_waited_for(server: Any) -> None:
     assert account(server).left() == []
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> None:
     network, authorization = "Microsoft.Network", "Microsoft.Authorization"
@@ -281,7 +279,6 @@ def everything(server: Any) -> None:
     deleted(opened(server))
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("action", ALLOWED)
 def test_a_missing_permission_is_one_sentence_that_names_it(server: Any, action: str) -> None:
     server.cloud.denied = {action}

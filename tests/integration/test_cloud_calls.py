@@ -231,6 +231,7 @@ def test_a_missing_permission_is_named(api: Api) -> None:
     assert "docs/permissions" in outcome.message
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("machines", [10, 100, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_listing_costs_few_calls_whatever_the_number_of_machines(api: Api, machines: int) -> None:
     if api.name == "azure":

@@ -26,7 +26,7 @@ from tests.support.accounts import deleted, made
 from tests.support.combinations import sampled
 from tests.support.machines import OTHER, OWNER
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly  # CI has test_aws_account
 
 BUCKET = "models"
 WISH = Wish(
@@ -147,7 +147,6 @@ def test_who_has_credentials_of_their_own_needs_no_accounts_at_all(server: Any) 
     assert project(server).left() == [SSH, NODES]
 
 
-@pytest.mark.nightly
 def test_what_google_knows_late_is_waited_for(server: Any) -> None:
     """Accounts, roles, policies, rules and the instance, each for some calls after it was made or deleted."""
     project(server).late, before = 4, others(server)
@@ -160,7 +159,6 @@ def test_what_google_knows_late_is_waited_for(server: Any) -> None:
     assert (project(server).left(), others(server)) == ([], before)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> None:
     """Of each call that changes something, and of each policy that is read: none of it costs others their rights."""
@@ -284,7 +282,6 @@ def test_a_bucket_that_nobody_has_is_made_and_closed_and_nodes_may_write_there(s
     assert made(opened(server, OURS)) == ["close the bucket fresh to the public"]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty", "garbage"])
 def test_a_lost_or_doubled_answer_about_a_bucket_changes_nothing(server: Any, how: str) -> None:
     for action in ("storage.buckets.get", "storage.buckets.insert", "storage.buckets.setIamPolicy"):

@@ -351,6 +351,7 @@ def test_a_rank_without_a_shard_has_no_length() -> None:
         len(batches)
 
 
+@pytest.mark.nightly
 def test_a_large_position_is_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Hoarding(Stream):
         def state_dict(self) -> dict[str, Any]:
@@ -384,6 +385,7 @@ def test_checkpoints_without_positions_are_read(tmp_path: Path) -> None:
     assert trained(again, Stream(2)) == [[0], [1]]
 
 
+@pytest.mark.nightly
 def test_an_epoch_of_which_some_ranks_positions_are_unknown_begins_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_job_is_of_the_next_kind_where_the_first_is_sold_out_and_goes_back_at_
     assert moves(world) == ["job leaves 3 nodes in zone-a (small) for 3 in zone-a (large) (large, spot)"]
 
 
+@pytest.mark.nightly
 def test_a_first_kind_that_comes_and_goes_costs_few_moves_and_no_step() -> None:
     world = world_of_kinds("large")
     submit_both(world)

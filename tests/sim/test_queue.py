@@ -209,6 +209,7 @@ def test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_lim
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
+@pytest.mark.nightly
 def test_a_job_that_may_not_have_both_sets_says_so_and_asks_ever_more_rarely() -> None:
     world = limited(job=Cap(nodes=6))
     partly_in_a_full_zone(world)

@@ -64,7 +64,7 @@ def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, se
     assert result.injected[kind] >= 5
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_daemons_whose_clocks_are_permanently_a_minute_off_keep_all_promises() -> None:
     for seed in (1, 2, 3, 4):
         scenario = replace(draw(seed, HOURS), max_clock_error_s=55.0)
