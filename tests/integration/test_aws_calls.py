@@ -33,6 +33,8 @@ from tests.clouds.base import bare
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, wait_state
 
+pytestmark = pytest.mark.long
+
 # -- launches ------------------------------------------------------------------------------------------------
 
 

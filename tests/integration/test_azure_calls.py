@@ -34,6 +34,8 @@ from tests.clouds.azure_machines import ROOT, SCALE_SET
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for, wait_state
 
+pytestmark = pytest.mark.long
+
 # -- launches ------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
 from tests.support.agents import CODE, TIMEOUT_S, a_setup, alive, children, trainer_of, wait_for
 
+pytestmark = pytest.mark.long
+
 ODD = 'a b\'s "$HOME" `x` \\ é'
 
 

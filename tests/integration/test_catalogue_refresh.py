@@ -19,6 +19,8 @@ from tests.clouds.base import CloudServer
 from tests.integration.cloud_names import Api
 from tests.support.machines import TIMEOUT_S, request_at
 
+pytestmark = pytest.mark.long
+
 NEW = {
     "gcp": MachineType(name="a5-highgpu-8g", accelerator="nvidia-r100", gpus=8, vcpus=256, memory_gib=4096),
     "azure": MachineType(name="Standard_NC128ds_xl_RTXPRO6000BSE_v6", gpus=2, vcpus=128, memory_gib=512),

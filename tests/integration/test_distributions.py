@@ -16,6 +16,8 @@ import spotsup_trainer
 
 from tests.integration.test_entry import REMEDY, other_wheel, refusal_of
 
+pytestmark = pytest.mark.long
+
 REPO = Path(__file__).resolve().parents[2]
 VERSION = spotsup_trainer.__version__
 ROOMS = {

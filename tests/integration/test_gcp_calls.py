@@ -38,6 +38,8 @@ from tests.clouds.machines import PaperMachines
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for
 
+pytestmark = pytest.mark.long
+
 NODES = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 
 # -- launches ------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from tests.support.programs import find_program, program_env, run_module
 from tools.setup.errors import SetupError
 from tools.stack import ROOT
 
+pytestmark = pytest.mark.long
+
 # -- for one user ----------------------------------------------------------------------------------------------
 
 

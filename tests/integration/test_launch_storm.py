@@ -7,6 +7,8 @@ import pytest
 from tests.clouds.asking import asked
 from tests.clouds.storm import run_storm, storm_target
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("cloud", "launches"),

@@ -21,6 +21,7 @@ from tests.support.https import TOKEN, Https
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning"),
     pytest.mark.usefixtures("collected_garbage"),
+    pytest.mark.long,
 ]
 
 
