@@ -76,7 +76,6 @@ def spotsupd(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_module("supervisor.cli.daemon", *arguments, "--config", str(stack.folder / "spotsupd.toml"))
 
 
-@pytest.mark.main
 def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: Path) -> None:
     steps = Steps(stack, tmp_path / "steps")
     assert stack.ctl("submit", str(job)).returncode == 0
