@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-minutes", type=float, default=60, help="after which a stage is ended, and has failed")
     parser.add_argument("pytest", nargs="*", help="more arguments for the first run of pytest")
     options = parser.parse_args(arguments)
-    OUT.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(OUT, ignore_errors=True)  # pytest's cache keeps failures of tests that a later run leaves out
+    OUT.mkdir(parents=True)
     limit_s = options.max_minutes * 60
 
     with (OUT / "checks.log").open("wb") as log:
