@@ -20,8 +20,8 @@ from supervisor.planner.world import (
     CloudView,
     JobView,
     LeftoversView,
+    Reminders,
     Sighting,
-    Told,
     VolatileState,
     World,
 )
@@ -92,8 +92,8 @@ def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commi
     if begun:
         volatile = replace(volatile, sightings=MappingProxyType({**volatile.sightings, **begun}))
     left.sort(key=lambda instance: (instance.node, instance.id))
-    told, volatile = _tell(world, volatile, left, now)
-    return [*commits, *told], volatile, left
+    alerts, volatile = _remind(world, volatile, left, now)
+    return [*commits, *alerts], volatile, left
 
 
 def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
@@ -106,16 +106,16 @@ def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_sta
     return instance.node not in node_states and not is_new
 
 
-def _tell(
+def _remind(
     world: World, volatile: VolatileState, left: Sequence[Instance], now: float
 ) -> tuple[list[Commit], VolatileState]:
     """Tell people of machines that are left alone: once, soon of more of them, and again, ever more seldom."""
-    told, machines = volatile.left_alone, frozenset(each.id for each in left)
+    before, machines = volatile.left_alone, frozenset(each.id for each in left)
     if not machines:
-        return [], replace(volatile, left_alone=Told()) if told.times else volatile
-    reminder_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** max(0, min(told.times - 1, 10)))
-    wait_s = MORE_S if machines - told.machines else reminder_s
-    if told.times and now - told.at < wait_s:
+        return [], replace(volatile, left_alone=Reminders()) if before.times else volatile
+    reminder_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** max(0, min(before.times - 1, 10)))
+    wait_s = MORE_S if machines - before.machines else reminder_s
+    if before.times and now - before.at < wait_s:
         return [], volatile
     count = f"{len(left)} machines run that are" if len(left) > 1 else "1 machine runs that is"
     text = (
@@ -123,8 +123,8 @@ def _tell(
         f"lost their records, so they are left alone, and cost money: {ADOPT}"
     )
     event = Event(f"unjournaled-{int(now)}", now, "", EventKind.UNJOURNALED, text, data={"machines": len(left)})
-    told = Told(told.machines | machines, now, told.times + 1)
-    return [_commit(world, event)], replace(volatile, left_alone=told)
+    sent = Reminders(before.machines | machines, now, before.times + 1)
+    return [_commit(world, event)], replace(volatile, left_alone=sent)
 
 
 def _commit(world: World, event: Event, *actions: Terminate | Remove) -> Commit:

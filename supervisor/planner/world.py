@@ -168,12 +168,12 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What people were told of machines that the journal does not know and that are left alone."""
+class Reminders:
+    """Alerts of machines that the journal does not know and that are left alone."""
 
-    machines: frozenset[str] = frozenset()  # ids of those that they were told of
-    at: float = 0.0  # when they were last told
-    times: int = 0
+    machines: frozenset[str] = frozenset()  # ids of those that were named so far
+    at: float = 0.0  # when the last alert was written
+    times: int = 0  # alerts so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class VolatileState:
     capacity: CapacityMemory = field(default_factory=CapacityMemory)
     unknown_codes: tuple[tuple[str, str], ...] = ()  # (cloud, error code) that no table has, oldest first
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by instance id
-    left_alone: Told = field(default_factory=Told)
+    left_alone: Reminders = field(default_factory=Reminders)
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     alert_channels: Mapping[str, ChannelState] = field(default_factory=lambda: MappingProxyType({}))  # by name
     # When people were last told of a quota, by (cloud, region, quota).

@@ -27,9 +27,9 @@ from supervisor.planner.world import (
     CloudView,
     Denial,
     LeftoversView,
+    Reminders,
     Rules,
     Sighting,
-    Told,
     VolatileState,
 )
 from tests.unit.scene import (
@@ -213,7 +213,7 @@ def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
 
 # -- orphans -----------------------------------------------------------------------------------------------
 
-STRANGER = machine(9, node="other-x-1")
+UNJOURNALED = machine(9, node="other-x-1")
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ STRANGER = machine(9, node="other-x-1")
 )
 def test_what_an_orphan_is(state: InstanceState, known: NodeState | None, orphan: bool) -> None:
     states = {"other-x-1": known} if known else {}
-    assert is_orphan(replace(STRANGER, state=state), states) is orphan
+    assert is_orphan(replace(UNJOURNALED, state=state), states) is orphan
 
 
 def test_orphans_are_counted_by_listing_and_dropped_when_they_are_gone() -> None:
-    first = listed(VolatileState(sightings={"i-7": Sighting(5.0, 3)}), machine(1), STRANGER, asked_at=NOW - 9)
+    first = listed(VolatileState(sightings={"i-7": Sighting(5.0, 3)}), machine(1), UNJOURNALED, asked_at=NOW - 9)
     assert dict(first.sightings) == {"i-7": Sighting(5.0, 3), "i-9": Sighting(NOW - 9, 1)}, "i-7 is another cloud's"
-    second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
+    second = listed(first, machine(1), UNJOURNALED, asked_at=NOW - 1)
     assert second.sightings["i-9"] == Sighting(NOW - 9, 2)
     assert "i-9" not in listed(second, machine(1)).sightings
     assert listed(second, error="away").sightings == second.sightings, "a failed listing changes nothing"
@@ -258,7 +258,7 @@ def test_an_orphan_is_terminated_when_seen_twice_and_old_unless_it_is_protected(
     listings: int, age_s: float, more: Any, ended: bool
 ) -> None:
     volatile = {
-        "clouds": {"local": listing(machine(1), machine(2), STRANGER)},
+        "clouds": {"local": listing(machine(1), machine(2), UNJOURNALED)},
         "sightings": {"i-9": Sighting(NOW - age_s, listings)},
     }
     after = scene(member(1), member(2), volatile=volatile, **more)
@@ -272,10 +272,10 @@ def test_an_orphan_is_terminated_when_seen_twice_and_old_unless_it_is_protected(
 SINCE = NOW - 500  # when this daemon began to read etcd, or etcd came back
 
 
-def with_stranger(seen: Sighting, *nodes: NodeRecord, stranger: Instance = STRANGER, **more: Any) -> Decided:
+def with_unjournaled(seen: Sighting, *nodes: NodeRecord, instance: Instance = UNJOURNALED, **more: Any) -> Decided:
     volatile = {
-        "clouds": {"local": listing(machine(1), machine(2), stranger)},
-        "sightings": {stranger.id: seen},
+        "clouds": {"local": listing(machine(1), machine(2), instance)},
+        "sightings": {instance.id: seen},
         **more.pop("volatile", {}),
     }
     return scene(member(1), member(2), *nodes, volatile=volatile, timers_paused_until=SINCE, **more)
@@ -295,9 +295,9 @@ def with_stranger(seen: Sighting, *nodes: NodeRecord, stranger: Instance = STRAN
 def test_a_machine_that_may_be_older_than_what_etcd_shows_and_has_no_record_is_left_for_people(
     launched_at: float, unlisted_at: float, state: NodeState | None, ended: bool
 ) -> None:
-    stranger = machine(9, node=name(9), launched_at=launched_at)
+    instance = machine(9, node=name(9), launched_at=launched_at)
     known = [node(9, state, instance_id="")] if state else []
-    after = with_stranger(Sighting(NOW - 60, 2, unlisted_at), *known, stranger=stranger)
+    after = with_unjournaled(Sighting(NOW - 60, 2, unlisted_at), *known, instance=instance)
     assert bool(after.does(Terminate)) is ended
     assert (after.event_kinds == [EventKind.UNJOURNALED]) is not ended
     assert any("`spotsupd adopt`" in each for each in after.plan.warnings) is not ended
@@ -305,48 +305,48 @@ def test_a_machine_that_may_be_older_than_what_etcd_shows_and_has_no_record_is_l
 
 def test_a_listing_that_lacked_it_is_remembered_with_a_machine() -> None:
     first = listed(VolatileState(), machine(1), asked_at=NOW - 9)
-    second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
+    second = listed(first, machine(1), UNJOURNALED, asked_at=NOW - 1)
     assert second.sightings["i-9"] == Sighting(NOW - 1, 1, unlisted_at=NOW - 9)
-    assert listed(second, machine(1), STRANGER, asked_at=NOW).sightings["i-9"] == Sighting(NOW - 1, 2, NOW - 9)
+    assert listed(second, machine(1), UNJOURNALED, asked_at=NOW).sightings["i-9"] == Sighting(NOW - 1, 2, NOW - 9)
 
 
 @pytest.mark.parametrize(
-    ("told", "tells"),
+    ("before", "tells"),
     [
-        (Told(), True),
-        (Told(frozenset({"i-9"}), NOW - 3599, 1), False),
-        (Told(frozenset({"i-9"}), NOW - 3600, 1), True),
-        (Told(frozenset({"i-9"}), NOW - 7199, 2), False),
-        (Told(frozenset({"i-9"}), NOW - 7200, 2), True),
-        (Told(frozenset({"i-9"}), NOW - 86400, 99), True),
-        (Told(frozenset({"i-8"}), NOW - 599, 1), False),  # there is one more
-        (Told(frozenset({"i-8"}), NOW - 600, 1), True),
+        (Reminders(), True),
+        (Reminders(frozenset({"i-9"}), NOW - 3599, 1), False),
+        (Reminders(frozenset({"i-9"}), NOW - 3600, 1), True),
+        (Reminders(frozenset({"i-9"}), NOW - 7199, 2), False),
+        (Reminders(frozenset({"i-9"}), NOW - 7200, 2), True),
+        (Reminders(frozenset({"i-9"}), NOW - 86400, 99), True),
+        (Reminders(frozenset({"i-8"}), NOW - 599, 1), False),  # there is one more
+        (Reminders(frozenset({"i-8"}), NOW - 600, 1), True),
     ],
 )
-def test_people_are_told_of_machines_that_are_left_alone_once_and_ever_more_seldom(told: Told, tells: bool) -> None:
-    after = with_stranger(Sighting(NOW - 60, 2), volatile={"left_alone": told}, rules=replace(RULES, alerts=True))
+def test_machines_that_are_left_alone_raise_one_alert_and_ever_rarer_reminders(before: Reminders, tells: bool) -> None:
+    after = with_unjournaled(Sighting(NOW - 60, 2), volatile={"left_alone": before}, rules=replace(RULES, alerts=True))
     assert after.does(Terminate) == []
     assert [event.kind for event in after.events] == [EventKind.UNJOURNALED] * tells
     if tells:
         (commit,) = [each for each in after.plan.commits if each.alerts]
         assert commit.alerts[0].text.startswith("1 machine runs that is not in the journal (other-x-1).")
-        assert after.volatile.left_alone == Told(told.machines | {"i-9"}, NOW, told.times + 1)
+        assert after.volatile.left_alone == Reminders(before.machines | {"i-9"}, NOW, before.times + 1)
     else:
-        assert after.volatile.left_alone == told
+        assert after.volatile.left_alone == before
 
 
 def test_once_none_is_left_the_next_one_is_news_again() -> None:
-    told = {"left_alone": Told(frozenset({"i-9"}), NOW - 9, 3)}
-    assert scene(member(1), member(2), volatile=told).volatile.left_alone == Told()
+    left_alone = Reminders(frozenset({"i-9"}), NOW - 9, 3)
+    assert scene(member(1), member(2), volatile={"left_alone": left_alone}).volatile.left_alone == Reminders()
 
 
 def test_an_orphan_that_is_ended_is_not_ended_again_before_two_more_listings_have_it() -> None:
     seen = Sighting(NOW - 60, 2, SINCE + 1)
-    stranger = replace(STRANGER, launched_at=SINCE + 61)
-    after = with_stranger(seen, stranger=stranger)
+    instance = replace(UNJOURNALED, launched_at=SINCE + 61)
+    after = with_unjournaled(seen, instance=instance)
     assert after.does(Terminate) == [Terminate("local", "i-9", "")]
     assert after.volatile.sightings["i-9"] == replace(seen, listings=0)
-    assert with_stranger(after.volatile.sightings["i-9"], stranger=stranger).does(Terminate) == []
+    assert with_unjournaled(after.volatile.sightings["i-9"], instance=instance).does(Terminate) == []
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
@@ -356,7 +356,7 @@ def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
 
 def test_all_orphans_are_terminated_by_their_ids_one_by_one() -> None:
     more = [machine(number, node=f"other-x-{number}") for number in (3, 4, 5, 6)]
-    others = [*more, machine(7, InstanceState.TERMINATED, node="x"), machine(8, node=""), STRANGER]
+    others = [*more, machine(7, InstanceState.TERMINATED, node="x"), machine(8, node=""), UNJOURNALED]
     volatile = {
         "clouds": {"local": listing(machine(1), machine(2), *reversed(others))},
         "sightings": {each.id: Sighting(0.0, 2) for each in others},
