@@ -240,7 +240,7 @@ def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None
     agents.start("a", command=(str(STEPS), f"events={agents.folder / 'events'}", "helper=1"))
     agents.message(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
     launcher, agent = agents.launcher("a"), agents.started["a"].pid
-    assert len(agents.processes("a")) == 5  # agent, launcher, fork server, worker, its helper
+    eventually("there are agent, launcher, fork server, worker, its helper", lambda: len(agents.processes("a")) == 5)
     for pid in (launcher, agent):
         os.kill(pid, signal.SIGKILL)
     agents.started["a"].wait()

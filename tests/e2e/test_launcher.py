@@ -224,7 +224,7 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
 
 def test_any_killed_process_of_a_launcher_leaves_nothing_and_counts_as_no_failure(job: Nodes) -> None:
     job.form("a", "b")
-    assert len(job.processes("a")) == 3  # launcher, fork server, worker
+    eventually("there are launcher, fork server, worker", lambda: len(job.processes("a")) == 3)
     # without the process that forks its workers a launcher ends, for its agent to start another
     server = children(job.launchers["b"].pid)[0]
     os.kill(server, signal.SIGKILL)

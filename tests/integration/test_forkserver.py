@@ -131,7 +131,7 @@ def nothing_is_left(made: Host) -> None:
 def test_a_killed_launcher_takes_workers_and_their_helpers_with_it(tmp_path: Path) -> None:
     with host(tmp_path, WITH_HELPER) as made:
         made.ready()
-        assert len(made.left()) == 3  # server, worker, helper
+        eventually("there are server, worker, helper", lambda: len(made.left()) == 3)
         made.process.kill()
         nothing_is_left(made)
 
