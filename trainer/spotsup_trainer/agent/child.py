@@ -16,11 +16,8 @@ from spotsup_trainer.wire import AgentConfig
 # Only the daemon ends a job, not a node that waits for capacity; bounded nevertheless.
 _JOIN_TIMEOUT_S = 7 * 24 * 3600
 # As the interpreter's -P, which came with Python 3.11: the launcher is started in the code's folder, whose modules must
-# not shadow those that torch imports.
-_RUN_MODULE = (
-    'import runpy, sys; "" in sys.path[:1] and sys.path.pop(0); '
-    'runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)'
-)
+# not shadow those that torch, or anything else, imports. `sys` alone cannot be shadowed.
+_RUN = 'import sys; "" in sys.path[:1] and sys.path.pop(0); from spotsup_trainer.launcher import {0}; {0}.run()'
 _KILL_WAIT_S = 5.0  # a process that survives SIGKILL for longer hangs in the kernel, probably on a file server
 
 
@@ -28,7 +25,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
     """The launcher's command line."""
     if config.kind == "data":
         return [
-            *(config.python, "-c", _RUN_MODULE, "spotsup_trainer.launcher.data_job"),
+            *(config.python, "-c", _RUN.format("data_job")),
             *("--etcd", ",".join(config.etcd_endpoints)),
             *("--addr", config.addr),
             *("--lease-ttl", f"{config.lease_ttl_s:g}"),
@@ -37,7 +34,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
     settings = [f"lease_ttl={config.lease_ttl_s:g}", f"join_timeout={_JOIN_TIMEOUT_S}"]
     settings += [f"multiple_of={config.multiple_of}"] if config.multiple_of > 1 else []
     return [
-        *(config.python, "-c", _RUN_MODULE, "spotsup_trainer.launcher"),
+        *(config.python, "-c", _RUN.format("main")),
         *("--nnodes", f"{config.min_nodes}:{config.max_nodes}"),
         *("--nproc-per-node", str(config.nproc_per_node)),
         *("--rdzv-backend", "spotsup"),

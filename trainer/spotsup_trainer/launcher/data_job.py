@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.etcd.access import access_from
@@ -319,5 +319,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if outcome.outcome == "failure" else 0
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
+    """Run the command, and end the process."""
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

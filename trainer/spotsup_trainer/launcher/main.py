@@ -5,6 +5,7 @@ Exit code 0: the job ended well, or this node left in order; 1: it failed; 2: wr
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import math
@@ -15,8 +16,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from importlib.machinery import all_suffixes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spotsup_trainer import snapshot_files
 from spotsup_trainer.launcher.compiled import cache_folders
@@ -41,6 +43,15 @@ class UsageError(Exception):
     """The command line or the environment is wrong."""
 
 
+def run() -> NoReturn:
+    """Run the launcher, and end the process. A worker leaves this call by SystemExit."""
+    exit_code = main()
+    # Everything is closed. With torch, the interpreter's own exit takes over a second, too long on a preempted machine.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(exit_code)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one node of a job to its end. Workers are forked in here, and leave by SystemExit."""
     agent_pid = os.environ.pop("SPOTSUP_AGENT_PID", "")
@@ -48,13 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         die_with_parent(int(agent_pid))
     _log_to_stderr()
     # Only now: importing torch takes seconds, and an agent that is killed meanwhile must not leave us behind.
-    from torch.distributed import run as torchrun
-
     from spotsup_trainer.launcher import forkserver
     from spotsup_trainer.launcher.prepare import PreloadError, start_prepared, wanted_imports
 
     try:
-        args = torchrun.parse_args(argv)
+        args = parse_command_line(sys.argv[1:] if argv is None else argv)
         _check(args, os.environ)
         warm = _is_warm(args, os.environ)
         for module in _PRELOAD if warm else ():
@@ -78,6 +87,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except forkserver.WorkerServerError as error:
         log.error("%s; restart this launcher", error)  # noqa: TRY400 - the message needs no traceback
         return 1
+
+
+def parse_command_line(argv: Sequence[str]) -> Any:
+    """Parse torchrun's options before the program; what follows the program is its own, whatever it looks like.
+
+    torchrun itself looks at all words: `train.py --log x` is an ambiguous option of its own to it.
+    """
+    from torch.distributed import run as torchrun
+
+    behind = _find_program(argv, torchrun.get_args_parser()) + 1
+    args = torchrun.parse_args(list(argv[:behind]))
+    args.training_script_args = list(argv[behind:])
+    return args
+
+
+def _find_program(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
+    """Return the index of the first word that is neither an option nor an option's value; or of an unknown option."""
+    known, at = parser._option_string_actions, 0  # noqa: SLF001 - argparse has no other table of its options
+    while at < len(argv):
+        if argv[at] == "--":
+            return at + 1
+        option, has_value, _ = argv[at].partition("=")
+        matching = {known[name] for name in known if name.startswith(option)}  # options may be abbreviated
+        action = known.get(option) or (matching.pop() if len(matching) == 1 else None)
+        if not option.startswith("-") or action is None:
+            return at
+        at += 1 if has_value or action.nargs == 0 else 2
+    return at
 
 
 def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
@@ -196,9 +233,25 @@ def _check(args: Any, environ: Mapping[str, str]) -> None:
 
 
 def _is_warm(args: Any, environ: Mapping[str, str]) -> bool:
-    """Whether workers are forked from this process: only programs for this same interpreter can be."""
+    """Return whether workers are forked from this process: only programs for this same interpreter can be, and only
+    those that would import the same modules by the same names."""
     own = environ.get("PYTHON_EXEC", sys.executable) == sys.executable
-    return environ.get("SPOTSUP_WARM", "1") != "0" and own and not args.no_python
+    if environ.get("SPOTSUP_WARM", "1") == "0" or not own or args.no_python:
+        return False
+    if shadowed := _shadowed(Path.cwd() if args.module else Path(args.training_script).resolve().parent):
+        log.info("%s is beside the program, too: each worker imports torch for itself", shadowed)
+    return not shadowed
+
+
+def _shadowed(folder: Path) -> str:
+    """Return the name of a module that is imported here, and that the interpreter would have taken from `folder`."""
+    found = {each.parent.name for each in folder.glob("*/__init__.py")}
+    found |= {each.name[: -len(suffix)] for suffix in all_suffixes() for each in folder.glob(f"*{suffix}")}
+    for name in sorted(found & sys.modules.keys() - set(sys.builtin_module_names)):
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if not Path(file).resolve().is_relative_to(folder.resolve()):
+            return name
+    return ""
 
 
 def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:

@@ -6,19 +6,17 @@ import contextlib
 import ctypes
 import json
 import os
-import runpy
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from spotsup_trainer import snapshot_files
 from spotsup_trainer.launcher import examine
+from spotsup_trainer.launcher.interpreter import run_program
 from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_name
 from spotsup_trainer.moments import connect
 
@@ -155,32 +153,18 @@ def _run_program(request: WorkerRequest) -> int:
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     get_error_handler().initialize()
-    program = request.argv[0]
-    sys.argv = list(request.argv)
-    try:
-        if request.numa:
-            _bind_to_numa_node(request)
-        if request.kind == "module":
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(program).resolve().parent))
-            runpy.run_path(program, run_name="__main__")
-    except Exception as error:  # noqa: BLE001 - an error of the user's program ends here, as in the interpreter
-        frames = _frames_of_program(error.__traceback__)
-        text = "".join(traceback.format_exception(type(error), error, frames))
-        _leave(f"{type(error).__name__}: {error}", text)
-        sys.stderr.write(text)
-        return 1
-    return 0
+    if request.numa:
+        _bind_to_numa_node(request)
+    return run_program(request.argv, is_module=request.kind == "module", on_error=_leave)
 
 
-def _leave(message: str, trace: str) -> None:
-    """What torchrun's agent reads after a worker's end, in the form of torch's ErrorHandler. That one itself asks for
-    the traceback as it was caught, which before Python 3.11 still has our frames."""
+def _leave(error: BaseException, trace: str) -> None:
+    """Write what torchrun's agent reads after a worker's end, in the form of torch's ErrorHandler. That one itself asks
+    for the traceback as it was caught, which before Python 3.11 still has our frames."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         details = {"py_callstack": trace, "timestamp": str(int(time.time()))}
+        message = f"{type(error).__name__}: {error}"
         Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": details}}))
 
 
@@ -196,11 +180,3 @@ def _bind_to_numa_node(request: WorkerRequest) -> None:
         return
     options = binding.NumaOptions(binding.AffinityMode(request.numa), should_fall_back_if_binding_fails=True)
     wrap(lambda: None, gpu_index=request.local_rank, numa_options=options)()
-
-
-def _frames_of_program(trace: TracebackType | None) -> TracebackType | None:
-    """The user's part of a traceback, without ours and runpy's; all of it if there is no such part."""
-    frame = trace
-    while frame is not None and (frame.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>", runpy.__file__}):
-        frame = frame.tb_next
-    return frame or trace
