@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import TypeAlias
 
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, expand
 from bootstrap.network.env import network_env
+from bootstrap.variables import quoted
 
 CHECK_TIMEOUT_S = 60.0
 
@@ -67,4 +67,4 @@ def paths_on(facts: Facts, setup: Setup) -> Paths:
 def env_script(facts: Facts, setup: Setup) -> bytes:
     """Exports for sh: the variables of the network's libraries, overridden by `Setup.env`."""
     env = {**network_env(facts.network, setup.host), **setup.env}
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items())).encode()
+    return "".join(f"export {name}={quoted(name, value)}\n" for name, value in sorted(env.items())).encode()

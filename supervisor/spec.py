@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +26,7 @@ from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
+from supervisor.run_line import words_of
 from supervisor.spec_places import (
     Alternatives,
     Placement,
@@ -53,8 +53,6 @@ MAX_FINISH_MINUTES = 24 * 60
 NO_CHECKPOINTS = "none"
 LIMITS_OF_MONEY = ("usd", "usd_per_month", "usd_per_hour", "usd_per_node_hour")
 MIN_USD_PER_NODE_HOUR = 0.001  # EC2's lowest price of a spot request has to be above it
-# What people write before a script out of habit; the launcher is started anyway, so it is dropped.
-INTERPRETERS = ("python", "python3", "torchrun")
 
 
 def _numbers_to_text(value: Any) -> Any:
@@ -279,13 +277,16 @@ class JobSpec(Strict):
     setup: str = ""
     """A shell line that runs once on each node before training starts. Not possible with a container image."""
     run: Annotated[str, Field(min_length=1)]
-    """The training script, relative to `code`, with its arguments; `-m module` works too, and a leading `python` or
-    `torchrun` is dropped. Of a data job: a line for bash."""
+    """The training script, relative to `code`, with its arguments; `-m module` works too, and a leading `python`,
+    `torchrun` or `accelerate launch` without options is dropped. It is no shell line: variables, `>`, `|`, `&&` and
+    further lines are refused, unless they are within single quotes. Of a data job: a line for bash."""
     preload: tuple[str, ...] | None = None
     """Modules that a node imports once, before it is in a round: its workers have them at their start. By default those
     that the program's text [imports first](../training.md#what-is-imported-before-a-worker-starts); `[]` for none."""
     env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = Field(default={}, repr=False)
-    """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
+    """Environment variables for `setup` and `run`: texts, as they are written (3.10 stays 3.10). `PATH` and
+    `LD_LIBRARY_PATH` may name the machine's own, as in `/opt/bin:$PATH`; no other variable is expanded. They are stored
+    in etcd and visible on the nodes."""
     limits: Limits = Limits()
     """What the job may use: hours, dollars, failures ([limits](#limits))."""
     checkpoints: str = ""
@@ -362,11 +363,18 @@ class JobSpec(Strict):
     @field_validator("env")
     @classmethod
     def _variables(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        from bootstrap.variables import SEARCH_PATHS, unexpanded
+
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"{name!r} is not a variable name; use letters, digits and _, no digit first")
             if "\0" in text:
                 raise ValueError(f"the value of {name} contains a NUL character")
+            if reference := unexpanded(name, text):
+                raise ValueError(
+                    f"the value of {name} has {reference}, which nothing expands: write the value itself. Only "
+                    f"{' and '.join(SEARCH_PATHS)} may name the machine's own, as in PATH: /opt/bin:$PATH"
+                )
         return value
 
     @field_validator("preload")
@@ -448,13 +456,13 @@ class JobSpec(Strict):
     @classmethod
     def _splits(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("kind") != "data":
-            _script_and_arguments(value)
+            words_of(value)
         return value
 
     @property
     def command(self) -> tuple[str, ...]:
         """The script and its arguments; of a data job its one line."""
-        return (self.run,) if self.kind == "data" else _script_and_arguments(self.run)
+        return (self.run,) if self.kind == "data" else words_of(self.run)
 
     @property
     def image(self) -> Image | None:
@@ -532,19 +540,6 @@ class JobSpec(Strict):
             for market in _MARKETS[self.market]
             for number, each in enumerate(self.resources)
         )
-
-
-def _script_and_arguments(run: str) -> tuple[str, ...]:
-    """`run` as the launcher takes it. Raises ValueError on an open quote, or on options of an interpreter."""
-    parts = shlex.split(run)
-    if not parts or parts[0] not in INTERPRETERS:
-        return tuple(parts)
-    if len(parts) > 1 and (parts[1] == "-m" or not parts[1].startswith("-")):
-        return tuple(parts[1:])
-    raise ValueError(
-        f"it begins with {' '.join(parts[:2])!r}: leave out {parts[0]} and its options, and begin with the script; "
-        "spotsup starts the workers itself"
-    )
 
 
 def parse_spec(value: Any) -> JobSpec:

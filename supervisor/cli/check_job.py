@@ -7,16 +7,16 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-import yaml
 from spotsup_trainer.objects import check, store
 from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Finding, ProvisionerError
 from supervisor.api.place_order import prefers_the_cheapest
 from supervisor.api.quote import Quotes
+from supervisor.cli.submission import read_job_file
 from supervisor.clouds import clouds_of, open_cloud
 from supervisor.config import Config
-from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.errors import CommandRefusedError
 from supervisor.spec import JobSpec, parse_spec
 
 _RETRIES, _RETRY_FOR_S = 1, 20.0
@@ -25,12 +25,7 @@ _NODES_DECIDE = "only the nodes' role decides; each node tries it before it trai
 
 def read_job(path: Path) -> JobSpec:
     """A job file. Raises UsageError."""
-    try:
-        return parse_spec(yaml.safe_load(path.read_text()))
-    except OSError as error:
-        raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    return parse_spec(read_job_file(path))
 
 
 def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:

@@ -137,8 +137,8 @@ def _what(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("what", nargs=-1, required=True, metavar=metavar)(command)
 
 
-def merge(spec: dict[str, Any], options: Mapping[str, Any], parse: Callable[[str], Any]) -> None:
-    """Set in `spec` what the options say. `parse`: a value in YAML. Raises UsageError with one sentence."""
+def merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Set in `spec` what the options say. Raises UsageError with one sentence."""
     for each in JOB_OPTIONS:
         given = options.get(each.parameter)
         if given is not None and given != ():
@@ -146,9 +146,9 @@ def merge(spec: dict[str, Any], options: Mapping[str, Any], parse: Callable[[str
     if options.get("env"):
         spec["env"] = {**section(spec, "env"), **_pairs(options["env"], "--env", "NAME=VALUE")}
     for text in options.get("storage") or ():
-        spec["storage"] = [*spec.get("storage", ()), _yaml(parse, "--storage", text)]
+        spec["storage"] = [*spec.get("storage", ()), _yaml("--storage", text)]
     for key, text in _pairs(options.get("settings") or (), "--set", "KEY=VALUE").items():
-        set_key(spec, key, _yaml(parse, f"--set {key}", text))
+        set_key(spec, key, _setting(key, text))
     if options.get("gpus") is not None:
         if options.get("nodes") is not None:
             raise UsageError("--gpus says how many nodes there are: leave --nodes out, or give --gpus-per-node instead")
@@ -188,8 +188,17 @@ def _pairs(texts: Sequence[str], flag: str, form: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
-def _yaml(parse: Callable[[str], Any], what: str, text: str) -> Any:
+def _setting(key: str, text: str) -> Any:
+    """Return the value of a key. Those of `env` are texts, as in a job file."""
+    if key == "env":
+        return _yaml("--set env", f"env: {text}")["env"]
+    return text if key.startswith("env.") else _yaml(f"--set {key}", text)
+
+
+def _yaml(what: str, text: str) -> Any:
+    from supervisor.job_text import read_yaml  # here, as few commands need it
+
     try:
-        return parse(text)
+        return read_yaml(text)
     except ValueError as error:
-        raise UsageError(f"{what}: {text!r} is not YAML: {error}") from error
+        raise UsageError(f"{what}: {text!r} {error}") from error

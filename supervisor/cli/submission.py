@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,15 +18,13 @@ from typing import TYPE_CHECKING, Any
 from supervisor.cli.job_options import merge
 from supervisor.errors import UsageError
 from supervisor.job_keys import section
+from supervisor.run_line import words_of
 
 if TYPE_CHECKING:
-    import yaml
-
     from bootstrap import Archive
     from bootstrap.environment.lock import Lock
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
-INTERPRETERS = ("python", "python3", "torchrun")  # as in supervisor.spec, which is too heavy to load here
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +69,30 @@ def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
     """Read the job file, if `what` names one, and merge the options. Raises UsageError with one sentence."""
     if what[0].endswith((".yaml", ".yml")):
         base = Path(what[0]).parent
-        spec = _read(Path(what[0]))
+        spec = read_job_file(Path(what[0]))
         _add_arguments(spec, what[1:])
     else:
         base = Path()
         spec = {"run": shlex.join(what)}
-    merge(spec, options, parse_value)
+    merge(spec, options)
     _pin(spec)
     folder = Path(options["code"]) if options.get("code") else base / str(spec.get("code", "."))
     _check_script(spec, folder)
     return Prepared(spec, folder, uuid.uuid4().hex)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
+def read_job_file(path: Path) -> dict[str, Any]:
+    """Return what a job file says. Raises UsageError with one sentence."""
+    from supervisor.job_text import read_yaml
 
     try:
-        parsed = yaml.load(path.read_text(), _strict_loader())  # noqa: S506 - a subclass of SafeLoader
+        parsed = read_yaml(path.read_text())
     except OSError as error:
         raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply: at most 20 levels are read") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} {error}") from error
     if not isinstance(parsed, dict):
         raise UsageError(f"{path}: a job file is a mapping of keys, such as `name: my-job`; this one is not")
     return parsed
@@ -104,36 +105,6 @@ def _add_arguments(spec: dict[str, Any], arguments: Sequence[str]) -> None:
     if not isinstance(spec.get("run"), str):
         raise UsageError(f"the job file has no `run` that {shlex.join(arguments)} could be added to")
     spec["run"] = f"{spec['run'].strip()} {shlex.join(arguments)}"
-
-
-def parse_value(text: str) -> Any:
-    """A value as a job file would have it: 8 is a number, [a, b] a list. Raises ValueError."""
-    import yaml
-
-    try:
-        return yaml.load(text, _strict_loader())  # noqa: S506 - a subclass of SafeLoader
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-
-
-def _strict_loader() -> type[yaml.SafeLoader]:
-    """YAML's safe loader, but times stay the texts that they are written as, and a key that occurs twice is an error;
-    otherwise the last one would win silently."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers = {  # noqa: RUF012 - as its base class has it
-            first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            if twice := next((key for key in keys if keys.count(key) > 1), None):
-                raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} occurs twice", node.start_mark)
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def _pin(spec: dict[str, Any]) -> None:
@@ -152,19 +123,41 @@ def _pin(spec: dict[str, Any]) -> None:
 
 
 def _check_script(spec: Mapping[str, Any], folder: Path) -> None:
-    """Raises UsageError if the script that `run` names is missing: it would fail on every node, minutes later."""
+    """Raise UsageError if the script that `run` names is missing, or no Python: it would fail on every node, minutes
+    later."""
     if not folder.is_dir():
         raise UsageError(f"the code folder {folder} does not exist; `code` (or --code) names the folder to ship")
     run = spec.get("run")
     if spec.get("kind") == "data":
         return  # `run` is a line for bash
     try:
-        parts = shlex.split(run) if isinstance(run, str) else []
+        words = words_of(run) if isinstance(run, str) else ()
     except ValueError:
         return  # the daemon reports the error
-    parts = parts[1:] if parts and parts[0] in INTERPRETERS else parts
-    if not parts or parts[0].startswith("-"):
+    if words[:1] == ("-m",) and len(words) > 1:
+        module = folder.joinpath(*words[1].split("."))
+        for script in (module.with_suffix(".py"), module / "__main__.py"):
+            if script.is_file():
+                _compile(script)
+        return  # the environment may have it
+    if not words or words[0].startswith("-"):
         return
-    script = os.path.normpath(folder.absolute() / parts[0])
-    if not Path(script).is_file() or not Path(script).is_relative_to(os.path.normpath(folder.absolute())):
-        raise UsageError(f"the script {parts[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
+    script = Path(os.path.normpath(folder.absolute() / words[0]))
+    if not script.is_file() or not script.is_relative_to(os.path.normpath(folder.absolute())):
+        raise UsageError(f"the script {words[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
+    if script.suffix == ".py":
+        _compile(script)
+
+
+def _compile(script: Path) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        where = f"{script}, line {error.lineno}" if isinstance(error, SyntaxError) else str(script)
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise UsageError(f"{where}: {what}; Python {version} cannot run it") from error
+    except OSError as error:
+        raise UsageError(f"cannot read the script {script}: {error.strerror}") from error

@@ -25,7 +25,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
 
     Raises UsageError.
     """
-    from supervisor.cli.submission import parse_value
+    from supervisor.job_text import read_yaml
 
     name, given, values = text.partition("=")
     if not given or not name or not values:
@@ -36,7 +36,8 @@ def axis(text: str) -> tuple[str, list[Any]]:
             raise UsageError(f"--sweep {text}: a range goes upwards, over at most {MAX_VALUES} values")
         return name, list(range(first, last + 1))
     parts = [part.strip() for part in values.split(",")]
-    return name, [parse_value(part) if "." in name else part for part in parts]
+    is_typed = "." in name and not name.startswith("env.")
+    return name, [read_yaml(part) if is_typed else part for part in parts]
 
 
 def submit_sweep(

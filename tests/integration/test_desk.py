@@ -103,7 +103,7 @@ def test_any_key_is_set_as_a_job_file_would_have_it(job: str) -> None:
     found = changed(job, {"settings": texts})
     assert found["nodes"] == {"min": 1, "desired": 3, "max": 4}
     assert found["limits"] == {"hours": 2, "usd": 7.5}
-    assert (found["placement"], found["env"]) == ({"zones": ["a", "b"]}, {"LR": 0.1})
+    assert (found["placement"], found["env"]) == ({"zones": ["a", "b"]}, {"LR": "0.1"})
     assert found["start_after"] == "2026-12-24T22:00Z"
     parse_spec(found)
 

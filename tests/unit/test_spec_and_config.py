@@ -65,6 +65,8 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
         ({"market": "cheap"}, "`market` is 'cheap': input should be 'spot', 'on-demand' or 'spot-then-on-demand'"),
         ({"env": {"DEBUG": True}}, "`env.DEBUG` is True; write a text, in quotes"),
         ({"env": ["LR=0.1"]}, "`env` is '…'; write a mapping, such as {NAME: value}"),
+        ({"env": {"OUT": "$HOME/out"}}, "the value of OUT has $HOME, which nothing expands: write the value itself"),
+        ({"env": {"PATH": "/x:${LD_LIBRARY_PATH}"}}, "the value of PATH has ${LD_LIBRARY_PATH}, which nothing expands"),
         ({"env": {"A-B": "1"}}, "`env`: 'A-B' is not a variable name; use letters, digits and _"),
         ({"resources": {"gpu": "V100"}}, "gpu is V100, but gpus_per_node is not given"),
         ({"limits": {"hours": -1}}, "`limits.hours` is -1"),

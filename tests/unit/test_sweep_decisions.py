@@ -54,7 +54,7 @@ def numbers(members: tuple[Member, ...]) -> list[int]:
         ("seed=1..3", "seed", [1, 2, 3]),
         ("shift=-1..1", "shift", [-1, 0, 1]),
         ("nodes.desired=2,4", "nodes.desired", [2, 4]),
-        ("env.LR=0.1,none", "env.LR", [0.1, "none"]),
+        ("env.LR=0.10,none", "env.LR", ["0.10", "none"]),
     ],
 )
 def test_values_are_written_in_a_row_or_as_a_range(text: str, name: str, values: list[Any]) -> None:
