@@ -16,24 +16,43 @@ PLAIN = Path(__file__).with_name("plain.py")
 
 
 @pytest.mark.main
-@pytest.mark.parametrize("warm", ["1", pytest.param("0", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("warm", "hang_at", "lost"),
+    [
+        ("1", "", "what its program had not written by then is lost"),
+        pytest.param("1", "exit", "its last line had run", marks=pytest.mark.nightly),
+        pytest.param("0", "", "what its program had not written by then is lost", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_rank_that_hangs_at_its_end_is_shown_and_ended_and_the_job_ends_as_the_others_say(
-    etcd_endpoint: str, tmp_path: Path, warm: str
+    etcd_endpoint: str, tmp_path: Path, warm: str, hang_at: str, lost: str
 ) -> None:
-    env = {"SPOTSUP_FINISH_S": "1", "SPOTSUP_WARM": warm}
-    with nodes(etcd_endpoint, tmp_path, script=PLAIN, program={"hang_rank": "1"}, env=env, nproc=2) as job:
+    env, program = {"SPOTSUP_FINISH_S": "1", "SPOTSUP_WARM": warm}, {"hang_rank": "1", "hang_at": hang_at}
+    with nodes(etcd_endpoint, tmp_path, script=PLAIN, program=program, env=env, nproc=2) as job:
         job.start("a")
         assert job.exit_code("a") == 0
         result = job.result()
         assert result is not None
         assert result.outcome == "success"
         assert result.problem.startswith("a: local rank 1 had not ended ")
-        assert result.problem.endswith(" s after the first rank ended, and was killed; its stack is in the node's log")
+        ending = " s after the first rank ended, and was killed: {}; its stack is in the node's log"
+        assert result.problem.endswith(ending.format(lost))
         log = job.log("a").read_text()
         assert "round 1: local rank 1: had not ended" in log
         # py-spy is not installed here; a fresh interpreter has no handler
         assert ("in hang_for_ever\n" in log) if warm == "1" else ("no stacks: install py-spy" in log)
         assert job.processes("a") == []
+
+
+def test_a_rank_that_writes_its_last_file_slowly_is_left_alone(etcd_endpoint: str, tmp_path: Path) -> None:
+    env, file = {"SPOTSUP_FINISH_S": "1"}, tmp_path / "final.pt"
+    with nodes(etcd_endpoint, tmp_path, script=PLAIN, program={"slow_file": str(file)}, env=env, nproc=2) as job:
+        job.start("a")
+        assert job.exit_code("a") == 0
+        result = job.result()
+        assert result is not None
+        assert (result.outcome, result.problem) == ("success", "")
+        assert file.stat().st_size == 240_000
 
 
 @pytest.mark.nightly

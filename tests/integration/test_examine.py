@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.launcher.examine import MAX_RANK_CHARS, MAX_RANKS, TIMEOUT_S, Idleness, processor_s, stacks, states
-
-from tests.e2e.launching import eventually
+from spotsup_trainer.launcher.examine import MAX_RANK_CHARS, MAX_RANKS, TIMEOUT_S, stacks, states
 
 DEEP = (
     "import faulthandler, sys, time\n"
@@ -45,23 +43,6 @@ def start(tmp_path: Path) -> Iterator[object]:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-def test_of_two_workers_one_works(start: object) -> None:
-    assert callable(start)
-    works, sleeps = start("while True: pass"), start("import time; print(flush=True); time.sleep(600)")
-    assert sleeps.stdout.readline() == b"\n"  # from here on it uses no time
-    busy, idle = works.pid, sleeps.pid
-    both, one = Idleness([busy, idle], 0.0), Idleness([idle], 0.0)
-    used_s = processor_s([busy])
-    eventually("a second of work", lambda: processor_s([busy]) > used_s + 1.0)
-    for sampled in (both, one):
-        sampled.update(4.9)
-        assert sampled.since is None
-        sampled.update(10.0)
-    assert (both.since, one.since) == (None, 0.0)
-    one.update(20.0)
-    assert one.since == 0.0
 
 
 def test_stacks_are_cut_and_a_worker_without_a_handler_gets_no_signal(tmp_path: Path, start: object) -> None:

@@ -30,7 +30,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.launcher import examine
-from spotsup_trainer.launcher.examine import Idleness
+from spotsup_trainer.launcher.activity import Idleness
 from spotsup_trainer.launcher.failures import message_of
 from spotsup_trainer.launcher.forkserver import WorkerServer
 from spotsup_trainer.launcher.gpu_check import ask_agent
@@ -205,7 +205,10 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
 
     def _request(self, rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
         request = self._program.request(rank, dict(os.environ) | dict(env), stdout, stderr)
-        return replace(request, stacks=str(self._run_dir.stacks(self._round.number, rank)))
+        number = self._round.number
+        return replace(
+            request, stacks=str(self._run_dir.stacks(number, rank)), over=str(self._run_dir.over(number, rank))
+        )
 
     def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = _STOP_GRACE_S) -> None:
         self._stop_watching()
@@ -347,8 +350,11 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 self._handler.client.announce(problem=f"{who} {action.why}; its stack is in the node's log")
             self._local = replace(self._local, stacks_at=time.monotonic())
         elif isinstance(action, EndUnfinished):
+            left, number = self._pcontext.left(), self._round.number
+            over = all(self._run_dir.over(number, rank).exists() for rank in left)
             who = self._keep_stacks(f"had not ended {action.since}")
-            problem = f"{who} had not ended {action.since}, and was killed; its stack is in the node's log"
+            lost = "its last line had run" if over else "what its program had not written by then is lost"
+            problem = f"{who} had not ended {action.since}, and was killed: {lost}; its stack is in the node's log"
             self._handler.client.announce(problem=problem)
             self._pcontext.end_left()
         elif isinstance(action, AskToYield):

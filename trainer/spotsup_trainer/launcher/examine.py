@@ -1,4 +1,4 @@
-"""What workers that seem to hang do: where their threads are, for people, and whether they use the processor.
+"""What workers that seem to hang do: where their threads are, for people.
 
 Stacks come from py-spy where it is installed, else from Python's faulthandler, which warm workers register for a signal
 that nothing else uses: its dump needs no GIL. Of a worker that has neither there is only what the kernel says.
@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from spotsup_trainer.launcher.activity import stat_of
+
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 # They go into the job's log.
 MAX_RANKS = 8
@@ -23,8 +25,6 @@ MAX_RANK_CHARS = 2500
 TIMEOUT_S = 5.0
 _SETTLE_S = 0.1  # a dump that has not grown for so long is complete
 _POLL_S = 0.01
-_IDLE_SHARE = 0.05  # of one processor
-_SAMPLE_S = 5.0
 
 
 def register(path: str) -> None:
@@ -116,47 +116,8 @@ def _catches(pid: int) -> bool:
 def _state(pid: int) -> str:
     """R, S or D, and where in the kernel it waits."""
     try:
-        state = _stat(Path(f"/proc/{pid}"))[0]
+        state = stat_of(Path(f"/proc/{pid}"))[0]
         where = Path(f"/proc/{pid}/wchan").read_text()
     except (OSError, IndexError):
         return "ended"
     return f"state {state}{f' in {where}' if where not in ('', '0') else ''}"
-
-
-def _stat(folder: Path) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, which may have spaces: state, parent, group, …"""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
-
-
-class Idleness:
-    """Whether workers use the processor, each with its whole process group. `since` is monotonic."""
-
-    def __init__(self, pids: list[int], now: float) -> None:
-        self._pids = pids
-        self._at, self._used_s = now, processor_s(pids)
-        # Since when none of them has worked; None while one does.
-        self.since: float | None = None
-
-    def update(self, now: float) -> None:
-        """Compare with the last sample, once that is a few seconds old."""
-        if now < self._at + _SAMPLE_S:
-            return
-        used_s = processor_s(self._pids)
-        # A child that has ended takes its time along.
-        works = abs(used_s - self._used_s) >= _IDLE_SHARE * (now - self._at)
-        self.since = None if works else (self._at if self.since is None else self.since)
-        self._at, self._used_s = now, used_s
-
-
-def processor_s(groups: list[int]) -> float:
-    """Seconds of processor time that the living processes of these groups have used."""
-    ticks = 0
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = _stat(folder)
-            ticks += int(fields[11]) + int(fields[12]) if int(fields[2]) in groups else 0
-        except (OSError, IndexError, ValueError):
-            continue  # it has ended
-    return ticks / os.sysconf("SC_CLK_TCK")

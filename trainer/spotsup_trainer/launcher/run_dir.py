@@ -17,7 +17,7 @@ from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
 from spotsup_trainer.wire import Pauses, Progress, WireError, decode, encode
 from spotsup_trainer.worker_files import replace_file
 
-_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict", "moments")
+_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict", "moments", "over")
 # Not of one round: a new one takes as long as the one before.
 _TIMES = "times.json"
 _OUTCOME = "ended.json"
@@ -124,6 +124,10 @@ class RunDir:
     def stacks(self, number: int, local_rank: int) -> Path:
         """Where a worker writes its stacks when asked."""
         return self.path / f"stacks-{number}-{local_rank}"
+
+    def over(self, number: int, local_rank: int) -> Path:
+        """The file that a worker writes once its program has run to its end; its process may still have to end."""
+        return self.path / f"over-{number}-{local_rank}"
 
     def ask_for_gpu_check(self, number: int) -> None:
         """Ask the agent whether the GPUs are the reason why a round's workers stopped."""

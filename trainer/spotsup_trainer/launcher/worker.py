@@ -38,6 +38,8 @@ class WorkerRequest:
     numa: str = ""
     # Where a worker of this process writes its stacks when asked; "" for nowhere.
     stacks: str = ""
+    # A file to create once the program of a worker of this process has run to its end; "" for none.
+    over: str = ""
 
 
 def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
@@ -155,7 +157,12 @@ def _run_program(request: WorkerRequest) -> int:
     get_error_handler().initialize()
     if request.numa:
         _bind_to_numa_node(request)
-    return run_program(request.argv, is_module=request.kind == "module", on_error=_leave)
+    try:
+        return run_program(request.argv, is_module=request.kind == "module", on_error=_leave)
+    finally:
+        if request.over:
+            with contextlib.suppress(OSError):
+                Path(request.over).touch()
 
 
 def _leave(error: BaseException, trace: str) -> None:
