@@ -45,6 +45,10 @@ for line in sys.stdin:
         server.kill(pids[0], int(numbers[0]), group=len(numbers) > 1)
     elif what == "wait":
         print(server.wait(pids, float(numbers[0])), server.exit_code(pids[0]), flush=True)
+    elif what == "ended":
+        print(server.exit_code(pids[0]), server.has_ended_well(pids[0]), server.is_gone(pids[0]), flush=True)
+    elif what == "sweep":
+        print(server.sweep(float(numbers[0])), flush=True)
     elif what == "close":
         server.close()
         break
@@ -190,6 +194,47 @@ def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
         made.send("wait 5")
         assert made.read() == "True 3"
         eventually("only the server is left", lambda: len(made.left()) == 1, GONE_TIMEOUT_S)
+
+
+def test_a_worker_that_ended_well_is_not_gone_before_what_it_left_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "go")
+    with host(tmp_path, "(read line; exit 5) < '{ready}go' & exit 0".replace("{ready}", f"{tmp_path}/pipe/")) as made:
+        made.read()
+        made.read()
+        made.send("wait 1")
+        assert made.read() == "False None"
+        made.send("ended")
+        assert made.read() == "None True False"
+        (tmp_path / "pipe" / "go").write_text("on\n")
+        made.send("wait 30")
+        assert made.read() == "True 0"
+
+
+def test_what_has_left_its_group_is_swept_once_the_worker_is_gone(tmp_path: Path) -> None:
+    """In a session of its own, below a parent that has ended, without the worker's environment: as servers begin."""
+    with host(tmp_path, "env -i setsid sh -c 'sleep 600 & echo $! > \"{ready}\"' & wait; exit 1") as made:
+        made.read()
+        made.read()
+        made.ready()
+        eventually("its pid", lambda: (tmp_path / "ready").read_text().strip())
+        stray = int((tmp_path / "ready").read_text())
+        made.send("wait 30")
+        assert made.read() == "True 1"
+        assert Path(f"/proc/{stray}").exists()
+        made.send("sweep 30")
+        assert made.read() == "True"
+        assert not Path(f"/proc/{stray}").exists()
+        made.send("close")
+        assert made.process.wait(_END_TIMEOUT_S) == 0
+
+
+def test_what_has_left_its_group_ends_with_the_launcher(tmp_path: Path) -> None:
+    with host(tmp_path, "setsid sleep 600 & setsid sleep 600 & echo > '{ready}'; wait") as made:
+        made.ready()
+        eventually("there are server, worker and both", lambda: len(made.left()) == 4)
+        made.process.kill()
+        nothing_is_left(made)
 
 
 @pytest.mark.parametrize("seed", range(6))

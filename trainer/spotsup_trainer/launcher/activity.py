@@ -6,13 +6,14 @@ thread writes nothing to a file. Only one that does none of this stands still.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from spotsup_trainer.launcher import processes
 
 # Less is what idle programs do: a monitor that looks at its store, a progress bar.
 IDLE_SHARE = 0.05  # of one processor
@@ -66,26 +67,17 @@ def works(before: Sample, after: Sample, passed_s: float) -> bool:
 
 def sample(groups: Collection[int]) -> Sample:
     """Return what the living processes of these groups have used. What cannot be read counts as nothing."""
-    ticks, moved, in_kernel, inodes = 0, 0, False, set[int]()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = stat_of(folder)
-            if int(fields[2]) not in groups:
-                continue
-            ticks += int(fields[11]) + int(fields[12])
-            in_kernel |= fields[0] == "D"
-            moved += _file_bytes(folder)
-            inodes |= _sockets(folder)
-        except (OSError, IndexError, ValueError):
-            continue  # it has ended
-    return Sample(ticks / os.sysconf("SC_CLK_TCK"), moved + _network_bytes(inodes), in_kernel)
-
-
-def stat_of(folder: Path) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name, which may have spaces: state, parent, group, …"""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
+    processor_s, moved, in_kernel, inodes = 0.0, 0, False, set[int]()
+    for pid, process in processes.snapshot().items():
+        if process.group in groups:
+            processor_s += process.processor_s
+            in_kernel |= process.state == "D"
+            try:
+                moved += _file_bytes(Path(f"/proc/{pid}"))
+                inodes |= _sockets(Path(f"/proc/{pid}"))
+            except OSError:
+                continue  # it has ended
+    return Sample(processor_s, moved + _network_bytes(inodes), in_kernel)
 
 
 def _file_bytes(folder: Path) -> int:

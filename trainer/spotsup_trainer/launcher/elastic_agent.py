@@ -214,6 +214,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._stop_watching()
         if self._pcontext is not None:
             self._pcontext.close(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
+            if not self._pcontext.left():
+                self._server.sweep(_GONE_POLL_S)
         worker_group.state = WorkerState.STOPPED
 
     def _shutdown(self, *_: object, **__: object) -> None:
@@ -277,8 +279,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         Raises _UnhealthyError if they are not gone in time.
         """
         began, limit_s = time.monotonic(), self._limits.outlive_s
-        while left := self._pcontext.left():
-            stuck = examine.states(left)
+        while (left := self._pcontext.left()) or not self._server.sweep(_GONE_POLL_S):
+            stuck = examine.states(left) or "what they had started in sessions of their own"
             if time.monotonic() >= began + limit_s:
                 raise _UnhealthyError(f"unhealthy: workers have outlived SIGKILL for {limit_s:.0f} s: {stuck}")
             if self._leave_requests or not self._handler.may_rejoin():
@@ -354,6 +356,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             over = all(self._run_dir.over(number, rank).exists() for rank in left)
             who = self._keep_stacks(f"had not ended {action.since}")
             lost = "its last line had run" if over else "what its program had not written by then is lost"
+            lost = "what it had left in the background stood still" if self._pcontext.left_behind() else lost
             problem = f"{who} had not ended {action.since}, and was killed: {lost}; its stack is in the node's log"
             self._handler.client.announce(problem=problem)
             self._pcontext.end_left()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spotsup_trainer.launcher.activity import stat_of
+from spotsup_trainer.launcher import processes
 
 STACKS_SIGNAL = signal.SIGRTMIN + 12
 # They go into the job's log.
@@ -115,9 +115,9 @@ def _catches(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     """R, S or D, and where in the kernel it waits."""
+    process = processes.of(pid)
     try:
-        state = stat_of(Path(f"/proc/{pid}"))[0]
         where = Path(f"/proc/{pid}/wchan").read_text()
-    except (OSError, IndexError):
+    except OSError:
         return "ended"
-    return f"state {state}{f' in {where}' if where not in ('', '0') else ''}"
+    return f"state {process.state}{f' in {where}' if where not in ('', '0') else ''}" if process else "ended"

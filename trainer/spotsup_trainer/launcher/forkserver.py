@@ -1,8 +1,11 @@
 """A process that starts workers: forked from the launcher once torch is imported, so that workers start at once.
 
 It is single-threaded, never touches a GPU, and holds the only pipe to the launcher: when that closes, for any reason,
-it kills the process groups of all workers and ends. A worker in turn ends with this process. So a launcher that was
-killed leaves no process behind.
+it kills all that it has started and ends. A worker in turn ends with this process. So a launcher that was killed leaves
+no process behind.
+
+A worker is gone once its whole process group has ended: data loading workers hold its GPU's memory, and write to its
+files. It is the subreaper of what leaves the group: whatever that is ends before the next round.
 """
 
 from __future__ import annotations
@@ -16,18 +19,22 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from spotsup_trainer.launcher.parent_death import die_with_parent, outlive_parent, set_process_name
+from spotsup_trainer.launcher import processes
+from spotsup_trainer.launcher.parent_death import adopt_orphans, die_with_parent, outlive_parent, set_process_name
 from spotsup_trainer.launcher.preload import changed_environ, end_children, problem_of, with_changes
+from spotsup_trainer.launcher.processes import Process, descendants
 from spotsup_trainer.launcher.program_imports import Import
 from spotsup_trainer.launcher.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
 _END_TIMEOUT_S = 5.0  # after its pipe has closed, and again after SIGKILL
+_STRAYS_TIMEOUT_S = 1.0  # for what a worker has started in a session of its own
 _POLL_S = 0.005
+_LOOK_S = 0.02
 _CHUNK = 65536
 
 
@@ -43,10 +50,12 @@ class WorkerServer:
         connection.settimeout(_REPLY_TIMEOUT_S)
         self._connection = connection
         self._received = b""
+        # Workers of whose group some process still runs.
         self._running: set[int] = set()
         self._exit_codes: dict[int, int] = {}
         self._replies: list[dict[str, Any]] = []
         self._alive = True
+        self._swept = True
 
     def check(self) -> None:
         """Raises WorkerServerError if the server has ended: it can start no more workers."""
@@ -89,20 +98,43 @@ class WorkerServer:
         return pid
 
     def exit_code(self, pid: int) -> int | None:
-        """How a worker ended (a signal is negative), None while it runs. -9 if the server itself has ended."""
+        """Return how a worker ended (a signal is negative), None while it runs. One that ended well runs as long as
+        anything that it left in the background. -9 if the server itself has ended."""
         self._pump(0.0)
-        return self._exit_codes.get(pid, None if self._alive else -signal.SIGKILL)
+        code = self._exit_codes.get(pid, None if self._alive else -signal.SIGKILL)
+        return None if code == 0 and pid in self._running else code
+
+    def has_ended_well(self, pid: int) -> bool:
+        """Return whether the worker itself has, whatever it left in the background."""
+        return self._exit_codes.get(pid) == 0
+
+    def is_gone(self, pid: int) -> bool:
+        """Return whether no process of a worker's group is left."""
+        self._pump(0.0)
+        return pid not in self._running
 
     def kill(self, pid: int, number: int, *, group: bool = False) -> None:
-        """Send a signal to a worker, or to all of its process group. Nothing happens when it has ended."""
-        if self._alive and pid not in self._exit_codes:
+        """Send a signal to a worker, or to all of its process group. Nothing happens when it is gone."""
+        if self._alive and pid in self._running:
             with contextlib.suppress(WorkerServerError):
                 self._send({"kill": pid, "signal": int(number), "group": group})
 
     def wait(self, pids: list[int], timeout_s: float) -> bool:
-        """Wait until all of them have ended; False when `timeout_s` ran out first."""
+        """Wait until all of them are gone; False when `timeout_s` ran out first."""
+        return self._wait_until(lambda: all(self.is_gone(pid) for pid in pids), timeout_s)
+
+    def sweep(self, timeout_s: float) -> bool:
+        """Kill whatever workers that are gone have left: what began a session of its own. False when it outlives
+        SIGKILL for `timeout_s`."""
+        if self._alive and self._swept:
+            self._swept = False
+            with contextlib.suppress(WorkerServerError):
+                self._send({"sweep": True})
+        return self._wait_until(lambda: self._swept or not self._alive, timeout_s)
+
+    def _wait_until(self, done: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while any(self.exit_code(pid) is None for pid in pids):
+        while not done():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -110,9 +142,10 @@ class WorkerServer:
         return True
 
     def forget(self, pids: list[int]) -> None:
-        """Forget the exit codes of workers that have ended: the kernel will reuse their pids."""
+        """Forget the exit codes of workers that are gone: the kernel will reuse their pids."""
         for pid in pids:
-            self._exit_codes.pop(pid, None)
+            if pid not in self._running:
+                self._exit_codes.pop(pid, None)
 
     def close(self, *, at_once: bool = False) -> None:
         """End the server and all workers. The server kills them when its pipe closes, unless it hangs. `at_once`: kill
@@ -166,8 +199,11 @@ class WorkerServer:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "exit" in message:
-            self._running.discard(message["exit"])
             self._exit_codes[message["exit"]] = message["code"]
+        elif "gone" in message:
+            self._running.discard(message["gone"])
+        elif "swept" in message:
+            self._swept = True
         else:
             self._replies.append(message)
 
@@ -201,7 +237,10 @@ class _Server:
         self.pid = os.getpid()
         self._connection = connection
         self._received = b""
+        # Workers that are not gone, and how those of them ended that left something.
         self._workers: set[int] = set()
+        self._codes: dict[int, int] = {}
+        self._sweeping = False
         # What imports have set in the environment, and what was in it before.
         self._environ_before: dict[str, str] = {}
         self._environ_changes: dict[str, str] = {}
@@ -231,21 +270,27 @@ class _Server:
         if os.getsid(0) != self.pid:
             os.setsid()
         set_process_name("spotsup-workers")
+        adopt_orphans()
         wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the signal reaches the wakeup descriptor
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         watched: list[socket.socket | int] = [self._connection, wake_r]
         while True:
-            readable = select.select(watched, [], [])[0]
+            # Who has to go need not be a child of this process, whose end the kernel tells.
+            readable = select.select(watched, [], [], _LOOK_S if self._codes or self._sweeping else None)[0]
             if wake_r in readable:
                 os.read(wake_r, _CHUNK)
+            if wake_r in readable or self._codes or self._sweeping:
                 self._reap()
             if self._connection not in readable:
                 continue
             for message in self._receive():
                 if "kill" in message:
                     self._kill(message["kill"], message["signal"], group=message["group"])
+                elif "sweep" in message:
+                    self._sweeping = True
+                    self._reap()
                 elif (request := self._spawn(message["spawn"])) is not None:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -288,14 +333,39 @@ class _Server:
                 (os.killpg if group else os.kill)(pid, number)
 
     def _reap(self) -> None:
-        for pid in list(self._workers):
+        for pid in self._workers - self._codes.keys():
             # WNOWAIT: while the worker is a zombie, the kernel does not reuse its pid, nor its group.
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-                continue
-            self._kill(pid, signal.SIGKILL, group=True)  # its own children, such as data loading workers
-            _, status = os.waitpid(pid, 0)
+            if (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is not None:
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                self._codes[pid] = code
+                if code != 0:
+                    self._kill(pid, signal.SIGKILL, group=True)  # its own children, such as data loading workers
+                self._reply({"exit": pid, "code": code})
+        found = processes.snapshot()
+        self._reap_orphans(found)
+        alive = {each.group for each in found.values() if each.state not in "ZX"}
+        for pid in self._codes.keys() - alive:
+            os.waitpid(pid, 0)
             self._workers.discard(pid)
-            self._reply({"exit": pid, "code": os.waitstatus_to_exitcode(status)})
+            del self._codes[pid]
+            self._reply({"gone": pid})
+        if self._sweeping and not self._kill_descendants(found):
+            self._sweeping = False
+            self._reply({"swept": True})
+
+    def _reap_orphans(self, found: Mapping[int, Process]) -> None:
+        for pid, each in found.items():
+            if each.parent == self.pid and each.state == "Z" and pid not in self._workers:
+                os.waitpid(pid, os.WNOHANG)
+
+    def _kill_descendants(self, found: Mapping[int, Process]) -> int:
+        """Kill all that live and are not workers; return how many these are."""
+        living = [pid for pid in descendants(self.pid, found) if found[pid].state not in "ZX"]
+        strays = [pid for pid in living if found[pid].group not in self._workers]
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(strays)
 
     def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -306,4 +376,7 @@ class _Server:
     def _end(self) -> None:
         for pid in self._workers:
             self._kill(pid, signal.SIGKILL, group=True)
+        deadline = time.monotonic() + _STRAYS_TIMEOUT_S
+        while self._kill_descendants(processes.snapshot()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         os._exit(0)

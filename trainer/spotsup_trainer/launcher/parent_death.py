@@ -1,4 +1,4 @@
-"""Ends a process together with its parent (Linux), so that a killed launcher leaves no process behind."""
+"""Ties processes to their parents (Linux), so that a killed launcher leaves no process behind."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -27,6 +28,11 @@ def die_with_parent(parent_pid: int) -> None:
 def outlive_parent() -> None:
     """Take `die_with_parent` back."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all processes below this one whose own parent ends, instead of init."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def set_process_name(name: str) -> None:

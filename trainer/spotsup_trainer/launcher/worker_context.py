@@ -49,13 +49,17 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         return dict(self._pids)
 
     def left(self) -> dict[int, int]:
-        """The processes that have not ended, by local rank."""
-        ended = self.exit_codes()
-        return {rank: pid for rank, pid in self._pids.items() if rank not in ended}
+        """The processes that are not gone with their whole groups, by local rank."""
+        self.exit_codes()
+        return {rank: pid for rank, pid in self._pids.items() if not self._server.is_gone(pid)}
+
+    def left_behind(self) -> bool:
+        """Whether all that are left have ended well themselves, and left something in the background."""
+        return all(self._server.has_ended_well(pid) for pid in self.left().values())
 
     def ended(self) -> bool:
         """Whether a worker has ended well."""
-        return 0 in self._codes.values()
+        return any(map(self._server.has_ended_well, self._pids.values())) or 0 in self._codes.values()
 
     def end_left(self) -> None:
         """Kill the workers that have not ended. They count as ended well."""
