@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +16,12 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.lanes import Lanes, yield_cpu_to_whole_jobs
 from tests.support.programs import LocalCloud, empty_etcd, running_etcd, running_local_cloud
 from tools.landing.flaky import read_flaky
 from tools.stack import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.lanes import Lanes
 
 # A busy machine stops a test for seconds at any moment. The same commit gets the same answer: what is new is looked for
 # by `make explore`, with other examples each time and far more of them.
@@ -29,12 +32,17 @@ settings.load_profile("busy")
 
 def pytest_configure() -> None:
     """Let whole jobs in other workers have the CPU first."""
-    yield_cpu_to_whole_jobs()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests.support.lanes import yield_cpu_to_whole_jobs
+
+        yield_cpu_to_whole_jobs()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Lanes:
     """Distribute tests so that two whole jobs run at a time, and other tests beside them."""
+    from tests.support.lanes import Lanes  # `make test-frameworks` has no xdist
+
     return Lanes(config)
 
 

@@ -232,13 +232,13 @@ class Causes:
 
     def _note_mute(self, machine: Machine, now: float) -> None:
         key, node = machine.instance.id, machine.node
-        if not (machine.silent or machine.apart):
-            self._mute_since.pop(key, None)
+        agent = self._world.nodes.agents.get(node)
+        if not (machine.silent or machine.apart) or (agent is not None and agent.stolen_until > now):
+            self._mute_since.pop(key, None)  # or whoever renews its lease speaks for it
         elif machine.alive:
             self._mute_since.setdefault(key, now)
         else:
             self._mute_since.pop(key, None)
-        agent = self._world.nodes.agents.get(node)
         trains = agent is not None and self._world.nodes.trainings[agent.job].trains(node)
         if trains and machine.apart and machine.ssh == "well" and not machine.silent:
             self._proves_since.setdefault(key, now)
