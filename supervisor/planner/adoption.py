@@ -16,6 +16,8 @@ from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_places import Placement
 
+REASON = "it was running, and was adopted"  # why a node begins
+
 
 @dataclass(frozen=True, slots=True)
 class MachineGroup:
@@ -152,7 +154,7 @@ def _node(instance: Instance, offer: Offer, job: str, state: NodeState, now: flo
         private_address=instance.private_address,
         metadata_url=instance.metadata_url,
         bootstrapped=state is NodeState.READY,
-        history=(Transition(now, "", state, "it was running, and was adopted"),),
+        history=(Transition(now, "", state, REASON),),
     )
 
 

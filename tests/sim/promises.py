@@ -28,7 +28,7 @@ from tests.sim.budget_check import BudgetCheck
 from tests.sim.causes import SETTLE_S, Causes
 from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
-from tests.sim.queue_check import QueueCheck
+from tests.sim.queue_check import QueueCheck, requested
 from tests.sim.spares import SpareCheck
 from tests.sim.warm_check import WarmCheck
 
@@ -254,7 +254,8 @@ class Promises:
         present = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
         counted, ahead = [n for n in present if not n.ahead], [n for n in present if n.ahead]
         wanted = job.record.desired_nodes + job.record.spare_nodes
-        newest = [n.id for n in present if before is not None and n.id not in before.nodes]
+        asked = requested(before, job) if before is not None else ()
+        newest = [n.id for n in present if n.id in asked]
         # If a user has just asked for fewer, the node was requested for what was wanted before.
         same = before is not None and before.record.desired_nodes + before.record.spare_nodes <= wanted
         if newest and same and len(counted) > wanted:
@@ -273,8 +274,8 @@ class Promises:
         if limit is not None and any(job.nodes[node].offer.usd_per_hour is None for node in newest):
             raise Violation(f"P13: {newest} were requested for {job.record.name}, which has a limit, without a price")
         cap = job.record.spec.limits.usd_per_node_hour
-        requested = [job.nodes[each] for each in newest if job.nodes[each].state is N.REQUESTED]
-        for node in requested if cap is not None else ():
+        begun = [job.nodes[each] for each in newest if job.nodes[each].state is N.REQUESTED]
+        for node in begun if cap is not None else ():
             if node.max_usd_per_hour != cap or (node.offer.usd_per_hour or math.inf) > (cap or 0.0) + 1e-6:
                 raise Violation(f"P13: {node.id} was requested at {node.offer}, and {cap} is paid at most")
         spent = sum(n.offer.usd_per_hour or 0.0 for n in job.nodes.values() if n.state is not N.GONE)

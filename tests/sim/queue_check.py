@@ -6,11 +6,18 @@ from collections.abc import Mapping
 
 from supervisor.market.admission import Amount
 from supervisor.model import NodeState
+from supervisor.planner.adoption import REASON as ADOPTED
 from supervisor.planner.queue import gpus_of
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 
 _CENT = 0.01
+
+
+def requested(before: JobView, job: JobView) -> set[str]:
+    """Return the nodes that were asked for since: machines that were adopted ran before."""
+    added = [node for name, node in job.nodes.items() if name not in before.nodes]
+    return {node.id for node in added if not node.history or node.history[0].reason != ADOPTED}
 
 
 class QueueCheck:
@@ -22,7 +29,7 @@ class QueueCheck:
     def check(self, before: JobView | None, job: JobView, jobs: Mapping[str, JobView]) -> str:
         """What is wrong, or ""."""
         rules = self._world.rules.queue
-        if before is None or not rules.limits_anything or not job.nodes.keys() - before.nodes.keys():
+        if before is None or not rules.limits_anything or not requested(before, job):
             return ""
         record = job.record
         for scope in rules.scopes(record.owner, record.name):
