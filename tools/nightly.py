@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -66,9 +67,11 @@ class Ran:
 
 
 def read_output(part: Part, taken: Taken, output: str) -> Ran:
-    """Return what the output of a part says. Of pytest's that is which tests failed."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    failed = tuple(line.split()[1] for line in lines if line.startswith(("FAILED tests/", "ERROR tests/")))
+    """Return what the output of a part says: which tests failed, or seeds of the simulated world. What make says is
+    left out."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not re.match(r"make(\[\d+\])?: ", line)]
+    tests = [line.split()[1] for line in lines if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    failed = tuple(tests + [line for line in lines if re.match(r"seed \d+: ", line)])
     return Ran(part, taken, lines[-1].strip("= ") if lines else "", failed)
 
 

@@ -24,6 +24,21 @@ def test_failed_tests_and_the_last_line_are_read() -> None:
     assert found.last_line == "1 failed, 270 passed, 1 error in 612.00s (0:10:12)"
 
 
+SEEDS = """
+seed 47: P4: queued-0-gmt3h-2 was ended: its agent runs
+seed 47 at commit 58de0f0: P4: queued-0-gmt3h-2 was ended: its agent runs
+sim: 300 seeds, 611 virtual hours, violations 1
+make[1]: *** [Makefile:400: sim] Error 1
+make[1]: Leaving directory '/a clone'
+"""
+
+
+def test_of_the_simulated_world_the_seeds_are_read_and_nothing_that_make_says() -> None:
+    found = ran(1, 2, SEEDS)
+    assert found.failed == ("seed 47: P4: queued-0-gmt3h-2 was ended: its agent runs",)
+    assert found.last_line == "sim: 300 seeds, 611 virtual hours, violations 1"
+
+
 def test_the_record_has_what_ran_and_what_failed() -> None:
     tests, sim = ran(0, 1, FAILED), ran(1, 0, "300 scenarios kept all promises\n")
     assert record_line("2026-11-26", "abc1234", [tests, sim]) == (
