@@ -48,7 +48,8 @@ class Causes:
         # By instance id: since when it is silent without a gap, and since when it would prove over SSH that it trains.
         self._mute_since: dict[str, float] = {}
         self._proves_since: dict[str, float] = {}
-        # By instance id: when it was last silent. What runs on a silent machine stands still in this world.
+        # By instance id: when it was last silent, where all stands still in this world, or cut off from etcd, by which
+        # its notice goes to its launcher.
         self._silent_at: dict[str, float] = {}
         self._listed_at = -NEVER
         # Nodes whose records etcd has lost, and when it last lost any.
@@ -222,7 +223,7 @@ class Causes:
             if machine.ended_at is not None:
                 continue
             self._note_mute(machine, now)
-            if machine.silent:
+            if machine.silent or machine.apart:
                 self._silent_at[machine.instance.id] = now
             if machine.silent or machine.apart:
                 goes_on = since != NEVER and (until == NEVER or now - until < SEEN_S)
@@ -294,7 +295,7 @@ class Causes:
 
     def _left_in_time(self, node: str, saving_s: float) -> bool:
         """Its notice came early enough for a checkpoint, its agent read it and lived on, etcd was up to carry it to the
-        others, and the machine was not silent in the time that the checkpoint needs."""
+        others, and the machine was neither silent nor cut off in the time that the checkpoint needs."""
         machine, agent = self._machines.get(node), self._agents.get(node)
         if machine is None or machine.noticed_at is None or machine.ends_at is None or machine.silent:
             return False
