@@ -34,7 +34,7 @@ _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, s
 _END_TIMEOUT_S = 5.0  # after its pipe has closed, and again after SIGKILL
 _STRAYS_TIMEOUT_S = 1.0  # for what a worker has started in a session of its own
 _POLL_S = 0.005
-_LOOK_S = 0.02
+_LOOK_S = 0.25  # at who has to go, and is no child of this process: of its children the kernel tells the end
 _CHUNK = 65536
 
 
@@ -277,7 +277,6 @@ class _Server:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         watched: list[socket.socket | int] = [self._connection, wake_r]
         while True:
-            # Who has to go need not be a child of this process, whose end the kernel tells.
             readable = select.select(watched, [], [], _LOOK_S if self._codes or self._sweeping else None)[0]
             if wake_r in readable:
                 os.read(wake_r, _CHUNK)
