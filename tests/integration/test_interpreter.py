@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Ended:
     status: int
     out: str
     err: str
+
+
+def _hear_ctrl_c() -> None:
+    """Below a shell that runs the tests in the background, SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(folder: Path, *command: str) -> Ended:
