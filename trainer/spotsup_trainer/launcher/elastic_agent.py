@@ -214,8 +214,6 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._stop_watching()
         if self._pcontext is not None:
             self._pcontext.close(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
-            if not self._pcontext.left():
-                self._server.sweep(_GONE_POLL_S)
         worker_group.state = WorkerState.STOPPED
 
     def _shutdown(self, *_: object, **__: object) -> None:
@@ -352,11 +350,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 self._handler.client.announce(problem=f"{who} {action.why}; its stack is in the node's log")
             self._local = replace(self._local, stacks_at=time.monotonic())
         elif isinstance(action, EndUnfinished):
-            left, number = self._pcontext.left(), self._round.number
-            over = all(self._run_dir.over(number, rank).exists() for rank in left)
             who = self._keep_stacks(f"had not ended {action.since}")
-            lost = "its last line had run" if over else "what its program had not written by then is lost"
-            lost = "what it had left in the background stood still" if self._pcontext.left_behind() else lost
+            lost = self._what_is_lost()
             problem = f"{who} had not ended {action.since}, and was killed: {lost}; its stack is in the node's log"
             self._handler.client.announce(problem=problem)
             self._pcontext.end_left()
@@ -368,6 +363,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
             self._handler.client.announce(state="done")
             self._local = replace(self._local, done_since=time.monotonic())
+
+    def _what_is_lost(self) -> str:
+        """Return how far the workers have come that are ended as unfinished."""
+        if self._pcontext.left_behind():
+            return "what it had left in the background stood still"
+        if all(self._run_dir.over(self._round.number, rank).exists() for rank in self._pcontext.left()):
+            return "its last line had run"
+        return "what its program had not written by then is lost"
 
     def _keep_stacks(self, why: str) -> str:
         """Log the stacks of the workers that run; which these are."""

@@ -342,7 +342,7 @@ class _Server:
                 self._reply({"exit": pid, "code": code})
         found = processes.snapshot()
         self._reap_orphans(found)
-        alive = {each.group for each in found.values() if each.state not in "ZX"}
+        alive = {each.group for each in found.values() if each.alive}
         for pid in self._codes.keys() - alive:
             os.waitpid(pid, 0)
             self._workers.discard(pid)
@@ -359,8 +359,8 @@ class _Server:
 
     def _kill_descendants(self, found: Mapping[int, Process]) -> int:
         """Kill all that live and are not workers; return how many these are."""
-        living = [pid for pid in descendants(self.pid, found) if found[pid].state not in "ZX"]
-        strays = [pid for pid in living if found[pid].group not in self._workers]
+        below = ((pid, found[pid]) for pid in descendants(self.pid, found))
+        strays = [pid for pid, each in below if each.alive and each.group not in self._workers]
         for pid in strays:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -16,6 +16,12 @@ class Process(NamedTuple):
     parent: int
     group: int
     processor_s: float
+    threads: int
+
+    @property
+    def alive(self) -> bool:
+        """True while some thread runs: one whose first thread has ended is shown as Z, with all that it has open."""
+        return self.state != "X" and (self.state != "Z" or self.threads > 1)
 
 
 def snapshot() -> dict[int, Process]:
@@ -33,7 +39,7 @@ def of(pid: int) -> Process | None:
         text = Path(f"/proc/{pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()  # the name before it may have spaces
         processor_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return Process(fields[0], int(fields[1]), int(fields[2]), processor_s)
+        return Process(fields[0], int(fields[1]), int(fields[2]), processor_s, int(fields[17]))
     except (OSError, IndexError, ValueError):
         return None
 
