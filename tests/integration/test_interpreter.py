@@ -60,6 +60,7 @@ def run(folder: Path, *command: str) -> Ended:
         text=True,
         timeout=170,
         check=False,
+        preexec_fn=_hear_ctrl_c,
     )
     status = done.returncode if done.returncode >= 0 else 200 - done.returncode
     return Ended(status, done.stdout, done.stderr)
