@@ -50,6 +50,7 @@ MAX_SPARES = 16
 MAX_SPEC_BYTES = 64 * 1024
 MAX_SPEC_DEPTH = 20
 MAX_FINISH_MINUTES = 24 * 60
+MAX_STOP_SECONDS = 2 * 3600
 NO_CHECKPOINTS = "none"
 LIMITS_OF_MONEY = ("usd", "usd_per_month", "usd_per_hour", "usd_per_node_hour")
 MIN_USD_PER_NODE_HOUR = 0.001  # EC2's lowest price of a spot request has to be above it
@@ -210,6 +211,10 @@ class Limits(Strict):
     finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2
     """Once a rank has ended well, the others that stand still are ended after this time: they use no processor, and
     neither read, write, send nor receive. The job ends as the ranks that have ended say."""
+    stop_seconds: Annotated[float, Field(gt=0, le=MAX_STOP_SECONDS)] | None = None
+    """How long a program that catches SIGTERM, and has no Session, may take to save and to end when its round ends in
+    order; for so long before its machine is taken it gets SIGTERM. Without it a node leaves as soon as there is a
+    notice, and the program has the whole notice to save."""
     hang: Literal["alert", "restart"] = "alert"
     """What happens when no rank completes a step for ten times its slow steps, and 5 minutes: an alert with stacks in
     the logs, or also a new round, at most three times a day. For programs with a Session only."""

@@ -76,6 +76,7 @@ JOB_OPTIONS = (
     JobOption("--usd-per-node-hour", "limits.usd_per_node_hour", "No node that costs more is asked for.", float),
     JobOption("--app-failures", "limits.app_failures", "The job fails when its program failed more often.", int),
     JobOption("--finish-minutes", "limits.finish_minutes", "Idle ranks end so long after the first.", float),
+    JobOption("--stop-seconds", "limits.stop_seconds", "To save in on SIGTERM, without a Session.", float),
     JobOption("--hang", "limits.hang", "What follows when steps hang.", click.Choice(["alert", "restart"])),
 )
 _LONE_FLAGS = (

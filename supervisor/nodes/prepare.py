@@ -223,6 +223,8 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
         "SPOTSUP_FINISH_S": f"{60 * limits.finish_minutes:g}",
         "SPOTSUP_HANG": limits.hang,
     }
+    if limits.stop_seconds is not None:
+        ours["SPOTSUP_STOP_S"] = f"{limits.stop_seconds:g}"
     if job.spec.preload is not None:
         ours["SPOTSUP_PRELOAD"] = ",".join(job.spec.preload)
     return {**of_cloud, **ours, **package_variables(config.node), **config.node.env, **job.spec.env}

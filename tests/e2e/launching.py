@@ -74,6 +74,8 @@ class Nodes:
     ttl_s: float = 2.0
     backend: str = "spotsup"
     rdzv_conf: str = ""
+    # Further options of torchrun.
+    options: tuple[str, ...] = ()
     launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class Nodes:
             command += ["--nproc-per-node", str(self.nproc)]
             command += ["--rdzv-backend", self.backend, "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", self.rdzv_conf or f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
-            command += ["--max-restarts", str(self.max_restarts)]
+            command += ["--max-restarts", str(self.max_restarts), *self.options]
             program = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)
             command += [str(self.script), *(f"{key}={value}" for key, value in program.items())]
             with self.log(node).open("ab") as log:

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.launcher.supervision import (
     AnnounceDone,
+    AskToEnd,
     AskToYield,
     CheckpointCount,
     Continue,
     EndUnfinished,
     KeepStacks,
+    LeaveEarly,
     Limits,
     Local,
     Stop,
@@ -27,6 +29,7 @@ LIMITS = Limits(yield_s=20.0, grace_s=2.0, lost_s=5.0, exit_s=100.0, margin_s=1.
 RESTART = replace(LIMITS, restart_hung=True)
 LOST = Broken("b is lost", "lost")
 STOPPED = Broken("b has stopped", "stopped")
+MOVED = Broken("round 2 was formed meanwhile", "moved")
 JOINS = Yield("c joins")
 OVER = Over(Result("success", "all done", 1))
 
@@ -46,7 +49,7 @@ def local(**changes: Any) -> Local:
         (local(yielding_since=0.0), JOINS, 19.9, Continue()),
         (local(yielding_since=0.0), Stay(), 19.9, Continue()),
         (local(yielding_since=0.0), JOINS, 20.0, Stop("rejoin", "the workers did not park within 20 s", 2.0)),
-        (local(yielding_since=0.0, sessions=1), JOINS, 0.0, Stop("rejoin", "the workers have no Session", 2.0)),
+        (local(yielding_since=0.0, sessions=1), JOINS, 0.0, AskToEnd("the workers have no Session to checkpoint with")),
         (local(yielding_since=0.0, parked=1), JOINS, 1.0, Continue()),
         (local(yielding_since=0.0, parked=2), JOINS, 1.0, Stop("rejoin", "all workers are parked", parked=True)),
         (local(parked=2), Stay(), 1.0, Stop("rejoin", "all workers are parked", parked=True)),
@@ -116,6 +119,57 @@ def test_the_next_step(node: Local, standing: Standing, now: float, expected: ob
     assert action == expected
 
 
+def plain(**changes: Any) -> Local:
+    """Workers without a Session."""
+    return local(sessions=0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("node", "standing", "stop_s", "now", "expected"),
+    [
+        # They have the whole notice, or what the job says of it.
+        (plain(deadline=100.0, catches=True), Stay(), None, 0.0, LeaveEarly()),
+        (plain(deadline=100.0), Stay(), None, 90.0, Continue()),
+        (local(deadline=100.0, catches=True), Stay(), None, 90.0, Continue()),
+        (plain(deadline=100.0, catches=True), Stay(), 30.0, 68.9, Continue()),
+        (plain(deadline=100.0, catches=True), Stay(), 30.0, 69.0, LeaveEarly()),
+        (plain(deadline=100.0, catches=True, leaving_since=0.0), Stay(), None, 0.0, AskToYield("this node leaves")),
+        # Peers that ended first, or are gone, break nothing.
+        (plain(catches=True, ending_since=0.0), JOINS, None, 19.9, Continue()),
+        (plain(catches=True, ending_since=0.0), LOST, None, 19.9, Continue()),
+        (plain(catches=True, ending_since=0.0), STOPPED, None, 19.9, Continue()),
+        (plain(catches=True, ending_since=0.0), MOVED, None, 1.0, Stop("rejoin", "round 2 was formed")),
+        (plain(catches=True, ending_since=0.0), OVER, None, 1.0, Stop("end", "all done", 2.0)),
+        (plain(catches=True, ending_since=0.0), LOST, None, 20.0, Stop("rejoin", "the workers had not ended 20 s")),
+        (plain(catches=True, ending_since=0.0), JOINS, 30.0, 29.9, Continue()),
+        (plain(catches=True, ending_since=0.0), JOINS, 30.0, 30.0, Stop("rejoin", "the workers had not ended 30 s")),
+        # Those whose machine is taken have until then.
+        (plain(catches=True, ending_since=0.0, deadline=100.0, leaving_since=0.0), LOST, None, 98.9, Continue()),
+        (plain(catches=True, ending_since=0.0, deadline=100.0), LOST, None, 99.0, Stop("leave", "no time is left")),
+        # Those that do not catch it end at once, unless something hangs in the kernel.
+        (plain(ending_since=0.0), JOINS, None, 1.9, Continue()),
+        (plain(ending_since=0.0), JOINS, 30.0, 2.0, Stop("rejoin", "the workers had not ended 2 s")),
+        # However they ended: it is no failure, and not the program's end.
+        (plain(workers="ended", ending_since=0.0), JOINS, None, 1.0, Stop("rejoin", "the workers have ended")),
+        (
+            plain(workers="ended", catches=True, ending_since=0.0, leaving_since=0.0),
+            Stay(),
+            None,
+            1.0,
+            Stop("leave", "the workers have ended", parked=True),
+        ),
+    ],
+)
+def test_workers_that_catch_sigterm_have_time_to_save_where_the_round_ends_in_order(
+    node: Local, standing: Standing, stop_s: float | None, now: float, expected: object
+) -> None:
+    action = decide(node, standing, now, replace(LIMITS, stop_s=stop_s))
+    if isinstance(expected, Stop) and isinstance(action, Stop):
+        assert action.reason.startswith(expected.reason)
+        action = replace(action, reason=expected.reason)
+    assert action == expected
+
+
 @pytest.mark.parametrize(
     ("node", "now", "expected"),
     [
@@ -143,6 +197,8 @@ LOCALS = st.builds(
     sessions=st.integers(0, 2),
     parked=st.integers(0, 2),
     yielding_since=TIMES,
+    catches=st.booleans(),
+    ending_since=TIMES,
     broken_since=TIMES,
     leaving_since=TIMES,
     done_since=TIMES,
@@ -176,10 +232,14 @@ def test_everything_comes_to_an_end(node: Local, standing: Standing) -> None:
     if asked and any(since is not None for since in begun):
         action = decide(node, standing, 1e6, LIMITS)
         # Saying that one is done begins a wait of its own, which ends in turn.
-        # So does what is logged first; workers that are killed have then ended.
         began = isinstance(action, AnnounceDone) and node.done_since is None
-        logged = isinstance(action, KeepStacks) and node.stacks_at is None
-        assert isinstance(action, Stop | EndUnfinished) or began or logged
+        # So do what is logged first, and a request to end or to leave; workers that are killed have then ended.
+        first = (
+            (isinstance(action, KeepStacks) and node.stacks_at is None)
+            or (isinstance(action, AskToEnd) and node.ending_since is None)
+            or (isinstance(action, LeaveEarly) and node.leaving_since is None)
+        )
+        assert isinstance(action, Stop | EndUnfinished) or began or first
 
 
 @given(LOCALS, STANDINGS, st.floats(0, 50))

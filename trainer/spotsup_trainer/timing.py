@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -88,6 +90,20 @@ class SaveTimes:
         if not self.checkpoint_s:
             return _UNMEASURED_YIELD_S
         return min(MAX_YIELD_S, max(_UNMEASURED_YIELD_S, 4 * self.checkpoint_s + 2 * self.step_s))
+
+
+def seconds_in(environ: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds that a variable gives, None without it. Raises ValueError for what is no time above 0."""
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise ValueError(f"{name} is {text!r}; it must be a number of seconds, more than 0")
+    return found
 
 
 class Patience:

@@ -29,7 +29,7 @@ from spotsup_trainer.etcd.gateway import file_version
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import RunDir
-from spotsup_trainer.timing import LeaseTimes
+from spotsup_trainer.timing import LeaseTimes, seconds_in
 from spotsup_trainer.wire import (
     AgentConfig,
     AgentStatus,
@@ -197,7 +197,11 @@ class Agent:
         return must_leave(self._deadline, margin_s, time.time())
 
     def _leave_timeout_s(self) -> float:
-        return self._run_dir.times().yield_s + _LEAVE_SLACK_S
+        try:
+            stop_s = seconds_in(self._config.env, "SPOTSUP_STOP_S") or 0.0
+        except ValueError:
+            stop_s = 0.0  # the launcher says so, and ends
+        return max(self._run_dir.times().yield_s, stop_s) + _LEAVE_SLACK_S
 
     def _forward_stop(self, child: Child) -> None:
         now = time.monotonic()

@@ -39,12 +39,14 @@ from spotsup_trainer.launcher.program import Program, environment
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.launcher.signs import SignsOfLife
 from spotsup_trainer.launcher.supervision import (
+    Action,
     AnnounceDone,
+    AskToEnd,
     AskToYield,
     CheckpointCount,
-    Continue,
     EndUnfinished,
     KeepStacks,
+    LeaveEarly,
     Limits,
     Local,
     Stop,
@@ -58,7 +60,7 @@ from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
 from spotsup_trainer.rendezvous.history import may_restart
 from spotsup_trainer.rendezvous.membership import Broken, Over, Stay, hangs, has_finished
-from spotsup_trainer.wire import Failure, Result, Round
+from spotsup_trainer.wire import Failure, Notice, Result, Round
 
 _POLL_S = 0.02  # workers and their files; keys are noticed at once
 _EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try again
@@ -68,7 +70,11 @@ _STOP_GRACE_S = 2.0
 _GONE_POLL_S = 0.2
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
 
-_WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.HEALTHY: "running"}
+_WORKERS: dict[Any, Workers] = {
+    WorkerState.SUCCEEDED: "succeeded",
+    WorkerState.HEALTHY: "running",
+    WorkerState.STOPPED: "ended",
+}
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +105,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._program = program
         self._limits = limits
         self._leave_requests = 0
+        self._leaves_early = False
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
@@ -191,6 +198,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._pcontext = ServedContext(
             self._server,
             self._request,
+            whole_groups=not self._program.python,
             name=worker_group.spec.role,
             entrypoint=self._program.name,
             args=dict.fromkeys(envs, ()),
@@ -252,7 +260,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
     def _supervise(self) -> tuple[Stop, RunResult]:
         """Watch the running workers until they have to be stopped."""
         while True:
-            result = self._monitor_workers(self._worker_group)
+            result = self._look()
             self._count_checkpoints()
             self._pauses.look(time.monotonic())
             standing = self._handler.standing()
@@ -264,6 +272,12 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 return action, result
             self._carry_out(action)
             self._handler.client.wait_change(_POLL_S)
+
+    def _look(self) -> RunResult:
+        """How the workers are. Each of those that are asked to end has the time for it, whatever becomes of others."""
+        if self._local.ending_since is None:
+            return self._monitor_workers(self._worker_group)
+        return RunResult(WorkerState.HEALTHY if self._pcontext.left() else WorkerState.STOPPED)
 
     def _limits_now(self) -> Limits:
         """With the measured time to park, where it is needed."""
@@ -301,7 +315,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._watch_signs(now)
         finished = result.state == WorkerState.HEALTHY and (self._pcontext.ended() or has_finished(view, self._round))
         hung = hangs(view, self._round)
-        asked_now = self._leave_requests > 0 and self._local.leaving_since is None
+        asked_now = (self._leave_requests > 0 or self._leaves_early) and self._local.leaving_since is None
         if asked_now and self._local.workers == "running":
             self._handler.client.announce(state="leaving")
         if notice is not None and self._local.deadline is None and self._local.workers == "running":
@@ -311,6 +325,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             workers=_WORKERS.get(result.state, "failed"),
             sessions=self._run_dir.sessions(number, ranks),
             parked=self._run_dir.parked(number, ranks),
+            catches=self._local.catches or (self._may_end_soon(notice) and self._pcontext.catches_sigterm()),
             broken_since=(self._local.broken_since or now) if broken else None,
             leaving_since=now if asked_now else self._local.leaving_since,
             finished_since=(self._local.finished_since or now) if finished else None,
@@ -321,6 +336,10 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             deadline=None if notice is None else now + notice.deadline - time.time(),
             force=self._leave_requests > 1,
         )
+
+    def _may_end_soon(self, notice: Notice | None) -> bool:
+        """Whether it matters how the workers end."""
+        return self._local.ending_since is None and (notice is not None or self._local.yielding_since is not None)
 
     def _count_checkpoints(self, *, now: bool = False) -> None:
         if self._handler.current is not None and (now or time.monotonic() >= self._look_at):
@@ -343,7 +362,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._idleness.update(now)
         return self._idleness.since
 
-    def _carry_out(self, action: Continue | AnnounceDone | AskToYield | KeepStacks | EndUnfinished) -> None:
+    def _carry_out(self, action: Action) -> None:
         if isinstance(action, KeepStacks):
             who = self._keep_stacks(action.why)
             if action.tell:
@@ -359,6 +378,13 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
             self._run_dir.ask_to_yield(self._round.number)
             self._local = replace(self._local, yielding_since=time.monotonic())
+        elif isinstance(action, LeaveEarly):
+            log.info("round %d: leaving as its machine is taken: the workers catch SIGTERM", self._round.number)
+            self._leaves_early = True
+        elif isinstance(action, AskToEnd):
+            log.info("round %d: sending the workers SIGTERM: %s", self._round.number, action.reason)
+            self._pcontext.ask_to_end()
+            self._local = replace(self._local, ending_since=time.monotonic())
         elif isinstance(action, AnnounceDone) and self._local.done_since is None:
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
             self._handler.client.announce(state="done")

@@ -240,6 +240,8 @@ class _Server:
         # Workers that are not gone, and how those of them ended that left something.
         self._workers: set[int] = set()
         self._codes: dict[int, int] = {}
+        # Whose whole groups were asked to end, and have the time for it.
+        self._asked: set[int] = set()
         self._sweeping = False
         # What imports have set in the environment, and what was in it before.
         self._environ_before: dict[str, str] = {}
@@ -328,6 +330,8 @@ class _Server:
 
     def _kill(self, pid: int, number: int, *, group: bool) -> None:
         if pid in self._workers:
+            if group and number == signal.SIGTERM:
+                self._asked.add(pid)
             with contextlib.suppress(ProcessLookupError):
                 (os.killpg if group else os.kill)(pid, number)
 
@@ -337,7 +341,7 @@ class _Server:
             if (ended := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is not None:
                 code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
                 self._codes[pid] = code
-                if code != 0:
+                if code != 0 and pid not in self._asked:
                     self._kill(pid, signal.SIGKILL, group=True)  # its own children, such as data loading workers
                 self._reply({"exit": pid, "code": code})
         found = processes.snapshot()
@@ -346,6 +350,7 @@ class _Server:
         for pid in self._codes.keys() - alive:
             os.waitpid(pid, 0)
             self._workers.discard(pid)
+            self._asked.discard(pid)
             del self._codes[pid]
             self._reply({"gone": pid})
         if self._sweeping and not self._kill_descendants(found):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import math
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.launcher.supervision import Limits
 from spotsup_trainer.rendezvous.abandonable_call import call_while
+from spotsup_trainer.timing import seconds_in
 
 if TYPE_CHECKING:
     from spotsup_trainer.launcher.forkserver import WorkerServer
@@ -264,16 +264,14 @@ def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
 
 def _limits(environ: Mapping[str, str]) -> Limits:
     """The job's own limits. Raises UsageError."""
-    text, hang = environ.get("SPOTSUP_FINISH_S") or "120", environ.get("SPOTSUP_HANG") or "alert"
-    try:
-        finish_s = float(text)
-    except ValueError:
-        finish_s = 0.0
-    if not 0 < finish_s < math.inf:
-        raise UsageError(f"SPOTSUP_FINISH_S is {text!r}; it must be a number of seconds, more than 0")
+    hang = environ.get("SPOTSUP_HANG") or "alert"
     if hang not in {"alert", "restart"}:
         raise UsageError(f"SPOTSUP_HANG is {hang!r}; it must be alert or restart")
-    return Limits(finish_s=finish_s, restart_hung=hang == "restart")
+    try:
+        finish_s, stop_s = seconds_in(environ, "SPOTSUP_FINISH_S"), seconds_in(environ, "SPOTSUP_STOP_S")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return Limits(finish_s=finish_s or 120.0, stop_s=stop_s, restart_hung=hang == "restart")
 
 
 def _log_to_stderr() -> None:

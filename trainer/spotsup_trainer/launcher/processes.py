@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,16 @@ def of(pid: int) -> Process | None:
         return Process(fields[0], int(fields[1]), int(fields[2]), processor_s, int(fields[17]))
     except (OSError, IndexError, ValueError):
         return None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal. False where there is no such process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> (number - 1) & 1)
 
 
 def descendants(pid: int, found: Mapping[int, Process]) -> list[int]:

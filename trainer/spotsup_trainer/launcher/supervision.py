@@ -8,7 +8,8 @@ from typing import Literal, Union
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Yield
 from spotsup_trainer.wire import Progress
 
-Workers = Literal["running", "succeeded", "failed"]
+# ended: after they were asked to end.
+Workers = Literal["running", "succeeded", "failed", "ended"]
 Next = Literal["rejoin", "leave", "end"]
 
 _SLACK_S = 60.0
@@ -20,8 +21,11 @@ class Limits:
 
     # From the request to yield until workers that have a Session must be parked; once measured, SaveTimes.yield_s.
     yield_s: float = 120.0
-    # From SIGTERM to SIGKILL when there is nothing to save.
+    # From SIGTERM to SIGKILL where the round broke, and for workers that do not catch SIGTERM.
     grace_s: float = 2.0
+    # The same in an ordered end of the round for workers that catch it, and how long before its machine's deadline a
+    # node begins to leave for them. None: as long as a notice leaves time, and at most `yield_s` where there is none.
+    stop_s: float | None = None
     # How long parking may go on after a member has left: rank 0 may still be naming a checkpoint that all have written.
     lost_s: float = 5.0
     # From the first rank that ended well until those that are idle are ended: they hang.
@@ -50,6 +54,10 @@ class Local:
     parked: int
     # Since when the workers are asked to yield.
     yielding_since: float | None = None
+    # A worker catches SIGTERM: it may save something then.
+    catches: bool = False
+    # Since when the workers are asked to end, by SIGTERM.
+    ending_since: float | None = None
     # Since when the round is broken.
     broken_since: float | None = None
     # Since when the launcher is asked to leave.
@@ -90,6 +98,18 @@ class AskToYield:
 
 
 @dataclass(frozen=True)
+class LeaveEarly:
+    """Begin to leave before anyone asks for it: the workers need the time to save."""
+
+
+@dataclass(frozen=True)
+class AskToEnd:
+    """Send the workers SIGTERM, and let them save."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class KeepStacks:
     """Log the stacks of the workers that run, and tell people why."""
 
@@ -120,7 +140,7 @@ class Stop:
     check_gpus: bool = False
 
 
-Action = Union[Continue, AnnounceDone, AskToYield, KeepStacks, EndUnfinished, Stop]
+Action = Union[Continue, AnnounceDone, AskToYield, LeaveEarly, AskToEnd, KeepStacks, EndUnfinished, Stop]
 
 
 @dataclass(frozen=True)
@@ -145,6 +165,8 @@ def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Acti
         return Stop("end", standing.result.message, limits.grace_s)
     if local.force or (local.deadline is not None and now >= local.deadline - limits.margin_s):
         return Stop("leave", "no time is left")
+    if local.ending_since is not None:
+        return _decide_end(local, local.ending_since, standing, now, limits, then)
     if local.workers == "failed":
         lost = isinstance(standing, Broken) and standing.cause == "lost"  # that is why
         blame = local.yielding_since is None
@@ -156,8 +178,36 @@ def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Acti
         return Stop(then, "all workers are parked", parked=True)
     if isinstance(standing, Broken) and not _may_still_park(local, standing, now, limits):
         return Stop(then, standing.reason, limits.grace_s, check_gpus=standing.cause == "stopped")
+    if _needs_to_leave(local, now, limits):
+        return LeaveEarly()
     problem = _unfinished(local, now, limits) or _hung(local, now, limits, then)
     return problem or _decide_yield(local, standing, now, limits, then)
+
+
+def _needs_to_leave(local: Local, now: float, limits: Limits) -> bool:
+    """Whether workers that save on SIGTERM, and have no Session to say how long that takes, need the time from now to
+    the deadline."""
+    if local.deadline is None or local.leaving_since is not None or local.sessions == local.ranks:
+        return False
+    return local.catches and (limits.stop_s is None or now >= local.deadline - limits.margin_s - limits.stop_s)
+
+
+def _decide_end(
+    local: Local, since: float, standing: Standing, now: float, limits: Limits, then: Next
+) -> Continue | Stop:
+    """Workers that were asked to end. That others of the round end first, or are gone, takes no time from them."""
+    if local.workers == "ended":
+        return Stop(then, "the workers have ended", parked=local.catches)
+    if isinstance(standing, Broken) and standing.cause == "moved":
+        return Stop(then, standing.reason)
+    limit_s = limits.yield_s if limits.stop_s is None else limits.stop_s
+    if not local.catches:
+        limit_s = limits.grace_s
+    elif limits.stop_s is None and local.deadline is not None:
+        return Continue()  # until the deadline
+    if now < since + limit_s:
+        return Continue()
+    return Stop(then, f"the workers had not ended {now - since:.0f} s after SIGTERM")
 
 
 def _unfinished(local: Local, now: float, limits: Limits) -> Action | None:
@@ -221,7 +271,7 @@ def _decide_yield(local: Local, standing: Standing, now: float, limits: Limits, 
             return AskToYield("this node leaves")
         return AskToYield(standing.reason) if isinstance(standing, Yield) else Continue()
     if local.sessions < local.ranks:
-        return Stop(then, "the workers have no Session to checkpoint with", limits.grace_s)
+        return AskToEnd("the workers have no Session to checkpoint with")
     if now >= local.yielding_since + limits.yield_s:
         return Stop(then, f"the workers did not park within {limits.yield_s:.0f} s", limits.grace_s)
     return Continue()

@@ -10,6 +10,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import PContext, RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from spotsup_trainer.launcher import processes
 from spotsup_trainer.launcher.forkserver import WorkerServer
 from spotsup_trainer.launcher.torch_versions import tails_of
 from spotsup_trainer.launcher.worker import WorkerRequest
@@ -22,13 +23,18 @@ RequestMaker = Callable[[int, dict[str, str], str, str], WorkerRequest]
 
 
 class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
-    """Unlike torch's own contexts, it keeps the launcher's signal handlers, and signals only the worker itself before
-    it kills the worker's whole process group: data loading workers must not die first.
+    """Unlike torch's own contexts, it keeps the launcher's signal handlers, and signals only a Python worker itself
+    before it kills the worker's whole process group: data loading workers must not die first.
+
+    `whole_groups`: the program is not Python, but a shell script for instance.
     """
 
-    def __init__(self, server: WorkerServer, make_request: RequestMaker, **arguments: Any) -> None:
+    def __init__(
+        self, server: WorkerServer, make_request: RequestMaker, *, whole_groups: bool, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self._server = server
+        self._whole_groups = whole_groups
         self._make_request = make_request
         self._pids: dict[int, int] = {}
         self._codes: dict[int, int] = {}
@@ -60,6 +66,18 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
     def ended(self) -> bool:
         """Whether a worker has ended well."""
         return any(map(self._server.has_ended_well, self._pids.values())) or 0 in self._codes.values()
+
+    def catches_sigterm(self) -> bool:
+        """Whether a worker does, or where that is no Python, whether a process that it has started does."""
+        pids = set(self._pids.values())
+        if self._whole_groups:
+            pids = {pid for pid, process in processes.snapshot().items() if process.group in pids}
+        return any(processes.catches(pid, signal.SIGTERM) for pid in pids)
+
+    def ask_to_end(self) -> None:
+        """Send the workers SIGTERM; a shell that runs a program does not pass it on, so its whole group gets it."""
+        for pid in self.left().values():
+            self._server.kill(pid, signal.SIGTERM, group=self._whole_groups)
 
     def end_left(self) -> None:
         """Kill the workers that have not ended. They count as ended well."""
@@ -102,7 +120,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         if timeout > 0 and death_sig != signal.SIGKILL and not self._killed:
             pids = list(self.left().values())
             for pid in pids:
-                self._server.kill(pid, death_sig)
+                self._server.kill(pid, death_sig, group=self._whole_groups)
             self._server.wait(pids, timeout)
         self._kill(list(self.left().values()))
         self._server.forget([pid for rank, pid in self._pids.items() if rank in self._codes])
