@@ -57,6 +57,9 @@ class System:
     """synchronized, waiting (a time service runs), none (no such service), or unknown."""
     dead_man: bool = False
     """Whether the dead-man switch is armed."""
+    lingers: bool = True
+    """False where logind removes the user's shared memory when his last session ends, whatever services run as him:
+    logind.conf(5), RemoveIPC."""
 
 
 def system_script(setup: Setup) -> str:

@@ -18,6 +18,11 @@ unheld() {
     dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package}\n' 'linux-image-*' 2>/dev/null |
         sed -n 's/^install installed //p'
 }
+# Root is no user whose memory logind removes; without a session of his, logind does not know a user.
+lingers() {
+    [ "$(id -u)" != 0 ] || return 0
+    [ "$(timeout -k 1 5 loginctl show-user "$(id -un)" -p Linger --value 2>/dev/null)" != no ]
+}
 cd /
 system=
 if [ -d /run/systemd/system ]; then
@@ -43,7 +48,7 @@ text "$system"
 printf ',"vendor":'
 text "$vendor"
 if [ "$born" = "$node" ]; then
-    root=false dead_man=false clock=unknown updaters=
+    root=false dead_man=false lingers=true clock=unknown updaters=
     if [ "$(id -u)" = 0 ] || timeout -k 1 10 sudo -n true >/dev/null 2>&1; then
         root=true
     fi
@@ -53,8 +58,9 @@ if [ "$born" = "$node" ]; then
         if [ -e "$HOME/$dead_man_file" ] && systemctl -q is-active "$timer"; then
             dead_man=true
         fi
+        lingers || lingers=false
     fi
-    printf ',"root":%s,"cloud_init":"%s","locks":[%s],"updaters":[%s],"unheld":[%s],"clock":"%s","dead_man":%s' \
-        "$root" "$(cloud_init)" "$(locks | texts)" "$updaters" "$(unheld | texts)" "$clock" "$dead_man"
+    printf ',"root":%s,"cloud_init":"%s","locks":[%s],"updaters":[%s],"unheld":[%s],"clock":"%s","dead_man":%s,"lingers":%s' \
+        "$root" "$(cloud_init)" "$(locks | texts)" "$updaters" "$(unheld | texts)" "$clock" "$dead_man" "$lingers"
 fi
 printf '}\n'

@@ -38,6 +38,9 @@ def hygiene(facts: Facts, setup: Setup) -> Decision:
     if system.clock == "waiting":
         wait = fill("system/wait_for_clock.sh", limit_s=CLOCK_WAIT_S)
         commands.append(Run("wait for the clock", wait, CLOCK_WAIT_S + GRACE_S))
+    if not system.lingers:
+        linger = fill("system/linger.sh", user=facts.user)
+        commands.append(Run("let shared memory outlive SSH sessions", linger, SYSTEMD_TIMEOUT_S, as_root=True))
     if setup.dead_man and not system.dead_man:
         if not system.systemd:
             return Unfit("the dead-man switch needs systemd: use an image that has it, or set `dead_man_s = 0`")

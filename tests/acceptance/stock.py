@@ -39,6 +39,8 @@ SUITE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "procps", "iproute2", "sudo", "openssh-server", "python3"),
     *("libnss-myhostname", "ca-certificates", "unattended-upgrades", "nftables", "cloud-init"),
+    # As images of clouds have it: what logs in by SSH is a session of logind, whose end has consequences.
+    *("libpam-systemd",),
 )
 BUILD_TIMEOUT_S = 1800.0
 DOWNLOAD_TIMEOUT_S = 900.0
@@ -246,6 +248,11 @@ class StockMachine:
     def console(self) -> str:
         """The end of what it has written to its console."""
         return (self._folder / "console.log").read_text(errors="replace")[-3000:]
+
+    def read(self, path: str) -> str:
+        """A file of it, read from outside: nobody logs in for that."""
+        (init,) = self._children()
+        return Path(f"/proc/{init}/root{path}").read_text()
 
     def cut_off(self) -> None:
         """Its cable is out: whoever speaks to it hears nothing, not even a refusal."""

@@ -16,11 +16,13 @@ from spotsup_trainer.wire import Progress, Result, Round
 
 from bootstrap import stop_agent
 from bootstrap.agent.unit import unit_name
+from bootstrap.model import Paths
 from tests.acceptance import updates
 from tests.acceptance.installation import Installation, done_by, eventually, seconds_of
 from tests.acceptance.stock import (
     REQUIREMENTS,
     USER,
+    StockMachine,
     ensure_wheels,
     skipped_where_impossible,
     why_not,
@@ -38,6 +40,23 @@ SPEC = {
     "run": f"char_transformer.py --steps {STEPS}",
     "checkpoints": "none",
 }
+LOADER_S = 30.0  # logind forgets a user 10 s after his last session
+LOADER_OUTPUT = "/tmp/loader.out"
+LOADER = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 1 << 20
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return torch.zeros(100_000)
+torch.multiprocessing.set_sharing_strategy("file_system")
+began = time.monotonic()
+for _ in DataLoader(Slow(), batch_size=2, num_workers=2):
+    if time.monotonic() - began > float(sys.argv[1]):
+        print("loaded")
+        break
+"""
 
 
 @pytest.fixture
@@ -100,6 +119,11 @@ def test_the_readmes_job_trains_on_machines_that_have_nothing_of_ours(installati
     stop_agent(installation.target(first), first.node, grace_s=30.0, clock=time.monotonic, deadline_s=120.0)
     left = installation.run(first, "grep -lzs '^SPOTSUP_AGENT_FOLDER=' /proc/[0-9]*/environ | wc -l")
     assert left == "0"
+
+    assert loader_with_shared_files(installation, first) == "loaded"
+    installation.run(first, f"sudo loginctl disable-linger {USER}")
+    assert "shared memory" in loader_with_shared_files(installation, first), "logind was to take it along"
+
     seconds = {
         "ready": round(ready_s, 1),
         "first_step": round(first_step_s, 1),
@@ -109,3 +133,25 @@ def test_the_readmes_job_trains_on_machines_that_have_nothing_of_ours(installati
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "stock.json").write_text(json.dumps(seconds, indent=1) + "\n")
     print(json.dumps(seconds, indent=1))
+
+
+def loader_with_shared_files(installation: Installation, machine: StockMachine) -> str:
+    """The last line of a loader whose tensors are files in /dev/shm, and which runs as the agent does: as a service of
+    the user who logs in. He logs out at once."""
+    config = f"/home/{USER}/{Paths(installation.setup(machine).root, machine.node).agent_config.removeprefix('~/')}"
+    python = json.loads(machine.read(config))["python"]
+    line = f"{shlex.quote(python)} -c {shlex.quote(LOADER)} {LOADER_S}; echo ended"
+    service = f"--uid={USER} --property=StandardOutput=truncate:{LOADER_OUTPUT} --property=StandardError=inherit"
+    start = f"sudo systemd-run --quiet --collect {service} /bin/sh -c {shlex.quote(line)}"
+    installation.run(machine, f"sudo rm -f {LOADER_OUTPUT}; {start}")
+    ended = eventually("the loader ends", lambda: read_whole(machine), LOADER_S + 120.0, installation.why)
+    return ended.splitlines()[-2] if "loaded" in ended else ended
+
+
+def read_whole(machine: StockMachine) -> str | None:
+    """What the loader has printed, once it has ended."""
+    try:
+        text = machine.read(LOADER_OUTPUT)
+    except FileNotFoundError:
+        return None
+    return text if text.endswith("ended\n") else None

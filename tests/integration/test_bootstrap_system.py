@@ -116,6 +116,24 @@ def test_root_commands_use_sudo_or_the_step_is_unfit(machine: Sandbox) -> None:
     assert "cannot become root by `sudo -n`" in refused.reason
 
 
+def test_the_user_lingers_where_his_last_session_would_take_shared_memory_along(machine: Sandbox) -> None:
+    """RemoveIPC of logind.conf(5): loaders whose tensors are in /dev/shm fail then, in the middle of an epoch."""
+    machine.program("id", 'case $1 in -u) echo 1000 ;; *) exec /usr/bin/id "$@" ;; esac')
+    linger = 'case $1 in enable-linger) echo yes >"$BOX/state/linger" ;; show-user) cat "$BOX/state/linger" ;; esac'
+    machine.program("loginctl", linger)
+    machine.write("state/linger", "no\n")
+    assert not machine.facts(a_setup()).system.lingers
+    (command,) = machine.bootstrap(a_setup(), "hygiene")
+    assert command.what == "let shared memory outlive SSH sessions"
+    assert machine.facts(a_setup()).system.lingers
+    machine.write("state/linger", "no\n")
+    machine.program("loginctl", linger.replace("echo yes", "echo no"))
+    with pytest.raises(AssertionError, match="let shared memory outlive SSH sessions"):
+        machine.bootstrap(a_setup(), "hygiene")
+    machine.program("loginctl", "echo 'User ID 1000 is not logged in or lingering' >&2; exit 1")
+    assert machine.facts(a_setup()).system.lingers, "no logind, or no session: nothing is removed"
+
+
 def test_facts_are_gathered_again_after_the_first_boot(machine: Sandbox) -> None:
     machine.program("cloud-init", "")
     assert [str(command) for command in step(machine, a_setup(), "hygiene").decision] == [  # type: ignore[union-attr] # a tuple: it is running
