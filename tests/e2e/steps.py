@@ -34,6 +34,7 @@ SETTINGS = {
     "helper": "0",
     "session": "1",
     "timeout_s": "30",
+    "late_s": "0",
 }
 SETTINGS |= dict(argument.split("=", 1) for argument in sys.argv[1:])
 NODE = os.environ.get("SPOTSUP_NODE_ID", "")
@@ -95,6 +96,7 @@ def main() -> None:
             if dist.get_rank() == 0:
                 CHECKPOINT.write_text(str(step))
             dist.barrier()
+            time.sleep(float(SETTINGS["late_s"]) if dist.get_rank() > 0 else 0.0)
             emit("parked", step=step)
             if parked:
                 parked.touch()

@@ -204,6 +204,23 @@ def test_a_done_node_starts_again_when_a_slower_one_is_lost(etcd_endpoint: str, 
         assert (result.outcome, result.round) == ("success", 2)
 
 
+def test_a_node_that_leaves_in_order_takes_the_rounds_store_along_last_and_no_log_has_a_trace(
+    etcd_endpoint: str, tmp_path: Path
+) -> None:
+    with nodes(etcd_endpoint, tmp_path, program={"late_s": "1.5"}) as job:
+        job.form("a", "b", "c")
+        job.hint("a", "b", "c", minimum=3)
+        first, *others = job.round().nodes()
+        job.launchers[first].send_signal(signal.SIGTERM)
+        assert job.exit_code(first) == 0
+        job.ready(*others)
+        for node in others:
+            log = job.log(node).read_text()
+            assert "all workers are parked" in log
+            assert "frame #" not in log
+            assert "does not answer" not in log
+
+
 def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
     etcd_endpoint: str, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ _MAX_EXCHANGES = 600
 _RESULT_ATTEMPTS = 3
 _STOP_GRACE_S = 2.0
 _GONE_POLL_S = 0.2
+_STORE_S = 10.0  # for which a node that has left keeps the round's store for others
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
 
 _WORKERS: dict[Any, Workers] = {
@@ -143,8 +144,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 if stop.then == "end":
                     return self._end(result)
                 if stop.then == "leave":
-                    if stop.parked:
-                        self._handler.leave_parked()
+                    self._handler.leave(parked=stop.parked, store_s=self._time_for_others())
                     raise RendezvousGracefulExitError(stop.reason)
         except RendezvousClosedError as error:
             if self._handler.is_closed():
@@ -278,6 +278,13 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         if self._local.ending_since is None:
             return self._monitor_workers(self._worker_group)
         return RunResult(WorkerState.HEALTHY if self._pcontext.left() else WorkerState.STOPPED)
+
+    def _time_for_others(self) -> float:
+        """How long this node may stay for those that have not ended their workers yet."""
+        deadline, now = self._local.deadline, time.monotonic()
+        if self._local.force:
+            return 0.0
+        return _STORE_S if deadline is None else min(_STORE_S, max(0.0, deadline - self._limits.margin_s - now))
 
     def _limits_now(self) -> Limits:
         """With the measured time to park, where it is needed."""

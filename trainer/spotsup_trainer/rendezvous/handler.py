@@ -34,7 +34,7 @@ from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.heartbeat import Heartbeat
-from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing, writer
+from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing, still_stopping, writer
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
@@ -160,15 +160,26 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         """Leave: the others go on without this node. May be called twice."""
         return self._close(linger=False)
 
-    def leave_parked(self) -> None:
-        """Leave after a complete checkpoint. This node's key stays until its lease ends: it shows the others, which may
-        still be parking, that the round is not broken, and that they need not wait for this node.
+    def leave(self, *, parked: bool, store_s: float) -> None:
+        """Leave the round once its workers have ended here, `parked` if after a complete checkpoint. Then this node's
+        key stays until its lease ends: it shows the others, which may still be parking, that the round is not broken,
+        and that they need not wait for this node. The round's store, where it is here, stays for them, too: for
+        `store_s` seconds at most.
         """
-        self.client.announce(state="leaving", parked=True)
+        self.client.announce(state="leaving", parked=parked)
         self.client.flush(_FLUSH_TIMEOUT_S)
-        self._close(linger=True)
+        until = time.monotonic() + store_s
+        while self._has_store_for_others() and (left_s := until - time.monotonic()) > 0:
+            self.client.wait_change(min(_POLL_S, left_s))
+        if parked:
+            self._close(linger=True)
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _has_store_for_others(self) -> bool:
+        node, now = self.client.config.node, self.client.snapshot()
+        leads = self.current is not None and self.current.members[0].node == node and now.view.round == self.current
+        return leads and now.live and bool(still_stopping(now.view) - {node})
 
     def _close(self, *, linger: bool) -> bool:
         if self._open:

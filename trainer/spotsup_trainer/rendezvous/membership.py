@@ -151,7 +151,7 @@ def _next_round(
         ill = "".join(f"; the GPUs of {node} are unhealthy" for node in sorted(unhealthy(view)))
         until = min(backoffs.values(), default=math.inf)
         return Wait(f"{len(chosen)} of at least {minimum} nodes are here{ill}", until)
-    busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
+    busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | still_stopping(view))
     if busy:
         return Wait(f"{', '.join(busy)} must stop first")
     if now < view.grace_until and (missing := _missing_of_round(view)):
@@ -283,7 +283,7 @@ def _is_ready(view: View, member: Member) -> bool:
     return view.round is None or member.round >= view.round.number or not is_in(view.round, member)
 
 
-def _still_stopping(view: View) -> set[str]:
+def still_stopping(view: View) -> set[str]:
     """Members of the last round that still run, whatever they do next: their checkpoint may not be complete yet.
 
     Bounded by their leases, and by the time that a launcher gives its workers to stop. Members that only etcd cannot
