@@ -29,7 +29,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from spotsup_trainer.etcd import EtcdError
-from spotsup_trainer.launcher import examine
+from spotsup_trainer.launcher import examine, memory_kills
 from spotsup_trainer.launcher.activity import Idleness
 from spotsup_trainer.launcher.failures import message_of
 from spotsup_trainer.launcher.forkserver import WorkerServer
@@ -107,6 +107,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._limits = limits
         self._leave_requests = 0
         self._leaves_early = False
+        self._memory_kills_before: int | None = None
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
@@ -178,6 +179,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._local = Local("running", group.spec.local_world_size, 0, 0)
         self._signs, self._idleness = SignsOfLife(self._local.ranks, time.monotonic()), None
         self._run_dir.begin(self._round.number)
+        self._memory_kills_before = memory_kills.count()
         self._checkpoints = CheckpointCount()
         log.info(
             "round %d: rank %d of %d (%s): %s",
@@ -446,11 +448,16 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._round.number,
             first.local_rank,
             first.exitcode,
-            message_of(first),
+            message_of(first, self._memory_kills()),
             time.time(),
             after_s=round(self._pcontext.failed_after_s, 1),
             stepped=bool(self._run_dir.signs(self._round.number, self._local.ranks)),
         )
+
+    def _memory_kills(self) -> int | None:
+        """How many of our processes the kernel has ended for memory since the round began."""
+        before, now = self._memory_kills_before, memory_kills.count()
+        return None if before is None or now is None else max(0, now - before)
 
     def _worker_env(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
         env = environment(group, worker, self._handler.client.config, self._round)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 _MESSAGE_CHARS = 2000
 
 
-def message_of(failure: ProcessFailure) -> str:
-    """The worker's traceback if it left one; of a long one, the end."""
-    return _whole_message(failure)[-_MESSAGE_CHARS:]
+def message_of(failure: ProcessFailure, memory_kills: int | None = None) -> str:
+    """The worker's traceback if it left one; of a long one, the end. `memory_kills`: how many processes the kernel has
+    ended for memory since the workers began; None: unknown."""
+    message = _whole_message(failure)[-_MESSAGE_CHARS:]
+    if failure.exitcode != -signal.SIGKILL or memory_kills is None:
+        return message
+    if memory_kills:
+        return f"{message}, as memory ran out: the kernel has ended processes for it here ({memory_kills})"
+    return f"{message}, and not by the kernel for memory"
 
 
 def _whole_message(failure: ProcessFailure) -> str:
