@@ -18,6 +18,7 @@ from supervisor.planner.predicates import (
     PRESENT_NODE_STATES,
     ahead,
     counted,
+    has_trained,
     left_behind,
     machine_room,
     may_have_machine,
@@ -195,7 +196,7 @@ def _give_up_too_few(draft: Draft) -> None:
         return
     offers = without_dear(draft, offers_of(draft))
     held_back = is_held_back(draft)
-    tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if _tries_one(draft) else []
+    tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if tries_one(draft) else []
     must_wait = bool(tried) or draft.now < draft.job.bootstrap_retry_at
     may_add = not must_wait and any(
         is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers
@@ -228,14 +229,16 @@ def _max_requests(draft: Draft) -> int:
     """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
     if draft.now < draft.job.bootstrap_retry_at:
         return 0
-    if not _tries_one(draft):
+    if not tries_one(draft):
         return wanted(draft)
     return 0 if draft.in_states(*IN_FLIGHT_NODE_STATES) else 1
 
 
-def _tries_one(draft: Draft) -> bool:
-    """Whether bootstraps keep failing, so that one machine is tried at a time."""
-    return draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
+def tries_one(draft: Draft) -> bool:
+    """Whether bootstraps keep failing, so that one machine is tried at a time; a failure that only has to be the same
+    on another machine needs one."""
+    own = draft.job.own_failures > 0 and not has_trained(draft)
+    return own or draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
 
 
 def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:

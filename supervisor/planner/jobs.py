@@ -42,7 +42,8 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
     if (own or job.bootstrap_failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
-        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"
+        alike = f", the last {job.own_failures} in the same way, by what the job or its image brings" if own else ""
+        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{alike}{why}"
     return None
 
 

@@ -12,7 +12,7 @@ from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
+from supervisor.planner.fleet import constraints, tries_one
 from supervisor.planner.predicates import (
     ahead,
     counted,
@@ -207,7 +207,7 @@ def _missing(draft: Draft) -> str:
     if not may_pay(draft):
         offers = tuple(offer for offer in offers if offer.market is Market.SPOT) or offers
     why = obstacle(offers, draft.capacity, constraints(draft), draft.now, spare=spare)
-    if not why and draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE:
+    if not why and tries_one(draft):
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"
     return first_line(why, MAX_REASON_CHARACTERS)
 

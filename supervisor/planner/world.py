@@ -94,7 +94,7 @@ class Rules:
     max_notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     # Failures.
     launch_attempts: int = 5  # launch calls per node
-    own_failures: int = 2  # in a row, by what the job brings, such as its torch: then a job that never trained fails
+    own_failures: int = 2  # in a row, alike, by what the job or its image brings: then a job that never trained fails
     bootstrap_failures: int = 5  # in a row; then people are alerted, and a job that never trained fails
     bootstrap_retry_s: float = 5.0  # after the first of them the next node is requested; twice that after each further
     max_bootstrap_retry_s: float = 600.0  # at most that

@@ -277,7 +277,23 @@ DECISIONS = (
         "    own = job.own_failures >= draft.rules.own_failures\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
-        "test_a_second_node_that_fails_by_what_the_job_brings_ends_a_job_that_never_trained",
+        "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
+    ),
+    Mutant(
+        "bootstrap: a job ends by two failures only where they are alike",
+        "supervisor.planner.outcomes",
+        "    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0\n",
+        "    own = draft.job.own_failures + 1 if of_job else 0\n",
+        "unit/test_plan_outcomes.py::"
+        "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
+    ),
+    Mutant(
+        "bootstrap: after a failure by what the job brings one machine is tried",
+        "supervisor.planner.fleet",
+        "    own = draft.job.own_failures > 0 and not has_trained(draft)\n",
+        "    own = False\n",
+        "unit/test_plan_outcomes.py::"
+        "test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them",
     ),
     Mutant(
         "places: a round has nodes of one place",
