@@ -209,7 +209,8 @@ class Limits(Strict):
     """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
     finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2
     """Once a rank has ended well, the others that stand still are ended after this time: they use no processor, and
-    neither read, write, send nor receive. The job ends as the ranks that have ended say."""
+    neither read, write, send nor receive. The job ends as the ranks that have ended say. While ranks work on for
+    longer, nodes whose ranks have all ended are released, except the one with rank 0."""
     hang: Literal["alert", "restart"] = "alert"
     """What happens when no rank completes a step for ten times its slow steps, and 5 minutes: an alert with stacks in
     the logs, or also a new round, at most three times a day. For programs with a Session only."""

@@ -19,10 +19,12 @@ from supervisor.planner.predicates import (
     ahead,
     counted,
     has_trained,
+    lacking,
     left_behind,
     machine_room,
     may_have_machine,
     placed,
+    spared,
     unreplaced,
     wanted,
 )
@@ -33,6 +35,7 @@ from supervisor.planner.release import (
     drive_waiting,
     release,
     release_all,
+    release_done,
     release_strays,
     release_surplus,
 )
@@ -63,11 +66,12 @@ def drive_fleet(draft: Draft) -> None:
     if left_behind(draft) and ahead(draft):
         return  # a move whose nodes are too many for one commit
     release_strays(draft)
+    release_done(draft)
     surplus = len(counted(draft)) - wanted(draft)
     if surplus > 0:
         release_surplus(draft, surplus)
-    elif surplus < 0 and not _has_just_moved(draft):
-        _request_nodes(draft, -surplus)
+    elif (missing := lacking(draft)) and not _has_just_moved(draft):
+        _request_nodes(draft, missing)
     drive_waiting(draft)
     _give_up_too_few(draft)
 
@@ -120,7 +124,7 @@ def _request_nodes(draft: Draft, missing: int) -> None:
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)
-    members = draft.job.desired_nodes - len(counted(draft))
+    members = draft.job.desired_nodes - len(counted(draft)) - spared(draft)
     for number in range(min(missing, may_add(draft), _max_requests(draft))):
         spare = number >= members
         limits = constraints(draft)
@@ -187,7 +191,7 @@ def _give_up_too_few(draft: Draft) -> None:
     before the next try, and the one that is tried is not released."""
     limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
-    few = len(held) if len(held) < draft.job.min_nodes else 0
+    few = len(held) if len(held) + spared(draft) < draft.job.min_nodes else 0
     if few != draft.job.few_machines:
         draft.set_job(few_machines=few, few_since=draft.now)
     # While it trains on nodes that it leaves, those that it has moved to may be too few, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.limits import pause_reason, spent_usd
-from supervisor.planner.predicates import has_trained, is_held, members
+from supervisor.planner.predicates import has_trained, is_held, part_of_round
 from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count
 from supervisor.planner.silence import may_train
@@ -57,7 +57,7 @@ def _report_end(draft: Draft) -> None:
 
 def drive_state(draft: Draft) -> None:
     """QUEUED … WAITING, from how many nodes train."""
-    job, count = draft.job, len(members(draft))
+    job, count = draft.job, part_of_round(draft)
     if job.ended:
         return
     if job.pause_requested_at:

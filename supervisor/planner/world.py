@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
+from spotsup_trainer.wire import AgentStatus, Done, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
 from provisioners.base import Instance, InstanceState, Leftover, Offer
 from supervisor.alerts.batches import ChannelState
@@ -261,6 +261,7 @@ class JobView:
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
     notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id
     healths: Mapping[str, Health] = field(default_factory=dict)  # of nodes' GPUs, by node id
+    done: Mapping[str, Done] = field(default_factory=dict)  # in which round nodes' ranks ended well, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
     told: tuple[str, ...] = ()  # keys of what daemons tell all of its nodes, readable or not: its hint, etcd's CA
