@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import io
 import logging
+import re
 import shlex
 import socket
 import threading
@@ -26,6 +27,7 @@ from bootstrap.errors import (
     CommandError,
     HostKeyMismatchError,
     LoginRefusedError,
+    LoginShellError,
     UnreachableError,
 )
 from bootstrap.model import Run, Upload
@@ -38,6 +40,7 @@ LOGIN_PATIENCE_S = 60.0  # sshd answers before cloud-init has installed our key
 KEEPALIVE_S = 5
 SILENCE_S = 30  # after so long without an acknowledgement the TCP connection is closed
 UPLOAD_TIMEOUT_S = 600.0
+LOGIN_TIMEOUT_S = 60.0  # a login shell may start from a cold disk
 ROOT_GRACE_S = 20.0  # beyond the limit of a command that runs as root: until it is killed, and has said so
 
 _POLL_S = (0.002, 0.005, 0.01, 0.02, 0.05)
@@ -46,6 +49,8 @@ _CHUNK_BYTES = 1 << 17
 _FINAL_OUTPUT_S = 1.0  # after a command's status, for what it printed last
 _CUT_OFF_S = 2.0  # beyond a command's limit, whose own error comes first where it can
 _LINE_CHARACTERS = 300
+_PROBE_BYTES = 64
+_OTHER_USER = re.compile(r"login as the user \"?([\w.-]+)")  # what images print for a user whom they do not let in
 
 
 Clock: TypeAlias = Callable[[], float]
@@ -117,15 +122,36 @@ class Shell:
             message = f"the connection broke while `{command}` ran"
             raise self._error(UnreachableError, message, str(command), output.stderr)
         if status != 0:
+            printed = output.stderr if output.stderr.strip() else output.stdout
             raise CommandError(
-                f"`{command}` ended with status {status}{_last_line(output.stderr)}",
+                f"`{command}` ended with status {status}{_last_line(printed)}",
                 node=self._node,
                 step=self.step,
                 command=str(command),
                 exit_status=status,
-                stderr=output.stderr,
+                stderr=printed,
+                tried=command.of_job,
             )
         return output
+
+    def check_login(self, nonce: str) -> None:
+        """Raise LoginShellError if the login shell ends before our command, or reads what is sent to it; and what `run`
+        raises, but no CommandError. What the shell prints before is left out of what is read later."""
+        self.step, sent = "login", nonce.ljust(_PROBE_BYTES, ".")
+        command = f"printf '%s ' {shlex.quote(nonce)}; head -c {_PROBE_BYTES}"
+        try:
+            output, status = self.run(Run("try the login shell", command, LOGIN_TIMEOUT_S, stdin=sent.encode())), 0
+        except CommandError as error:
+            output, status = Output("", error.stderr), error.exit_status or 0
+        before, ran, echo = output.stdout.partition(f"{nonce} ")
+        if ran and echo == sent:
+            return
+        printed = f"{before}{output.stderr}"
+        fault = "reads what is sent to our command" if ran else f"ends before our command, with status {status}"
+        other = _OTHER_USER.search(printed)
+        remedy = f'; set `ssh_user = "{other[1]}"`' if other else "; it must leave commands without a terminal alone"
+        message = f"the login shell of {self._connection.user} {fault}{_last_line(printed).rstrip('.')}{remedy}"
+        raise LoginShellError(message, node=self._node, step=self.step, stderr=printed, tried=True)
 
     def upload(self, uploads: Sequence[Upload], nonce: str) -> None:
         """Write each under a temporary name with `nonce`, check it there, move it into place. Raises as `run` does.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from bootstrap.blame import OF_JOB, alike
+
 STDERR_LINES = 200
 # Stored twice, in a record and in an event; and fifty nodes that fail at once fit into one etcd transaction (1.5 MiB).
 STDERR_CHARACTERS = 10_000
-# With this status a script says that what the job brings is at fault, such as its torch: no other machine like this one
-# would do. EX_DATAERR of sysexits.h; torch.sh and gpu/check.sh have it, too.
-OF_JOB = 65
 
 
 class BootstrapError(Exception):
     """A machine could not be prepared. The first line says what happened and where; the end of stderr follows.
 
-    `step` and `command` are "" before the first step; `exit_status` is None if no command ended.
+    `step` and `command` are "" before the first step; `exit_status` is None if no command ended. `tried`: what the job
+    or its image brings was tried, so that it may be at fault.
     """
 
     def __init__(
@@ -25,19 +25,24 @@ class BootstrapError(Exception):
         command: str = "",
         exit_status: int | None = None,
         stderr: str = "",
+        tried: bool = False,
     ) -> None:
         self.node = node
         self.step = step
         self.command = command
         self.exit_status = exit_status
         self.stderr = tail(stderr)
+        self.tried = tried
+        self._message = message
         where = f"node {node}" + (f", step {step}" if step else "")
         super().__init__("\n".join(part for part in (f"{where}: {message}", self.stderr) if part))
 
     @property
-    def of_job(self) -> bool:
-        """Whether what the job brings is at fault."""
-        return self.exit_status == OF_JOB
+    def of_job(self) -> str:
+        """How what the job or its image brings has failed, alike on each machine; "" where something else may have."""
+        if not (self.tried or self.exit_status == OF_JOB):
+            return ""
+        return alike(self.step, self.exit_status, self._message, self.stderr)
 
 
 class UnreachableError(BootstrapError):
@@ -54,6 +59,10 @@ class HostKeyMismatchError(BootstrapError):
 
 class BootstrapTimeoutError(BootstrapError, TimeoutError):
     """A command exceeded its time limit, or the whole bootstrap did."""
+
+
+class LoginShellError(BootstrapError):
+    """The login shell of the machine's user keeps our commands, or what they read, from them."""
 
 
 class CommandError(BootstrapError):

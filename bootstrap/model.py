@@ -261,6 +261,8 @@ class Run:
     """It changes the machine itself (packages, units, mounts). It is planned, and run, only on a machine that was made
     for this node: `connect.as_root`."""
     stdin: bytes = field(default=b"", repr=False)
+    of_job: bool = False
+    """It tries what the job brings, which may be at fault where it fails."""
 
     def __str__(self) -> str:
         first, *more = self.what.splitlines() or [""]
@@ -303,6 +305,8 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The machine cannot do this job. `reason`: what is missing, and what to do."""
+    """The machine cannot do this job. `reason`: what is missing, and what to do. `of_job`: what the job or its image
+    should have brought."""
 
     reason: str
+    of_job: bool = False

@@ -110,6 +110,8 @@ def bootstrap(
     for number in range(MAX_PASSES):
         with connected(target, setup.node, clock, deadline) as shell:
             connected_s = connected_s or clock() - began
+            if number == 0:
+                shell.check_login(nonce())
             facts = _gather(shell, setup)
             planned, again = _until_new_facts(plan(facts, setup, steps))
             _refuse_unfit(planned, setup)
@@ -244,7 +246,7 @@ def _wait_for_boot(target: Target, node: str, reboot: Reboot, before: str, clock
     while clock() < limit:
         with suppress(UnreachableError, BootstrapTimeoutError), connected(target, node, clock, limit) as shell:
             shell.step = "reboot"
-            if shell.run(look).stdout.strip() != before:
+            if before not in shell.run(look).stdout:
                 return
         time.sleep(LOOK_S)
     raise BootstrapTimeoutError(
@@ -255,7 +257,8 @@ def _wait_for_boot(target: Target, node: str, reboot: Reboot, before: str, clock
 def _refuse_unfit(planned: tuple[PlannedStep, ...], setup: Setup) -> None:
     for step in planned:
         if isinstance(step.decision, Unfit):
-            raise UnfitError(step.decision.reason, node=setup.node, step=step.name)
+            reason, of_job = step.decision.reason, step.decision.of_job
+            raise UnfitError(reason, node=setup.node, step=step.name, tried=of_job)
 
 
 def _carry_out(

@@ -273,7 +273,8 @@ class JobRecord:
     next_event: int = 1  # counter, as above
     first_event: int = 1  # events before this one are deleted
     bootstrap_failures: int = 0  # in a row; nodes that were requested together fail as one
-    own_failures: int = 0  # how many of the last ones, in a row, failed by what the job brings
+    own_failures: int = 0  # how many of the last ones, in a row, failed alike by what the job or its image brings
+    own_failure: str = ""  # how the last one did
     bootstrap_retry_at: float = 0.0  # after such a failure, no node is requested before
     spare_retry_at: float = 0.0  # no spare is requested before
     few_machines: int = 0  # how many machines it has, while they are fewer than it needs to train; else 0

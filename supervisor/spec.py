@@ -210,7 +210,8 @@ class Limits(Strict):
     """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
     finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2
     """Once a rank has ended well, the others that stand still are ended after this time: they use no processor, and
-    neither read, write, send nor receive. The job ends as the ranks that have ended say."""
+    neither read, write, send nor receive. The job ends as the ranks that have ended say. While ranks work on for
+    longer, nodes whose ranks have all ended are released, except the one with rank 0."""
     stop_seconds: Annotated[float, Field(gt=0, le=MAX_STOP_SECONDS)] | None = None
     """How long a program that catches SIGTERM, and has no Session, may take to save and to end when its round ends in
     order; for so long before its machine is taken it gets SIGTERM. Without it a node leaves as soon as there is a

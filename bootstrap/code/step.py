@@ -35,8 +35,10 @@ def _ship(what: str, archive: Archive, folder: str, facts: Facts, paths: Paths) 
     needed_mb = FREE_MB_MIN + UNPACKED_FACTOR * len(archive.data) // 1_000_000
     if facts.free_mb < needed_mb:
         return Unfit(f"{facts.free_mb} MB are free below {paths.root}; unpacking the {what} needs {needed_mb}")
-    script = unpack(archive, folder)
-    return (Run(f"unpack the {what} ({len(archive.data)} bytes)", script, SHIP_TIMEOUT_S, stdin=archive.data),)
+    script, size = unpack(archive, folder), len(archive.data)
+    return (
+        Run(f"unpack the {what} ({size} bytes)", script, SHIP_TIMEOUT_S, stdin=archive.data, of_job=what == "code"),
+    )
 
 
 def unpack(archive: Archive, folder: str) -> str:

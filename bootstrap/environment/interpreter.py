@@ -31,7 +31,8 @@ def interpreter(facts: Facts, setup: Setup) -> Decision:
     for mount in setup.mounts:
         if python.startswith(f"{mount.mountpoint}/") and not facts.python:
             return Skip(f"{python} is looked for once {mount.mountpoint} is mounted")
-    return Unfit(f"{fault}; use a newer machine image, or name another interpreter in `node.python`{_remedy(setup)}")
+    remedy = f"use a newer machine image, or name another interpreter in `node.python`{_remedy(setup)}"
+    return Unfit(f"{fault}; {remedy}", of_job=True)
 
 
 def unfit(facts: Facts, setup: Setup) -> str:

@@ -23,7 +23,7 @@ def environment(facts: Facts, setup: Setup) -> Decision:
     venv module, or the interpreter that every lock asks for.
     """
     if setup.lock is None and (fault := unfit(facts, setup)):
-        return Unfit(fault)
+        return Unfit(fault, of_job=True)
     if setup.image is not None:
         return Skip(f"{setup.image} brings it; {facts.python} is the agent's")
     marker = prepared_name(setup)
@@ -32,18 +32,22 @@ def environment(facts: Facts, setup: Setup) -> Decision:
         return _from_lock(setup.lock, to_prepare, marker, facts, setup)
     if to_prepare:
         check = Run(
-            "check that torch can be imported", fill("environment/check_torch.sh", python=facts.python), CHECK_TIMEOUT_S
+            "check that torch can be imported",
+            fill("environment/check_torch.sh", python=facts.python),
+            CHECK_TIMEOUT_S,
+            of_job=True,
         )
         return (*_prepare(to_prepare, marker, facts, setup), *([check] if setup.torch else []))
     if setup.torch and not facts.torch:
         after = (
             ", although `setup` has run" if setup.setup else "; install it in the image, by `setup` or `environment`"
         )
-        return Unfit(f"{facts.python} cannot import torch{after}")
+        return Unfit(f"{facts.python} cannot import torch{after}", of_job=True)
     if setup.torch and not is_supported(facts.torch_version):
         return Unfit(
             f"{facts.python} has torch {facts.torch_version}, and spotsup needs {OLDEST} or newer; "
-            "install that in the image, or by `environment`"
+            "install that in the image, or by `environment`",
+            of_job=True,
         )
     return Skip(f"{facts.python} is Python {dotted(facts.python_version)}{' and has torch' if setup.torch else ''}")
 
@@ -87,13 +91,14 @@ def _from_lock(lock: Lock, to_prepare: str | None, marker: str, facts: Facts, se
     commands: list[Command] = []
     if name not in facts.environments.complete:
         if no_uv := without_uv(facts, setup):
-            return Unfit(no_uv)
+            return Unfit(no_uv, of_job=True)
         limit_s = setup.setup_timeout_s
         paths = paths_on(facts, setup)
         script = _build(lock, name, facts, setup)
         commands += _ship_uv(facts, setup)
         commands.append(Upload("the environment", paths.env, 0o600, env_script(facts, setup)))
-        commands.append(Run(f"build an environment from {lock.file}", script, 2 * limit_s + CHECK_TIMEOUT_S))
+        what = f"build an environment from {lock.file}"
+        commands.append(Run(what, script, 2 * limit_s + CHECK_TIMEOUT_S, of_job=True))
     if to_prepare:
         commands += _prepare(to_prepare, marker, facts, setup)
     return tuple(commands) or Skip(f"the environment of {lock.file} is there: {python_of(facts, setup)}")
@@ -164,5 +169,5 @@ def _prepare(line: str, marker: str, facts: Facts, setup: Setup) -> tuple[Comman
     )
     return (
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
-        Run(line, script, 2 * limit_s + CHECK_TIMEOUT_S),
+        Run(line, script, 2 * limit_s + CHECK_TIMEOUT_S, of_job=True),
     )

@@ -15,6 +15,7 @@ from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import (
     AgentStatus,
+    Done,
     Ended,
     Health,
     Hint,
@@ -59,16 +60,17 @@ _MESSAGES: dict[str, type[Any]] = {
     "pauses": Pauses,
     "member": Member,
     "agent": AgentStatus,
+    "done": Done,
     "notice": Notice,
     "health": Health,
     "ended": Ended,
 }
 # Those that each node has of its own, below `<kind>/<node>`.
-_OF_NODES = frozenset({"member", "agent", "notice", "health", "ended"})
+_OF_NODES = frozenset({"member", "agent", "done", "notice", "health", "ended"})
 # What daemons tell all nodes of a job.
 _TOLD = frozenset({"ctl/hint", "ctl/ca"})
 # Those without a lease: they stay when a node has gone, and may come late, until the daemon deletes them.
-_OUTLIVE_NODES = frozenset({"notice", "health", "ended", "ctl/tombstone"})
+_OUTLIVE_NODES = frozenset({"notice", "health", "ended", "done", "ctl/tombstone"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,12 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
             by_node.setdefault(kind, {})[node] = found
         else:
             messages[kind] = found
+    current = messages.get("round")
+    if record is not None and not record.ended and current is not None:
+        # The round goes on without nodes that are done, and needs their messages for as long.
+        done = {node for node, said in by_node.get("done", {}).items() if said.round >= current.number}
+        kept = {f"{world}run/{job}/done/{node}" for node in done & current.incarnations.keys()}
+        leftovers = [key for key in leftovers if key not in kept]
     published = by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()
     # Only nodes of this job: a message below one job says nothing about another.
     parts.unjournaled = frozenset(node for node in published - nodes.keys() if node.rsplit("-", 2)[0] == job)
@@ -315,7 +323,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         nodes=MappingProxyType(nodes),
         revisions=MappingProxyType(revisions),
         hint=messages.get("ctl/hint"),
-        round=messages.get("round"),
+        round=current,
         result=messages.get("result"),
         progress=messages.get("progress"),
         pauses=messages.get("pauses"),
@@ -323,6 +331,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         agents=by_node.get("agent", {}),
         notices=by_node.get("notice", {}),
         healths=by_node.get("health", {}),
+        done=by_node.get("done", {}),
         exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
         told=tuple(told),

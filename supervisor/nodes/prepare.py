@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bootstrap.model import Uv
 
 # Steps before anything of the job's runs: their failure is the image's fault, or the machine's.
-MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
+MACHINE_STEPS = frozenset({"login", "facts", "hygiene", "gpu", "network", "reboot"})
 # The step `reach` takes at most so long (spotsup_trainer.etcd.reach).
 REACH_S = 10.0
 TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
@@ -108,12 +108,13 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
 
     # If etcd did not return the code, nothing was tried on the machine, and it has not failed (P5).
     unreachable = isinstance(error, UnreachableError | JournalUnavailableError)
+    of_job = error.of_job if isinstance(error, BootstrapError) else ""
     return BootstrapDone(
         node,
         str(error),
         unreachable=unreachable,
-        unhealthy=not unreachable and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
-        of_job=isinstance(error, BootstrapError) and error.of_job,
+        unhealthy=not (unreachable or of_job) and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
+        of_job=of_job,
         foreign=isinstance(error, HostKeyMismatchError),
     )
 

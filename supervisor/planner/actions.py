@@ -213,7 +213,9 @@ class BootstrapDone:
     error: str = ""  # empty when the agent runs
     unreachable: bool = False  # the connection failed, and nothing else
     unhealthy: bool = False  # the machine itself is at fault: it failed before anything of the job's was tried on it
-    of_job: bool = False  # what the job brings is at fault: no other machine would do
+    # How what the job or its image brings has failed, the same on each machine: no other one would do. "": the machine
+    # may be at fault, or the network.
+    of_job: str = ""
     foreign: bool = False  # another machine answers at its address; nothing was sent to it
 
 

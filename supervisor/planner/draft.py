@@ -110,6 +110,7 @@ class JobChanges(TypedDict, total=False):
     first_event: int
     bootstrap_failures: int
     own_failures: int
+    own_failure: str
     bootstrap_retry_at: float
     spare_retry_at: float
     few_machines: int

@@ -18,10 +18,13 @@ from supervisor.planner.predicates import (
     PRESENT_NODE_STATES,
     ahead,
     counted,
+    has_trained,
+    lacking,
     left_behind,
     machine_room,
     may_have_machine,
     placed,
+    spared,
     unreplaced,
     wanted,
 )
@@ -32,6 +35,7 @@ from supervisor.planner.release import (
     drive_waiting,
     release,
     release_all,
+    release_done,
     release_strays,
     release_surplus,
 )
@@ -62,11 +66,12 @@ def drive_fleet(draft: Draft) -> None:
     if left_behind(draft) and ahead(draft):
         return  # a move whose nodes are too many for one commit
     release_strays(draft)
+    release_done(draft)
     surplus = len(counted(draft)) - wanted(draft)
     if surplus > 0:
         release_surplus(draft, surplus)
-    elif surplus < 0 and not _has_just_moved(draft):
-        _request_nodes(draft, -surplus)
+    elif (missing := lacking(draft)) and not _has_just_moved(draft):
+        _request_nodes(draft, missing)
     drive_waiting(draft)
     _give_up_too_few(draft)
 
@@ -119,7 +124,7 @@ def _request_nodes(draft: Draft, missing: int) -> None:
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)
-    members = draft.job.desired_nodes - len(counted(draft))
+    members = draft.job.desired_nodes - len(counted(draft)) - spared(draft)
     for number in range(min(missing, may_add(draft), _max_requests(draft))):
         spare = number >= members
         limits = constraints(draft)
@@ -186,7 +191,7 @@ def _give_up_too_few(draft: Draft) -> None:
     before the next try, and the one that is tried is not released."""
     limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
-    few = len(held) if len(held) < draft.job.min_nodes else 0
+    few = len(held) if len(held) + spared(draft) < draft.job.min_nodes else 0
     if few != draft.job.few_machines:
         draft.set_job(few_machines=few, few_since=draft.now)
     # While it trains on nodes that it leaves, those that it has moved to may be too few, too.
@@ -195,7 +200,7 @@ def _give_up_too_few(draft: Draft) -> None:
         return
     offers = without_dear(draft, offers_of(draft))
     held_back = is_held_back(draft)
-    tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if _tries_one(draft) else []
+    tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if tries_one(draft) else []
     must_wait = bool(tried) or draft.now < draft.job.bootstrap_retry_at
     may_add = not must_wait and any(
         is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers
@@ -228,14 +233,16 @@ def _max_requests(draft: Draft) -> int:
     """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
     if draft.now < draft.job.bootstrap_retry_at:
         return 0
-    if not _tries_one(draft):
+    if not tries_one(draft):
         return wanted(draft)
     return 0 if draft.in_states(*IN_FLIGHT_NODE_STATES) else 1
 
 
-def _tries_one(draft: Draft) -> bool:
-    """Whether bootstraps keep failing, so that one machine is tried at a time."""
-    return draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
+def tries_one(draft: Draft) -> bool:
+    """Whether bootstraps keep failing, so that one machine is tried at a time; a failure that only has to be the same
+    on another machine needs one."""
+    own = draft.job.own_failures > 0 and not has_trained(draft)
+    return own or draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
 
 
 def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.limits import pause_reason, spent_usd
-from supervisor.planner.predicates import has_trained, is_held, members
+from supervisor.planner.predicates import has_trained, is_held, part_of_round
 from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count
 from supervisor.planner.silence import may_train
@@ -42,7 +42,8 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
     if (own or job.bootstrap_failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
-        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"
+        alike = f", the last {job.own_failures} in the same way, by what the job or its image brings" if own else ""
+        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{alike}{why}"
     return None
 
 
@@ -56,7 +57,7 @@ def _report_end(draft: Draft) -> None:
 
 def drive_state(draft: Draft) -> None:
     """QUEUED … WAITING, from how many nodes train."""
-    job, count = draft.job, len(members(draft))
+    job, count = draft.job, part_of_round(draft)
     if job.ended:
         return
     if job.pause_requested_at:

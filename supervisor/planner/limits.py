@@ -13,7 +13,7 @@ from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.budgets import month_usd, over_budget
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import in_round
+from supervisor.planner.predicates import done, in_round
 from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.silence import advances, kept
 
@@ -160,5 +160,5 @@ def _is_training(draft: Draft) -> bool:
     kept for longer only if its steps advance."""
     unseen = {node.id for node in kept(draft) if not advances(draft, node)}
     inside = [node for node in draft.in_states(N.MEMBER, N.SUSPECT, N.DRAINING) if in_round(draft, node)]
-    inside = [node for node in inside if node.id not in unseen]
-    return not draft.job.ended and len(inside) >= draft.job.min_nodes
+    trains = {node.id for node in inside if node.id not in unseen} | done(draft)
+    return not draft.job.ended and len(trains) >= draft.job.min_nodes

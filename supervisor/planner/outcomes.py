@@ -249,11 +249,9 @@ def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
 
-def fail_bootstrap(
-    draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True, of_job: bool = False
-) -> NodeRecord:
+def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True, of_job: str = "") -> NodeRecord:
     """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
-    do machines that are to blame themselves. `of_job`: what the job brings is at fault."""
+    do machines that are to blame themselves. `of_job`: as in BootstrapDone."""
     draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     if node.ahead:
         pass  # its move is given up, and tried again later
@@ -264,17 +262,18 @@ def fail_bootstrap(
     return draft.move(node, N.FAILED, error.splitlines()[0], error=error)
 
 
-def _count_failure(draft: Draft, error: str, *, of_job: bool) -> None:
+def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
     """One more failure in a row: the next node is requested later each time. Those that were requested together are one
     failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget is kept.
     """
     rules, trained = draft.rules, has_trained(draft)
     count = draft.job.bootstrap_failures + 1
-    if count >= rules.bootstrap_failures and not trained and draft.others_fail_to_bootstrap():
-        count = rules.bootstrap_failures - 1
+    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0
+    if not trained and draft.others_fail_to_bootstrap():
+        count, own = min(count, rules.bootstrap_failures - 1), min(own, rules.own_failures - 1)
     wait_s = min(rules.max_bootstrap_retry_s, rules.bootstrap_retry_s * 2.0 ** min(count - 1, 30))
-    own = draft.job.own_failures + 1 if of_job else 0
-    draft.set_job(bootstrap_failures=count, own_failures=own, bootstrap_retry_at=draft.now + wait_s)
+    retry_at = draft.now + wait_s
+    draft.set_job(bootstrap_failures=count, own_failures=own, own_failure=of_job, bootstrap_retry_at=retry_at)
     if count == rules.bootstrap_failures and trained:
         text = (
             f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
@@ -290,7 +289,7 @@ def clear_failures(draft: Draft) -> None:
     if count >= draft.rules.bootstrap_failures:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
         draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
-    draft.set_job(bootstrap_failures=0, own_failures=0, bootstrap_retry_at=0.0)
+    draft.set_job(bootstrap_failures=0, own_failures=0, own_failure="", bootstrap_retry_at=0.0)
 
 
 # -- clean -------------------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spotsup_trainer.timing import SaveTimes
+from spotsup_trainer.wire import Round
 
 from provisioners.base import InstanceState
 from supervisor.market.offers import place_of
@@ -29,7 +32,53 @@ def counted(draft: Draft) -> list[NodeRecord]:
 
 def has_enough(draft: Draft) -> bool:
     """Whether the job has as many machines as it needs to train."""
-    return sum(bool(node.instance_id) for node in counted(draft)) >= draft.job.min_nodes
+    return sum(bool(node.instance_id) for node in counted(draft)) + spared(draft) >= draft.job.min_nodes
+
+
+def done(draft: Draft) -> frozenset[str]:
+    """Nodes that the job's round goes on without."""
+    return done_nodes(draft.view, draft.nodes)
+
+
+def done_nodes(job: JobView, nodes: Mapping[str, NodeRecord]) -> frozenset[str]:
+    """Nodes, there or gone, whose ranks have ended well in the current round, while it goes on: it goes on without
+    them, and none takes their place. Not the node that hosts its store. Where one that works leaves, or is lost, all
+    ranks run again, and all nodes are needed."""
+    current = job.round
+    if current is None or job.result is not None or not job.done:
+        return frozenset()
+    host, *others = current.nodes()
+    found = {node for node in others if _said_done(job, current, node)}
+    stays = found and all(_goes_on(job, current, nodes.get(node)) for node in (host, *others) if node not in found)
+    return frozenset(found) if stays else frozenset()
+
+
+def _said_done(job: JobView, current: Round, node: str) -> bool:
+    said = job.done.get(node)
+    return said is not None and (said.round, said.incarnation) == (current.number, current.incarnations[node])
+
+
+def _goes_on(job: JobView, current: Round, node: NodeRecord | None) -> bool:
+    """Whether a node stays in the round, as far as is known. A silent one may."""
+    if node is None or node.doomed or node.state not in TALKING_NODE_STATES:
+        return False
+    report = job.members.get(node.id)
+    if report is None:
+        return True
+    same = report.incarnation == current.incarnations[node.id]
+    return same and (
+        report.state in {"running", "done"} or (report.state == "waiting" and report.round < current.number)
+    )
+
+
+def spared(draft: Draft) -> int:
+    """How many nodes the job has not, and does not miss."""
+    return len(done(draft) - {node.id for node in counted(draft)})
+
+
+def lacking(draft: Draft) -> int:
+    """How many more nodes the job should have."""
+    return max(0, wanted(draft) - len(counted(draft)) - spared(draft))
 
 
 def is_kept(node: NodeRecord) -> bool:
@@ -72,8 +121,8 @@ def wanted(draft: Draft) -> int:
 
 def is_complete(draft: Draft) -> bool:
     """Whether all desired nodes are ready and will stay: any further one is a spare."""
-    healthy = [node for node in draft.in_states(N.READY, N.MEMBER) if is_kept(node)]
-    return len(healthy) >= draft.job.desired_nodes
+    healthy = {node.id for node in draft.in_states(N.READY, N.MEMBER) if is_kept(node)}
+    return len(healthy | done(draft)) >= draft.job.desired_nodes
 
 
 def has_trained(draft: Draft) -> bool:
@@ -86,6 +135,11 @@ def members(draft: Draft) -> list[NodeRecord]:
     return draft.in_states(N.MEMBER)
 
 
+def part_of_round(draft: Draft) -> int:
+    """How many nodes train now, or have done their part of what trains."""
+    return len({node.id for node in members(draft)} | done(draft))
+
+
 def is_settled(draft: Draft) -> bool:
     """Whether the job has ended and all of its machines are gone."""
     return draft.job.ended and not draft.billed
@@ -95,7 +149,7 @@ def vacancies(draft: Draft) -> list[NodeRecord]:
     """Nodes that the round lost, or may have lost, and whose place no other node has taken; oldest first."""
     taken = {node.took_over_from for node in draft.nodes.values()}
     lost = [n for n in draft.nodes.values() if n.has_joined and (n.needs_replacement or n.state is N.SUSPECT)]
-    return _oldest_first([node for node in lost if node.id not in taken])
+    return _oldest_first([node for node in lost if node.id not in taken | done(draft)])
 
 
 def unreplaced(draft: Draft) -> list[NodeRecord]:
@@ -110,12 +164,13 @@ def unreplaced(draft: Draft) -> list[NodeRecord]:
         if node.state is not N.GONE or node.has_joined or node.replaces in taken
     }
     lost = [n for n in draft.nodes.values() if n.needs_replacement and n.has_joined and n.id not in replaced]
-    return _oldest_first(lost)
+    spare = done(draft)
+    return _oldest_first([node for node in lost if node.id not in spare])
 
 
 def is_scaling_up(draft: Draft) -> bool:
     """Whether a round that has enough nodes waits for more than it ever had: it has lost none, and none is silent."""
-    count = len(members(draft))
+    count = part_of_round(draft)
     outside = draft.in_states(N.SUSPECT) or any(node.has_joined for node in draft.in_states(N.READY))
     return draft.job.min_nodes <= count < draft.job.desired_nodes and not (outside or vacancies(draft))
 
@@ -229,7 +284,7 @@ def has_left(draft: Draft, node: NodeRecord) -> bool:
     hint = draft.view.hint
     named = hint is not None and node.id in (*hint.members, *hint.spares)
     late = is_past(draft, node) or draft.elapsed_s(node.state_since) > leaving_timeout_s(draft)
-    return late or not (named or in_round(draft, node))
+    return late or node.id in done(draft) or not (named or in_round(draft, node))
 
 
 def sends_last_log(draft: Draft, node: NodeRecord) -> bool:

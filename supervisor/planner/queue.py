@@ -21,7 +21,7 @@ from supervisor.model import (
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deadlines import deadline_of
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import counted
+from supervisor.planner.predicates import counted, done_nodes
 from supervisor.planner.world import CloudView, JobView, World
 from supervisor.spec import NO_CHECKPOINTS, JobSpec
 
@@ -112,6 +112,8 @@ def _wanted(view: JobView, kept: int, moving: list[NodeRecord]) -> int:
     """While it asks for nodes elsewhere, it wants no more where it is, except for its `min`."""
     job = view.record
     all_of_them = job.desired_nodes + job.spare_nodes
+    gone = done_nodes(view, view.nodes) - {node.id for node in _kept(view.billed)}
+    all_of_them = max(0, all_of_them - len(gone))
     return min(all_of_them, max(kept, job.min_nodes)) if _asks_ahead(view, moving) else all_of_them
 
 

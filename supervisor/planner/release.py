@@ -10,6 +10,7 @@ from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import (
     PRESENT_NODE_STATES,
     counted,
+    done,
     has_left,
     is_held,
     place,
@@ -64,14 +65,24 @@ def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
             release(draft, node, why_doomed(node))
 
 
-def release_surplus(draft: Draft, surplus: int) -> None:
-    """Nodes in flight first, newest first; then spares; then the members with the highest ranks."""
-    order = draft.view.round.nodes() if draft.view.round else ()
-    ranks = {node: rank for rank, node in enumerate(order)}
+def release_done(draft: Draft) -> None:
+    """Nodes whose ranks have ended well, while others work on for long: those that hang have been ended by then."""
+    finish_s = 60.0 * draft.job.spec.limits.finish_minutes
+    ended = done(draft)
+    for node in draft.in_states(N.MEMBER, N.SUSPECT) if ended else ():
+        if node.id in ended and draft.elapsed_s(draft.view.done[node.id].at) >= finish_s and not draft.full:
+            release(draft, node, "its ranks have ended well, and others work on")
 
-    def usefulness(node: NodeRecord) -> tuple[bool, bool, int]:
+
+def release_surplus(draft: Draft, surplus: int) -> None:
+    """Nodes in flight first, newest first; then spares; then members: those whose ranks have ended well, and those with
+    the highest ranks."""
+    order = draft.view.round.nodes() if draft.view.round else ()
+    ranks, ended = {node: rank for rank, node in enumerate(order)}, done(draft)
+
+    def usefulness(node: NodeRecord) -> tuple[bool, bool, bool, int]:
         rank = ranks.get(node.id, len(ranks))
-        return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, -rank)
+        return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, node.id not in ended, -rank)
 
     newest_first = sorted(counted(draft), key=lambda node: (node.created_at, node.id), reverse=True)
     for node in sorted(newest_first, key=usefulness)[:surplus]:

@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Hint, Tombstone, encode
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import in_round, is_kept, may_be_in_round, must_leave, place
+from supervisor.planner.predicates import done, in_round, is_kept, may_be_in_round, must_leave, place
 from supervisor.planner.release import retire_doomed
 from supervisor.planner.sentences import named, node_count
 
@@ -59,7 +59,8 @@ def _hold(draft: Draft) -> None:
 
 def _leaving(draft: Draft) -> list[str]:
     """Nodes of the current round whose provider takes them so soon that all should checkpoint now."""
-    nodes = draft.in_states(N.MEMBER, N.DRAINING)
+    nodes, ended = draft.in_states(N.MEMBER, N.DRAINING), done(draft)
+    nodes = [node for node in nodes if node.id not in ended]
     return [node.id for node in nodes if in_round(draft, node) and must_leave(draft, node)]
 
 
@@ -99,7 +100,8 @@ def _choose(draft: Draft) -> tuple[str, ...]:
     healthy = _healthy(draft)
     ready = [node for node in draft.in_states(N.READY) if not node.ahead]
     members = sorted(draft.in_states(N.MEMBER), key=_rank(draft))
-    doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
+    ended = done(draft)  # none will take their place
+    doomed = [node.id for node in members if node.doomed and node.id not in ended and not must_leave(draft, node)]
     with_launcher = set(healthy)
     without_launcher = [node.id for node in ready if not node.doomed and node.id not in with_launcher]
     found = _in_one_place(draft, healthy + doomed + without_launcher, healthy)

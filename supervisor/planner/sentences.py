@@ -12,15 +12,17 @@ from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
+from supervisor.planner.fleet import constraints, tries_one
 from supervisor.planner.predicates import (
     ahead,
     counted,
+    done,
     is_complete,
     is_preparing,
     is_scaling_up,
+    lacking,
     members,
-    wanted,
+    part_of_round,
 )
 from supervisor.planner.queue import PRIORITY
 from supervisor.planner.silence import may_train, silence_text
@@ -71,9 +73,10 @@ def _why_it_pauses(job: JobRecord) -> str:
 
 def training_count(draft: Draft) -> str:
     """How many of the desired nodes train."""
-    count, desired = len(members(draft)), draft.job.desired_nodes
+    count, desired = len({node.id for node in members(draft)} - done(draft)), draft.job.desired_nodes
     growing = "scaling up: " if is_scaling_up(draft) else ""
-    return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}"
+    ended = f", {finished} {'has' if finished == 1 else 'have'} ended well" if (finished := len(done(draft))) else ""
+    return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}{ended}"
 
 
 def _releasing(draft: Draft) -> str:
@@ -99,7 +102,7 @@ def _training(draft: Draft) -> str:
         return f"round {current.number} may train on" if may_train(draft) else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
-    count, least = len(members(draft)), draft.job.min_nodes
+    count, least = part_of_round(draft), draft.job.min_nodes
     if count < least <= len(current.members) and not draft.in_states(N.SUSPECT):
         # It has lost so many that the rest have to wait; one that is silent may train on.
         here = f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
@@ -188,7 +191,7 @@ def _missing(draft: Draft) -> str:
     """Why nodes that the job wants are not requested."""
     if draft.now < draft.job.starts_at:
         return f"it begins at {moment(draft.job.starts_at)}"
-    if len(counted(draft)) >= wanted(draft):
+    if not lacking(draft):
         return ""
     if draft.admission is not None and len(counted(draft)) >= draft.admission.nodes:
         return in_the_queue(draft.admission)
@@ -207,14 +210,14 @@ def _missing(draft: Draft) -> str:
     if not may_pay(draft):
         offers = tuple(offer for offer in offers if offer.market is Market.SPOT) or offers
     why = obstacle(offers, draft.capacity, constraints(draft), draft.now, spare=spare)
-    if not why and draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE:
+    if not why and tries_one(draft):
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"
     return first_line(why, MAX_REASON_CHARACTERS)
 
 
 def _deadline(draft: Draft) -> str:
     """That it cannot finish in time, or until when nodes that are missing are waited for on spot."""
-    lacks = len(counted(draft)) < wanted(draft)
+    lacks = lacking(draft) > 0
     return clause(draft) if lacks or draft.job.deadline_missed else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.alerts.stories import Story
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.pauses import pauses_of
+from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
 
 N = NodeState
@@ -37,7 +38,7 @@ def story_of(view: JobView, now: float) -> Story:
 
 def _without_successor(view: JobView) -> list[NodeRecord]:
     """Nodes that the round loses, or has lost, and whose place no other has taken."""
-    taken = {node.took_over_from for node in view.nodes.values()}
+    taken = {node.took_over_from for node in view.nodes.values()} | done_nodes(view, view.nodes)
     return [
         node
         for node in view.nodes.values()

@@ -12,7 +12,7 @@ from supervisor.market.offers import Constraints, expected_usd, is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.deadlines import may_go_back
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import counted, left_behind, members
+from supervisor.planner.predicates import counted, done, left_behind, members
 from supervisor.spec import NO_CHECKPOINTS
 
 
@@ -33,7 +33,7 @@ def may_move(draft: Draft) -> bool:
     if has_nothing_to_lose(draft):
         return not job.failed_moves or draft.now >= job.move_retry_at
     trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes
-    if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
+    if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft) or done(draft):
         return False
     if job.spec.kind != "training" or job.spec.checkpoints == NO_CHECKPOINTS:
         return False

@@ -30,7 +30,7 @@ from supervisor.planner.bookings import begun
 from supervisor.planner.budgets import over_budget
 from supervisor.planner.draft import Draft
 from supervisor.planner.limits import reached
-from supervisor.planner.predicates import counted, placed, wanted
+from supervisor.planner.predicates import lacking, placed
 from supervisor.planner.queue import UNDECIDED, may_add
 from supervisor.planner.world import JobView
 
@@ -78,7 +78,7 @@ def is_over(draft: Draft, node: NodeRecord) -> str:
         return f"no job took it within {keep_s:g} s" if keep_s else "machines wait for no job any more"
     if node.doomed:
         return "its provider takes it" if node.notice else "a user let it go"
-    if not draft.job.ended and (len(counted(draft)) >= wanted(draft) or not _may_fit(draft, node, draft.job)):
+    if not draft.job.ended and (not lacking(draft) or not _may_fit(draft, node, draft.job)):
         return "its job does not use it"
     return "its room, or its money, is needed" if is_in_the_way(draft, node) else ""
 

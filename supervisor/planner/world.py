@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
+from spotsup_trainer.wire import AgentStatus, Done, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
 
 from provisioners.base import Instance, InstanceState, Leftover, Offer
 from supervisor.alerts.batches import ChannelState
@@ -94,7 +94,7 @@ class Rules:
     max_notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     # Failures.
     launch_attempts: int = 5  # launch calls per node
-    own_failures: int = 2  # in a row, by what the job brings, such as its torch: then a job that never trained fails
+    own_failures: int = 2  # in a row, alike, by what the job or its image brings: then a job that never trained fails
     bootstrap_failures: int = 5  # in a row; then people are alerted, and a job that never trained fails
     bootstrap_retry_s: float = 5.0  # after the first of them the next node is requested; twice that after each further
     max_bootstrap_retry_s: float = 600.0  # at most that
@@ -261,6 +261,7 @@ class JobView:
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
     notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id
     healths: Mapping[str, Health] = field(default_factory=dict)  # of nodes' GPUs, by node id
+    done: Mapping[str, Done] = field(default_factory=dict)  # in which round nodes' ranks ended well, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
     told: tuple[str, ...] = ()  # keys of what daemons tell all of its nodes, readable or not: its hint, etcd's CA

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from spotsup_trainer import wire
 from spotsup_trainer.rendezvous import membership
 from spotsup_trainer.rendezvous.history import may_restart
-from spotsup_trainer.rendezvous.view import Rules, View
-from spotsup_trainer.wire import Failure, Hint, Keys, Member, Progress, Result, Round, encode
+from spotsup_trainer.rendezvous.view import Rules, View, dispensable, is_done
+from spotsup_trainer.wire import Done, Failure, Hint, Keys, Member, Progress, Result, Round, encode
 
 from supervisor.model import JobRecord
 from supervisor.simulation.clock import NEVER
 from supervisor.simulation.etcd import SimEtcd
 from supervisor.simulation.etcd_clients import NodeClient
+from supervisor.simulation.spans import Loss, Span
 
 STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
@@ -43,30 +44,6 @@ def decode(kind: type[Message], raw: bytes) -> Message | None:
         return wire.decode(kind, raw)
     except wire.WireError:
         return None
-
-
-@dataclass(frozen=True)
-class Span:
-    """A time without a pause in which a round's nodes trained."""
-
-    start: float
-    end: float
-    nodes: int
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Completed steps that have to be repeated."""
-
-    at: float
-    round: Round
-    steps: int
-    # Members that had stopped or were lost.
-    gone: frozenset[str]
-    # The steps hung.
-    hung: bool = False
-    # How long its checkpoints took, at most.
-    saving_s: float = 0.0
 
 
 class Training:
@@ -193,7 +170,7 @@ class Training:
     def trains(self, node: str) -> bool:
         """Whether steps are made there."""
         current = self._round()
-        here = current is not None and node in self._running and node in current.nodes()
+        here = current is not None and node in self._running and node in current.nodes() and node not in self._done()
         return here and self._since is not None and self._hung_at is None
 
     def written_s_ago(self, node: str, now: float) -> float:
@@ -206,12 +183,29 @@ class Training:
         """Leave the round in order."""
         member = self._states().get(node)
         if member is not None and member.state != "leaving":
-            self._set(replace(member, state="leaving", parked=member.state == "waiting"))
+            self._set(replace(member, state="leaving", parked=member.state in {"waiting", "done"}))
 
     def has_left(self, node: str) -> bool:
         """Whether it is out of the round, with a checkpoint."""
-        member = self._states().get(node)
+        states, current = self._states(), self._round()
+        member = states.get(node)
+        if current is not None and node == current.nodes()[0] and node in self._done():
+            # The others checkpoint before the round's store goes with it.
+            needed = [states[each] for each in current.nodes() if each in states and each not in self._done()]
+            if any(each.state == "running" and each.round == current.number for each in needed):
+                return False
         return member is None or (member.state == "leaving" and member.parked)
+
+    def end_ranks(self, node: str, now: float) -> bool:
+        """The ranks of this node end well, and others go on; False if none runs there, or it would be the last."""
+        member, current = self._members().get(node), self._round()
+        working = [each for each in current.nodes() if each not in self._done()] if current else []
+        if member is None or current is None or not self.has_workers(node) or working == [node]:
+            return False
+        done = Done(node, member.incarnation, current.number, now)
+        self._client.put(self._keys.done(self._job, node), encode(done))
+        self._set(replace(member, state="done"))
+        return True
 
     def fail(self, node: str, now: float, after_s: float = 0.0, unhealthy: str = "") -> bool:
         """The user's program fails on this node, so long after its start; False if it does not run there. `unhealthy`:
@@ -341,6 +335,7 @@ class Training:
         view = self._view(now)
         here = {node: member for node, member in self._states().items() if node in self._running}
         self._fence(here.values(), current)
+        done = self._done()
         running = {n: m for n, m in here.items() if m.state == "running" and m.round == current.number}
         cut = [node for node in running if node in self._cut]  # they cannot see that anything has changed
         standings = {node: membership.standing(view, current, node, now) for node in running if node not in cut}
@@ -356,7 +351,7 @@ class Training:
         if yields or leaving:
             told_by_peers = running if self._cut.intersection(leaving) else cut
             yields = [*yields, *(node for node in told_by_peers if node not in yields and node not in leaving)]
-        all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes())
+        all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes()) - done
         if self._has_saved(now, all_leave):
             self._checkpoint, self._checkpoint_at = self._steps(now), now
             self._note_saved(1)
@@ -367,12 +362,21 @@ class Training:
         if breaks:
             gone = {node for node in current.nodes() if node not in self._running or node not in here}
             stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
-            self._lose(current, now, frozenset(gone | stopped | (view.tombstones & set(current.nodes()))))
+            taken = gone | stopped | (view.tombstones & set(current.nodes()))
+            self._lose(current, now, frozenset(taken - dispensable(view, current)))
         for node in (*breaks, *(cut if breaks else ())):  # without the others, those that are cut off fail
             self._set(replace(here[node], state="waiting", parked=False, checkpoints=self._saved))
         if breaks:
             for node in leaving:  # no worker is left that could checkpoint
                 self._set(replace(here[node], parked=True))
+        self._bring_back(view, current, {node: here[node] for node in sorted(done & here.keys() - self._cut)}, now)
+
+    def _bring_back(self, view: View, current: Round, done: dict[str, Member], now: float) -> None:
+        """Where a round breaks, those whose ranks have ended well run again."""
+        for node, member in done.items():
+            broken = isinstance(membership.standing(view, current, node, now), membership.Broken)
+            if member.state == "done" and broken:
+                self._set(replace(member, state="waiting", parked=False))
 
     def _fence(self, members: Iterable[Member], current: Round) -> None:
         """A newer round formed without some of them."""
@@ -454,8 +458,9 @@ class Training:
 
     def _train(self, now: float) -> None:
         current, members = self._round(), self._states()
-        running = [n for n in current.nodes() if n in self._running and n in members] if current else []
-        all_run = current is not None and len(running) == len(current.nodes()) and not self.hanging & set(running)
+        needed = [n for n in current.nodes() if n not in self._done()] if current else []
+        running = [n for n in needed if n in self._running and n in members]
+        all_run = current is not None and len(running) == len(needed) and not self.hanging & set(running)
         if not all_run or not all(members[n].state == "running" for n in running):
             self._halt(now)
             return
@@ -501,9 +506,10 @@ class Training:
         if now < self._hung_at + HANG_S:
             self._progress_at = min(self._progress_at, self._hung_at + HANG_S)
             return
-        if not all(members[node].stalled_since for node in current.nodes()):
+        working = [node for node in current.nodes() if node not in self._done()]
+        if not all(members[node].stalled_since for node in working):
             self.hangs += 1
-            for node in current.nodes():
+            for node in working:
                 self._set(replace(members[node], stalled_since=self._hung_at))
         if now < self._hung_at + HANG_S + HUNG_YIELD_S:
             self._progress_at = min(self._progress_at, self._hung_at + HANG_S + HUNG_YIELD_S)
@@ -514,7 +520,7 @@ class Training:
         if now < self._done_at + FINISH_S:
             self._progress_at = min(self._progress_at, self._done_at + FINISH_S)
             return
-        for node in current.nodes():
+        for node in (each for each in current.nodes() if each not in self._done()):
             problem = "local rank 0 had not ended" if node == self._endless else ""
             self._set(replace(members[node], state="done", problem=problem))
         over = membership.standing(self._view(now), current, current.nodes()[0], now)
@@ -543,12 +549,26 @@ class Training:
             result=self.result,
             changed_at=now - 5.0,
             heard=frozenset(node for node in self._keyless() if self._is_heard(self._last[node])),
+            done=self._said_done(),
         )
+
+    def _said_done(self) -> dict[str, Done]:
+        prefix, keys = self._keys.done(self._job, ""), self._etcd.run_keys.get(self._job, {})
+        found = [decode(Done, kv.value) for key, kv in keys.items() if key.startswith(prefix)]
+        return {done.node: done for done in found if done is not None}
+
+    def _done(self) -> frozenset[str]:
+        """Nodes of the current round whose ranks have ended well."""
+        current, said = self._round(), self._said_done()
+        if current is None or not said:
+            return frozenset()
+        view = View(self._rules, self._members(), done=said)
+        return frozenset(each.node for each in current.members if is_done(view, current, each))
 
     @staticmethod
     def _is_heard(member: Member) -> bool:
         """Whether the other members still hear it in the round's store: until its workers have stopped."""
-        return member.state == "running" or (member.state == "leaving" and not member.parked)
+        return member.state in {"running", "done"} or (member.state == "leaving" and not member.parked)
 
     def _set(self, member: Member) -> None:
         self._last[member.node] = member

@@ -31,9 +31,10 @@ from tests.support.programs import free_ports
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "nodes.md"
 TIME_S = 900.0  # for all of a bootstrap: the default of timing.bootstrap_timeout_s
-HELD, REPLACED, UNHEALTHY, FOREIGN = (
+HELD, REPLACED, OF_JOB, UNHEALTHY, FOREIGN = (
     "tried again until `timing.bootstrap_timeout_s` is over",
     "replaced",
+    "replaced; the same on a second machine ends a job that never trained",
     "replaced; three of a type in a row: `machine-type-blocked`",
     "replaced, with the alert `foreign-host`",
 )
@@ -102,7 +103,8 @@ esac
 
 
 def with_all_to_do(machine: Machine) -> None:
-    """Every step finds something to do."""
+    """Every step finds something to do. The login shell prints, as many do."""
+    (machine.home / ".bashrc").write_text("printf 'Welcome!'\n")
     machine.write("state/kernels", "linux-image-cloud-amd64\n")
     for name, values in {"1e": ("0x10de", "0x1eb8", "0x030200"), "1f": ("0x1d0f", "0xefa1", "0x020000")}.items():
         for key, value in zip(("vendor", "device", "class"), values, strict=True):
@@ -170,6 +172,8 @@ def failure(machine: Machine, fault: Fault, setup: Setup) -> BootstrapDone:
 
 
 def verdict(done: BootstrapDone) -> str:
+    if done.of_job:
+        return OF_JOB
     return HELD if done.unreachable else UNHEALTHY if done.unhealthy else FOREIGN if done.foreign else REPLACED
 
 
@@ -267,6 +271,13 @@ def state(name: str) -> Arrange:
     return arrange
 
 
+def login_shell(bashrc: str) -> Arrange:
+    def arrange(machine: Machine) -> None:
+        (machine.home / ".bashrc").write_text(f"{bashrc}\n")
+
+    return arrange
+
+
 def rebooting_for_ever(machine: Machine) -> None:
     """The boot id does not change after a reboot."""
     machine.program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
@@ -319,6 +330,30 @@ FAULTS = (
         target=lambda target: replace(target, host_key_public=new_key().public),
     ),
     Fault(
+        "the image lets another user in",
+        "login",
+        'the login shell of … ends before our command, with status 142: Please login as the user "ubuntu" rather '
+        'than the user "root"; set `ssh_user = "ubuntu"`',
+        OF_JOB,
+        login_shell("""echo 'Please login as the user "ubuntu" rather than the user "root".'; exit 142"""),
+    ),
+    Fault(
+        "the login shell ends where it has no terminal",
+        "login",
+        "the login shell of … ends before our command, with status 0: not interactive, bye; it must leave commands "
+        "without a terminal alone",
+        OF_JOB,
+        login_shell("echo 'not interactive, bye'; exit 0"),
+    ),
+    Fault(
+        "the login shell reads",
+        "login",
+        "the login shell of … reads what is sent to our command: Proceed?; it must leave commands without a "
+        "terminal alone",
+        OF_JOB,
+        login_shell("echo 'Proceed?'; read -t 2 -n 1 line"),
+    ),
+    Fault(
         "apt is broken",
         "hygiene",
         "`hold linux-image-cloud-amd64` ended with status 100: E: dpkg was interrupted, you must manually run …",
@@ -366,8 +401,15 @@ FAULTS = (
         "`setup` fails",
         "environment",
         "`of-the-job` ended with status 7: no such package: nope",
-        REPLACED,
+        OF_JOB,
         program("of-the-job", "echo 'no such package: nope'; exit 7"),
+    ),
+    Fault(
+        "`setup` fails by the network",
+        "environment",
+        "`of-the-job` ended with status 6: curl: (6) Could not resolve host: pypi.org",
+        REPLACED,
+        program("of-the-job", "echo 'curl: (6) Could not resolve host: pypi.org'; exit 6"),
     ),
     Fault(
         "torch cannot compute on the GPUs",
@@ -443,7 +485,7 @@ def rows() -> Iterator[str]:
     """The table. Errors are without their beginning: the node and the step."""
     yield "| what goes wrong | in step | error | what happens to the node |"
     yield "|---|---|---|---|"
-    order = ["", *(name for name, _ in STEPS), "reboot", "any"]
+    order = ["", "login", *(name for name, _ in STEPS), "reboot", "any"]
     for fault in sorted((*FAULTS, *FULL, HANGS, BREAKS), key=lambda fault: order.index(fault.step)):
         yield f"| {fault.what} | {fault.step or 'before the first'} | {fault.error} | {fault.outcome} |"
 

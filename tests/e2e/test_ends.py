@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.launching import Nodes, eventually, nodes
 
 PLAIN = Path(__file__).with_name("plain.py")
+UNEVEN = Path(__file__).with_name("uneven.py")
 
 
 @pytest.mark.main
@@ -90,6 +91,71 @@ def test_twenty_short_jobs_at_once_all_end(etcd_endpoint: str, tmp_path: Path) -
         assert [job.exit_code("a", timeout_s=600.0) for job in jobs] == [0] * 20
         results = [job.result() for job in jobs]
         assert [(result.outcome, result.problem) for result in results if result] == [("success", "")] * 20
+
+
+def is_done(job: Nodes, node: str) -> bool:
+    """Whether a launcher has said that its ranks have ended well."""
+    return job.etcd.get(job.keys.done(job.job, node)) is not None
+
+
+def wait_until_alone(job: Nodes, node: str) -> None:
+    """Its peer is gone, and was seen to be gone for longer than any lease lasts."""
+    eventually("the lease has ended", lambda: job.member("b") is None)
+    job.write_tombstone("b")
+    seen = job.log(node).stat().st_size
+    with contextlib.suppress(AssertionError):
+        eventually("nothing", lambda: job.round().number > 1 or job.log(node).stat().st_size > seen, 3.0)
+
+
+@pytest.mark.main
+@pytest.mark.parametrize("how", ["lost", "asked to leave"])
+def test_the_loss_of_a_node_whose_ranks_have_ended_well_interrupts_no_other(
+    etcd_endpoint: str, tmp_path: Path, how: str
+) -> None:
+    with nodes(etcd_endpoint, tmp_path, script=UNEVEN) as job:
+        job.form("a", "b")
+        Path(f"{job.end_file}-b").touch()
+        eventually("b is done", lambda: is_done(job, "b"))
+        if how == "lost":
+            job.kill("b")
+        else:
+            job.launchers["b"].terminate()
+            job.exit_code("b", timeout_s=20.0)
+            assert "its part is done, and the others go on without this node" in job.log("b").read_text()
+        wait_until_alone(job, "a")
+        assert [(event["node"], event["round"]) for event in job.events("step")].count(("a", 1)) == 1
+        assert job.round().number == 1
+        Path(f"{job.end_file}-a").touch()
+        assert job.exit_code("a") == 0
+        result = job.result()
+        assert result is not None
+        assert (result.outcome, result.round, result.problem) == ("success", 1, "")
+        assert {event["round"] for event in job.events("step")} == {1}, "nothing was done twice"
+
+
+@pytest.mark.nightly
+def test_the_loss_of_a_done_node_that_hosts_the_store_restarts_the_others(etcd_endpoint: str, tmp_path: Path) -> None:
+    with nodes(etcd_endpoint, tmp_path, script=UNEVEN) as job:
+        job.form("a", "b")
+        Path(f"{job.end_file}-a").touch()
+        eventually("a is done", lambda: is_done(job, "a"))
+        job.kill("a")
+        assert job.stepping(1, after_round=1)["node"] == "b"
+        Path(f"{job.end_file}-b").touch()
+        assert job.exit_code("b") == 0
+
+
+@pytest.mark.nightly
+def test_a_done_node_runs_again_with_the_others_when_one_that_works_is_lost(etcd_endpoint: str, tmp_path: Path) -> None:
+    with nodes(etcd_endpoint, tmp_path, script=UNEVEN) as job:
+        job.form("a", "b", "c")
+        Path(f"{job.end_file}-c").touch()
+        eventually("c is done", lambda: is_done(job, "c"))
+        job.kill("b")
+        job.stepping(2, after_round=1)
+        assert job.round().nodes() == ("a", "c")
+        Path(f"{job.end_file}-a").touch()
+        assert [job.exit_code(node) for node in "ac"] == [0, 0]
 
 
 def hung(job: Nodes) -> bool:

@@ -22,8 +22,8 @@ import pytest
 
 from bootstrap import lock_of
 from bootstrap.archive import Archive
+from bootstrap.blame import OF_JOB
 from bootstrap.environment.step import environment_name, python_of
-from bootstrap.errors import OF_JOB
 from bootstrap.model import Command, Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
 from supervisor.config import NodeConfig

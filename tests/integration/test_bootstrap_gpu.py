@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.errors import OF_JOB
+from bootstrap.blame import OF_JOB
 from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.gpu.step import check_gpus
 from bootstrap.model import Host, Paths, Run

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from provisioners.base import EndCause, Instance
 from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
+from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
 from supervisor.simulation.clock import NEVER
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.nodes import Agent
-from supervisor.simulation.training import STEP_TIME_S, Loss
+from supervisor.simulation.spans import Loss
+from supervisor.simulation.training import STEP_TIME_S
 from supervisor.simulation.world import World
 
 N = NodeState
@@ -85,7 +87,10 @@ class Causes:
             # One that is left behind, which was judged then, leaves in order; one ahead of a move never trained.
             in_order = any(each.after == N.DRAINING for each in node.history)
             moves = (node.left_behind and in_order) or (old.ahead and not old.has_joined)
-            if old.state in _WORKING and node.state in _TAKEN and not (moves or self._may_take(before, job, old)):
+            # Nothing works any more on one that is done, and the others go on without it.
+            done = node.id in done_nodes(before, before.nodes) | done_nodes(job, job.nodes)
+            may_go = moves or done or self._may_take(before, job, old)
+            if old.state in _WORKING and node.state in _TAKEN and not may_go:
                 return f"P4: {node.id} worked and is now {node.state}: {why}"
         return ""
 

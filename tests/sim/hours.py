@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.model import JobRecord
 from supervisor.planner.limits import trained_s
+from supervisor.planner.predicates import done_nodes
+from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 
 # A loss is seen so late at most: a suspicion has to run out, or another daemon to lead.
@@ -35,18 +36,19 @@ class HoursCheck:
         """What a job has trained is as old as the backup: nothing is checked any more."""
         self._exempt = True
 
-    def check(self, jobs: Iterable[JobRecord]) -> str:
+    def check(self, jobs: Iterable[JobView]) -> str:
         """What is wrong with the hours of a job, or nothing. Call it after every event."""
         now, passed_s = self._world.clock.now(), self._world.clock.now() - self._at
         self._at = now
         self._exempt = self._exempt or any(abs(daemon.clock_error_s) > CLOCK_S for daemon in self._world.daemons)
         if self._exempt:
             return ""
-        for job in jobs:
+        for view in jobs:
+            job = view.record
             count = self._counts.setdefault(job.task_id, _Count())
             # Nobody can write that machines are gone while etcd takes no writes.
             count.present_s += passed_s if count.enough or self._world.etcd.full else 0.0
-            enough = self._has_enough(job)
+            enough = self._has_enough(view)
             count.losses += count.enough and not enough
             count.enough = enough
             hours_s = trained_s(job, now)
@@ -56,7 +58,8 @@ class HoursCheck:
                 )
         return ""
 
-    def _has_enough(self, job: JobRecord) -> bool:
-        machines = self._world.cloud.machines.values()
-        mine = sum(each.alive and each.node.startswith(f"{job.task_id}-") for each in machines)
-        return mine >= job.min_nodes
+    def _has_enough(self, view: JobView) -> bool:
+        """Those whose ranks have ended well are not missed."""
+        job, machines = view.record, self._world.cloud.machines.values()
+        mine = {each.node for each in machines if each.alive and each.node.startswith(f"{job.task_id}-")}
+        return len(mine | done_nodes(view, view.nodes)) >= job.min_nodes

@@ -151,6 +151,8 @@ class Injector:
         match injection.kind:
             case "program failed" | "program fails early":
                 self._program_failed(machine, after_s=1.0 if injection.kind == "program fails early" else 0.0)
+            case "ranks end":
+                self._ranks_end(injection, machine)
             case "steps hang":
                 self._hang(injection, machine)
             case "workers outlive SIGKILL":
@@ -405,6 +407,14 @@ class Injector:
         self._users.program_fails(job, training)
         if after_s and self._users.fails_early(job, training.round_number):
             self.later(10.0, lambda: self._program_failed(machine, after_s))
+
+    def _ranks_end(self, injection: Injection, machine: Machine) -> None:
+        """Those of one node; the others end a while later, unless all have to run again."""
+        training = self._training_on(machine)
+        if training is None or not training.end_ranks(machine.node, self._world.clock.now()):
+            return
+        number = training.round_number
+        self.later(1200.0 * injection.size, lambda: training.finish() if training.round_number == number else None)
 
     def _hang(self, injection: Injection, machine: Machine) -> None:
         """Some hangs end by themselves: a file server was away."""

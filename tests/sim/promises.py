@@ -18,6 +18,7 @@ from supervisor.model import (
 )
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
 from supervisor.planner.orphans import MORE_S
+from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import CLOCKS_S, JobView
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
@@ -112,7 +113,7 @@ class Promises:
             self._check_ownership()
         self._check_leaks()
         self._check_lost_steps()
-        if wrong := self._hours.check(job.record for job in self._jobs.values()):
+        if wrong := self._hours.check(self._jobs.values()):
             raise Violation(wrong)
         if wrong := self._accounts.check(self._jobs.values(), self._world.clock.now()):
             raise Violation(wrong)
@@ -329,11 +330,14 @@ def settled(world: World) -> bool:
             continue
         if job.record.cancel_requested or any(node.doomed for node in open_nodes):
             return False
-        members = [node for node in open_nodes if node.state is NodeState.MEMBER]
-        wanted[job.record.name] = job.record.desired_nodes + job.record.spare_nodes
-        if job.record.state is not JobState.RUNNING or len(members) != job.record.desired_nodes:
+        members = {node.id for node in open_nodes if node.state is NodeState.MEMBER}
+        done = done_nodes(job, job.nodes)  # the job does not miss them
+        gone = done - {node.id for node in open_nodes}
+        wanted[job.record.name] = job.record.desired_nodes + job.record.spare_nodes - len(gone)
+        if job.record.state is not JobState.RUNNING or len(members | done) != job.record.desired_nodes:
             return False
-        if len(job.spares) != job.record.spare_nodes or len(open_nodes) != wanted[job.record.name]:
+        # A spare that would stand in for one that is done and gone, in another round, is named as a member by the hint.
+        if (len(job.spares) != job.record.spare_nodes and not done) or len(open_nodes) != wanted[job.record.name]:
             return False
     billed = Counter(machine.node.rsplit("-", 2)[0] for machine in world.cloud.machines.values() if machine.billed)
     return dict(billed) == dict(wanted)

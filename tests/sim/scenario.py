@@ -114,6 +114,8 @@ CAP_WEIGHTS = {"prices change": 6, "daemon killed": 2, "notice": 2}
 BUDGET_WEIGHTS = {"budgets change": 5, "daemon killed": 3, "notice": 2, "submit": 1}
 # What programs write in the name of their nodes: a third of the scenarios have some.
 FORGERY_WEIGHTS = {"forged notice": 1}
+# Ranks that end well while others work on, and nodes that are taken meanwhile: a third of the scenarios have some.
+UNEVEN_WEIGHTS = {"ranks end": 6, "notice": 2, "kill": 2, "daemon killed": 1, "etcd down": 1, "drain": 1}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -239,6 +241,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "forgeries", FORGERY_WEIGHTS, [4, 8], share=1 / 3)
+    scenario = _with_some(scenario, "uneven", UNEVEN_WEIGHTS, [4, 8], share=1 / 3)
     if random.Random(f"by ssh {scenario.seed}").random() < 1 / 3:
         scenario = with_tunnels(scenario)
     return scenario

@@ -8,7 +8,8 @@ import pytest
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobState
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.planner.actions import BootstrapDone
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
@@ -97,3 +98,21 @@ def test_a_new_job_waits_while_one_that_has_trained_cannot_bootstrap_either() ->
     assert record(world, "new").state in {JobState.STARTING, JobState.WAITING}
     index_away(world, away=False)
     assert world.run_until(settled, 660.0)
+
+
+def test_what_a_job_brings_and_fails_alike_ends_it_after_one_further_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = empty_world(STRICT)
+
+    def fail(node: NodeRecord, _: JobRecord) -> BootstrapDone:
+        said = "step environment: `setup` ended with status 1: no such package: nope"
+        return BootstrapDone(node.id, f"node {node.id}, {said}", of_job=said)
+
+    monkeypatch.setattr(world.nodes, "prepare", fail)
+    submit(world, "job", 2, 4, 4)
+    assert world.run_until(in_state(JobState.FAILED), 120.0)
+    assert record(world).reason == (
+        "2 nodes in a row could not be bootstrapped, the last 2 in the same way, by what the job or its image brings: "
+        f"node {record(world).task_id}-5, step environment: `setup` ended with status 1: no such package: nope"
+    )
+    assert len(jobs_of(world)["job"].nodes) == 4 + 1
+    assert world.run_until(settled, 60.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ REASON = "node n, step gpu: GPU 0 is unhealthy: Xid 79\nand more lines"
 
 
 def unhealthy_world(
-    monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, unhealthy: bool = True, **more: bool
+    monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, unhealthy: bool = True, **more: Any
 ) -> World:
     """A job of which these attempts, counted from 1, fail at their bootstrap: by the machine's fault, or another."""
     world = empty_world(replace(RULES, max_unhealthy_streak=3, unhealthy_memory_s=120.0))

@@ -28,7 +28,7 @@ from tests.support.sandbox import MOVED, Sandbox
 
 _STARTS = 3
 
-# Runs instead of the login shell: the command, with the machine's own folders replaced by the sandbox's.
+# Runs instead of the login shell: its .bashrc, and the command, with the machine's folders replaced by the sandbox's.
 _ENTER = """
 import os, re
 box, moved = {box!r}, re.compile({pattern!r})
@@ -36,7 +36,9 @@ command = os.environ.pop("SSH_ORIGINAL_COMMAND")
 command = moved.sub(lambda found: found[0] if command.startswith(box, found.start()) else box + found[0], command)
 environ = {{"HOME": box + "/home", "BOX": box, "PATH": box + "/bin:" + {path!r}}}
 os.chdir(environ["HOME"])
-os.execve("/bin/sh", ["sh", "-c", command], environ)
+login = box + "/home/.bashrc"
+command = (open(login).read() if os.path.exists(login) else "") + command
+os.execve("/bin/bash", ["bash", "-c", command], environ)
 """
 
 # Root's sshd needs files that only its package brings; machines of the local cloud prepare them in the same way.

@@ -263,6 +263,7 @@ def test_a_failed_lookup_is_repeated_later_and_an_empty_one_launches_again_at_on
 
 # -- bootstrap ---------------------------------------------------------------------------------------------
 
+SETUP_FAILED = "environment, 1: `setup` ended with status 1: no"
 PREPARED = node(3, N.BOOTSTRAPPING)
 
 
@@ -322,19 +323,40 @@ def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
 
 @pytest.mark.parametrize(
     ("before", "of_job", "counted", "state"),
-    [(0, True, 1, J.STARTING), (1, True, 2, J.FAILED), (1, False, 0, J.STARTING)],
+    [
+        ("", SETUP_FAILED, 1, J.STARTING),
+        (SETUP_FAILED, SETUP_FAILED, 2, J.FAILED),
+        (SETUP_FAILED, "environment, 7: no such package", 1, J.STARTING),
+        (SETUP_FAILED, "", 0, J.STARTING),
+    ],
 )
-def test_a_second_node_that_fails_by_what_the_job_brings_ends_a_job_that_never_trained(
-    before: int, of_job: bool, counted: int, state: JobState
+def test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained(
+    before: str, of_job: str, counted: int, state: JobState
 ) -> None:
-    record = replace(job(2, J.STARTING), last_reported_round=0, bootstrap_failures=before, own_failures=before)
+    count = int(bool(before))
+    record = replace(job(2, J.STARTING), last_reported_round=0, bootstrap_failures=count)
+    record = replace(record, own_failures=count, own_failure=before)
     failed = BootstrapDone(name(3), "node n3: torch 2.5 is not supported", of_job=of_job)
     after = scene(PREPARED, outcomes=[failed], record=record)
     assert (after.job.own_failures, after.job.state) == (counted, state)
     if state is J.FAILED:
-        assert after.job.reason == "2 nodes in a row could not be bootstrapped: node n3: torch 2.5 is not supported"
+        assert after.job.reason == (
+            "2 nodes in a row could not be bootstrapped, the last 2 in the same way, by what the job or its image "
+            "brings: node n3: torch 2.5 is not supported"
+        )
     trained = scene(PREPARED, outcomes=[failed], record=replace(record, last_reported_round=1))
     assert trained.job.state is not J.FAILED
+    late = replace(record, bootstrap_retry_at=PREPARED.created_at + 0.1)
+    together = scene(PREPARED, outcomes=[failed], record=late)
+    assert together.job.own_failures == count, "nodes that were requested together fail as one"
+
+
+def test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them() -> None:
+    record = replace(job(4, J.STARTING), last_reported_round=0, bootstrap_failures=1, bootstrap_retry_at=NOW)
+    assert len(scene(record=record).new) == 4
+    assert len(scene(record=replace(record, own_failures=1, own_failure=SETUP_FAILED)).new) == 1
+    trained = replace(record, own_failures=1, own_failure=SETUP_FAILED, last_reported_round=1)
+    assert len(scene(record=trained).new) == 4
 
 
 @pytest.mark.parametrize(("before", "wait_s"), [(0, 5.0), (1, 10.0), (6, 320.0), (7, 600.0), (5000, 600.0)])

@@ -12,8 +12,9 @@ from spotsup_trainer.wire import AgentConfig, decode
 
 from bootstrap.archive import Archive
 from bootstrap.assumed import UBUNTU_PYTHON
+from bootstrap.blame import OF_JOB
 from bootstrap.environment.interpreter import PYTHON_MIN
-from bootstrap.errors import OF_JOB, CommandError
+from bootstrap.errors import BootstrapTimeoutError, CommandError, LoginShellError
 from bootstrap.log_agent.model import LogAgent
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
@@ -160,7 +161,15 @@ def test_an_etcd_that_does_not_return_the_code_is_no_failure_of_the_machine() ->
 
 @pytest.mark.parametrize(("status", "of_job"), [(OF_JOB, True), (1, False), (None, False)])
 def test_what_a_script_blames_on_the_job_is_its_fault(status: int | None, of_job: bool) -> None:
-    assert outcome_of("n1", CommandError("no", node="n1", step="environment", exit_status=status)).of_job is of_job
+    error = CommandError("no", node="n1", step="environment", exit_status=status, stderr="no torch")
+    assert bool(outcome_of("n1", error).of_job) is of_job
+
+
+def test_a_login_shell_that_ends_at_once_is_the_images_fault_and_one_that_hangs_the_machines() -> None:
+    ends = outcome_of("n1", LoginShellError("it ends", node="n1", step="login", stderr="bye", tried=True))
+    assert (bool(ends.of_job), ends.unhealthy) == (True, False)
+    hangs = outcome_of("n1", BootstrapTimeoutError("it hangs", node="n1", step="login"))
+    assert (hangs.of_job, hangs.unhealthy) == ("", True)
 
 
 def test_the_daemons_own_interpreter_is_asked_for_on_its_own_computer_only() -> None:

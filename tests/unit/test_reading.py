@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.etcd.mirror import MAX_LOGGED_KEYS, ChangeLog, MirrorView
-from spotsup_trainer.wire import AgentStatus, Ended, Keys, Member, Notice, Progress, encode
+from spotsup_trainer.wire import AgentStatus, Done, Ended, Keys, Member, Notice, Progress, Round, RoundMember, encode
 
 from benchmarks.control.daemon import population
 from supervisor.alerts.stories import Thread
@@ -220,12 +220,34 @@ def test_messages_of_nodes_that_are_gone_or_unknown_are_left_over_readable_or_no
     record = load(NodeRecord, WHOLE[gone], gone)
     ids = {"there": there.rsplit("/", 1)[1], "gone": record.id, "unknown": "job-000-bench-99"}
     keys = WHOLE | {gone: dump(replace(record, state=NodeState.GONE))}
-    by_node = (KEYS.notice, KEYS.health, KEYS.ended, KEYS.tombstone)
+    by_node = (KEYS.notice, KEYS.health, KEYS.ended, KEYS.done, KEYS.tombstone)
     keys |= {key("job-000", node): b"not even JSON" for key in by_node for node in ids.values()}
     keys |= {KEYS.agent("job-000", ids["unknown"]): b"a lease ends it", f"{KEYS.run('job-000')}notice/": b"of no node"}
     found = {key: KeyValue(key, value, 1, 1) for key, value in keys.items()}
     left = read_by_a_new_reader(view_of(found, 1)).jobs["job-000"].leftover_messages
     assert set(left) == {key("job-000", ids[which]) for key in by_node for which in ("gone", "unknown")}
+
+
+@pytest.mark.parametrize(("number", "kept"), [(3, True), (2, False)])
+def test_a_round_that_goes_on_without_a_node_keeps_its_word_that_it_is_done(number: int, kept: bool) -> None:
+    key = max(key for key in WHOLE if key.startswith(f"{KEYS.world}nodes/job-000/"))
+    gone = load(NodeRecord, WHOLE[key], key)
+    members = tuple(RoundMember(node, "i", "10.0.0.1", 1) for node in ("job-000-other", gone.id))
+    done = {node: Done(node, "i", number, 1.0) for node in (gone.id, "job-000-unknown")}
+    keys = WHOLE | {
+        key: dump(replace(gone, state=NodeState.GONE)),
+        KEYS.round("job-000"): encode(Round(3, members, 1.0)),
+    }
+    keys |= {KEYS.done("job-000", node): encode(said) for node, said in done.items()}
+    view = read_by_a_new_reader(view_of({each: KeyValue(each, raw, 1, 1) for each, raw in keys.items()}, 1))
+    job = view.jobs["job-000"]
+    assert job.done == done
+    assert (KEYS.done("job-000", gone.id) not in job.leftover_messages) is kept
+    assert KEYS.done("job-000", "job-000-unknown") in job.leftover_messages
+    ended = json.dumps(RECORD | {"state": "succeeded", "ended_at": 1.0}).encode()
+    keys |= {f"{KEYS.world}jobs/{JOB}": ended}
+    after = read_by_a_new_reader(view_of({each: KeyValue(each, raw, 1, 1) for each, raw in keys.items()}, 1))
+    assert KEYS.done("job-000", gone.id) in after.jobs["job-000"].leftover_messages
 
 
 def test_what_all_nodes_of_a_job_are_told_is_known_readable_or_not() -> None:

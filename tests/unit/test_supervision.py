@@ -38,6 +38,9 @@ def local(**changes: Any) -> Local:
     return replace(Local("running", ranks=2, sessions=2, parked=0), **changes)
 
 
+HOST_LEAVES = local(workers="succeeded", done_since=0.0, leaving_since=1.0, hosts_store=True)
+
+
 @pytest.mark.parametrize(
     ("node", "standing", "now", "expected"),
     [
@@ -88,8 +91,10 @@ def local(**changes: Any) -> Local:
         (local(workers="succeeded", done_since=0.0), JOINS, 99.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0), LOST, 1.0, Stop("rejoin", "b is lost")),
         (local(workers="succeeded", done_since=0.0), OVER, 1.0, Stop("end", "all done", 2.0)),
-        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 20.0, AnnounceDone()),
-        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 21.0, Stop("leave", "the other nodes")),
+        (local(workers="succeeded", leaving_since=1.0), Stay(), 1.0, AnnounceDone()),
+        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 1.0, Stop("leave", "its part is done")),
+        (HOST_LEAVES, Stay(), 20.0, AnnounceDone()),
+        (HOST_LEAVES, Stay(), 21.0, Stop("leave", "the other nodes")),
         (local(workers="succeeded", done_since=0.0), Stay(), 159.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0), Stay(), 160.0, Stop("leave", "the other nodes")),
         # unfinished: idle, or at work
@@ -208,6 +213,7 @@ LOCALS = st.builds(
     stacks_at=TIMES,
     deadline=TIMES,
     force=st.booleans(),
+    hosts_store=st.booleans(),
 )
 STANDINGS = st.sampled_from([Stay(), JOINS, LOST, STOPPED, OVER])
 

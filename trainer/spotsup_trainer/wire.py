@@ -184,6 +184,16 @@ class Health:
 
 
 @dataclass(frozen=True)
+class Done:
+    """A node's workers have ended well in a round, by its launcher. It outlives the node: the round goes on without."""
+
+    node: str
+    incarnation: str
+    round: int
+    at: UnixTime
+
+
+@dataclass(frozen=True)
 class Tombstone:
     """A node is gone, by the daemon: its peers need not wait for a timeout."""
 
@@ -432,6 +442,10 @@ class Keys:
     def member(self, job: str, node: str) -> str:
         """`Member`, by the launcher, under its lease."""
         return f"{self.run(job)}member/{node}"
+
+    def done(self, job: str, node: str) -> str:
+        """`Done`, by the launcher."""
+        return f"{self.run(job)}done/{node}"
 
     def agent(self, job: str, node: str) -> str:
         """`AgentStatus`, by the agent, under its lease."""

@@ -272,12 +272,78 @@ DECISIONS = (
         "unit/test_plan_jobs.py",
     ),
     Mutant(
+        "done nodes: a round goes on without them",
+        "spotsup_trainer.rendezvous.membership",
+        "        if member.node in spared:\n",
+        "        if False:\n",
+        "sim/test_done_nodes.py::test_the_loss_of_done_nodes_restarts_nothing_and_rents_nothing[False-preempted]",
+    ),
+    Mutant(
+        "done nodes: not without the one that hosts the store",
+        "spotsup_trainer.rendezvous.view",
+        "each in current.members[1:] if is_done",
+        "each in current.members if is_done",
+        "unit/test_membership_done.py::test_one_that_hosts_the_store_is_missed_although_it_is_done",
+    ),
+    Mutant(
+        "done nodes: none takes their place",
+        "supervisor.planner.predicates",
+        "    return max(0, wanted(draft) - len(counted(draft)) - spared(draft))\n",
+        "    return max(0, wanted(draft) - len(counted(draft)))\n",
+        "sim/test_done_nodes.py::test_the_loss_of_done_nodes_restarts_nothing_and_rents_nothing[False-preempted]",
+    ),
+    Mutant(
+        "done nodes: they are needed once the round breaks",
+        "supervisor.planner.predicates",
+        "    return frozenset(found) if stays else frozenset()\n",
+        "    return frozenset(found)\n",
+        "sim/test_done_nodes.py::"
+        "test_when_the_node_that_works_is_lost_all_run_again_and_those_that_were_released_are_replaced",
+    ),
+    Mutant(
+        "done nodes: they are released after finish_minutes",
+        "supervisor.planner.fleet",
+        "    release_done(draft)\n",
+        "",
+        "sim/test_done_nodes.py::test_done_nodes_are_released_after_finish_minutes_and_the_last_one_works_on",
+    ),
+    Mutant(
+        "done nodes: fewer machines than `min` are no reason to give the last one back",
+        "supervisor.planner.jobs",
+        "    job, count = draft.job, part_of_round(draft)\n",
+        "    job, count = draft.job, len(draft.in_states(N.MEMBER))\n",
+        "unit/test_plan_done.py::test_a_job_whose_other_nodes_are_done_neither_waits_nor_gives_the_last_one_back",
+    ),
+    Mutant(
+        "done nodes: a program that fails after them is blamed",
+        "spotsup_trainer.rendezvous.membership",
+        "history.failed_member(last, chosen, dispensable(view, last))",
+        "history.failed_member(last, chosen)",
+        "unit/test_membership_done.py::test_a_failure_of_those_that_work_on_is_the_programs_own",
+    ),
+    Mutant(
         "bootstrap: what the job brings is tried twice",
         "supervisor.planner.jobs",
         "    own = job.own_failures >= draft.rules.own_failures\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
-        "test_a_second_node_that_fails_by_what_the_job_brings_ends_a_job_that_never_trained",
+        "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
+    ),
+    Mutant(
+        "bootstrap: a job ends by two failures only where they are alike",
+        "supervisor.planner.outcomes",
+        "    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0\n",
+        "    own = draft.job.own_failures + 1 if of_job else 0\n",
+        "unit/test_plan_outcomes.py::"
+        "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
+    ),
+    Mutant(
+        "bootstrap: after a failure by what the job brings one machine is tried",
+        "supervisor.planner.fleet",
+        "    own = draft.job.own_failures > 0 and not has_trained(draft)\n",
+        "    own = False\n",
+        "unit/test_plan_outcomes.py::"
+        "test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them",
     ),
     Mutant(
         "places: a round has nodes of one place",

@@ -68,7 +68,7 @@ MARKET = (
     Mutant(
         "hours count training, not waiting",
         "supervisor.planner.limits",
-        "    return not draft.job.ended and len(inside) >= draft.job.min_nodes\n",
+        "    return not draft.job.ended and len(trains) >= draft.job.min_nodes\n",
         "    return not draft.job.ended\n",
         "sim/test_job_limits.py::test_waiting_for_machines_uses_up_no_hours",
     ),

@@ -67,6 +67,7 @@ _EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try 
 _MAX_EXCHANGES = 600
 _RESULT_ATTEMPTS = 3
 _STOP_GRACE_S = 2.0
+_FLUSH_S = 2.0
 _GONE_POLL_S = 0.2
 _STORE_S = 10.0  # for which a node that has left keeps the round's store for others
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
@@ -145,7 +146,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 if stop.then == "end":
                     return self._end(result)
                 if stop.then == "leave":
-                    self._handler.leave(parked=stop.parked, store_s=self._time_for_others())
+                    self._leave(parked=stop.parked)
                     raise RendezvousGracefulExitError(stop.reason)
         except RendezvousClosedError as error:
             if self._handler.is_closed():
@@ -176,7 +177,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         group.group_rank, group.group_world_size = info.rank, info.world_size
         group.master_addr = info.bootstrap_store_info.master_addr
         group.master_port = info.bootstrap_store_info.master_port
-        self._local = Local("running", group.spec.local_world_size, 0, 0)
+        self._local = Local("running", group.spec.local_world_size, 0, 0, hosts_store=info.rank == 0)
         self._signs, self._idleness = SignsOfLife(self._local.ranks, time.monotonic()), None
         self._run_dir.begin(self._round.number)
         self._memory_kills_before = memory_kills.count()
@@ -281,6 +282,13 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             return self._monitor_workers(self._worker_group)
         return RunResult(WorkerState.HEALTHY if self._pcontext.left() else WorkerState.STOPPED)
 
+    def _leave(self, *, parked: bool) -> None:
+        done = self._local.done_since is not None
+        if done and not self._local.hosts_store:
+            self._handler.client.flush(_FLUSH_S)  # that its part is done, which outlives it; nobody waits for it
+            return
+        self._handler.leave(parked=parked or done, store_s=self._time_for_others())
+
     def _time_for_others(self) -> float:
         """How long this node may stay for those that have not ended their workers yet."""
         deadline, now = self._local.deadline, time.monotonic()
@@ -327,6 +335,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         asked_now = (self._leave_requests > 0 or self._leaves_early) and self._local.leaving_since is None
         if asked_now and self._local.workers == "running":
             self._handler.client.announce(state="leaving")
+        elif asked_now and self._local.done_since is not None:
+            self._announce_leaving_done()
         if notice is not None and self._local.deadline is None and self._local.workers == "running":
             self._run_dir.ask_to_save(number)  # if the last checkpoint fails, this one is there
         self._local = replace(
@@ -396,8 +406,15 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._local = replace(self._local, ending_since=time.monotonic())
         elif isinstance(action, AnnounceDone) and self._local.done_since is None:
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
-            self._handler.client.announce(state="done")
+            self._handler.client.announce_done(self._round.number)
             self._local = replace(self._local, done_since=time.monotonic())
+            if self._local.leaving_since is not None:
+                self._announce_leaving_done()
+
+    def _announce_leaving_done(self) -> None:
+        """The others checkpoint before the round's store goes with this node. It has nothing to save itself."""
+        if self._local.hosts_store:
+            self._handler.client.announce(state="leaving", parked=True)
 
     def _what_is_lost(self) -> str:
         """Return how far the workers have come that are ended as unfinished."""

@@ -78,6 +78,8 @@ class Local:
     deadline: float | None = None
     # The launcher was asked to leave twice.
     force: bool = False
+    # The round's store is here: the others cannot go on without this node.
+    hosts_store: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,11 @@ def _decide_done(local: Local, standing: Standing, now: float, limits: Limits, t
     """Done workers have nothing to save. They start again only if the round breaks before all others are done."""
     if isinstance(standing, Broken):
         return Stop(then, standing.reason)
-    if local.leaving_since is not None and now >= local.leaving_since + limits.yield_s:
-        return Stop("leave", "the other nodes are not done yet")
+    if local.done_since is not None and local.leaving_since is not None:
+        if not local.hosts_store:
+            return Stop("leave", "its part is done, and the others go on without this node")
+        if now >= local.leaving_since + limits.yield_s:
+            return Stop("leave", "the other nodes are not done yet")
     # Only where another launcher hangs itself: it ends its own ranks after `longest_end_s`.
     if local.done_since is not None and now >= local.done_since + longest_end_s(limits) + _SLACK_S:
         return Stop("leave", f"the other nodes were not done {now - local.done_since:.0f} s after this one")

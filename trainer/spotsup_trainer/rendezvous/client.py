@@ -19,6 +19,7 @@ from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import RETRY_S, LeaseTimes
 from spotsup_trainer.wire import (
     CaBundle,
+    Done,
     Hint,
     Keys,
     Member,
@@ -130,6 +131,13 @@ class RendezvousClient:
             "checkpoints": 0,
         }
         self.announce(after_s=after_s, state="running", round=formed.number, **fresh)
+
+    def announce_done(self, number: int) -> None:
+        """Announce that this node's workers have ended well in a round, also for when this node is gone."""
+        config = self.config
+        done = Done(config.node, config.incarnation, number, time.time())
+        self._outbox.put(self.keys.done(config.job, config.node), encode(done))
+        self.announce(state="done")
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until this node's key is written."""
@@ -268,16 +276,20 @@ class RendezvousClient:
         keys, job = self.keys, self.config.job
         if bundle := self._message(raw, keys.ca(job), CaBundle):
             self._ca.follow(bundle.ca)
+        found = self._message(raw, keys.round(job), Round)
+        # An etcd that lost its data lacks what nodes wrote that are gone.
+        known = {node: done for node, done in old.done.items() if found is None or done.round >= found.number}
         fresh = View(
             rules=self.rules,
             members=self._below(raw, keys.member(job, ""), Member),
-            round=self._message(raw, keys.round(job), Round),
+            round=found,
             hint=self._message(raw, keys.hint(job), Hint),
             tombstones=frozenset(self._below(raw, keys.tombstone(job, ""), Tombstone)),
             result=self._message(raw, keys.result(job), Result),
             changed_at=old.changed_at,
             grace_until=old.grace_until,
             since=old.since,
+            done=known | self._below(raw, keys.done(job, ""), Done),
         )
         changed_at = now if (raw.live and not self._snapshot.live) or fresh != old else old.changed_at
         self._decoded = {key: known for key, known in self._decoded.items() if key in raw.keys}

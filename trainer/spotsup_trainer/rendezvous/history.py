@@ -80,12 +80,14 @@ def _hung(last: Round, chosen: tuple[Member, ...]) -> bool:
     return bool(stayed) and all(member.stalled_since > 0 for member in stayed)
 
 
-def failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
+def failed_member(last: Round, chosen: tuple[Member, ...], dispensable: frozenset[str] = frozenset()) -> Member | None:
     """The first member whose program's own failure ended `last`; None if the program was not the reason.
 
     A lost, left or joined node is the reason instead: a worker that failed was most likely torn down by that (P5).
+    `dispensable`: members that the round went on without.
     """
-    if {(m.node, m.incarnation) for m in last.members} != {(m.node, m.incarnation) for m in chosen}:
+    before = {(m.node, m.incarnation) for m in last.members if m.node not in dispensable}
+    if before != {(m.node, m.incarnation) for m in chosen if m.node not in dispensable}:
         return None
     failed = [(m.failure.at, rank) for rank, m in enumerate(chosen) if m.failure and m.failure.round == last.number]
     return chosen[min(failed)[1]] if failed else None

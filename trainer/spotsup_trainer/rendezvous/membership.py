@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 from spotsup_trainer.rendezvous import history
-from spotsup_trainer.rendezvous.view import View, bounds, is_in, is_same, live, multiple_of, unhealthy
+from spotsup_trainer.rendezvous.view import (
+    View,
+    bounds,
+    dispensable,
+    is_done,
+    is_in,
+    is_same,
+    live,
+    multiple_of,
+    unhealthy,
+)
 from spotsup_trainer.wire import Hint, Member, Result, Round, RoundMember
 
 _PROBLEM_CHARS = 400
@@ -186,14 +196,15 @@ def standing(view: View, current: Round, node: str, now: float) -> Standing:
     if broken is not None:
         return broken
     states = {member.node: view.members[member.node] for member in current.members if member.node in view.members}
-    done = [name for name, member in states.items() if member.state == "done"]
+    done = [member.node for member in current.members if is_done(view, current, member)]
     if len(done) == len(current.members):
         problems = "; ".join(f"{name}: {m.problem}" for name, m in states.items() if m.problem)[:_PROBLEM_CHARS]
         return Over(Result("success", "the program ended well on every node", current.number, problems))
+    needed = states.keys() - dispensable(view, current)
     going = [
         name
         for name, member in states.items()
-        if member.state in {"leaving", "waiting", "stopping"} and _left(member, current)
+        if name in needed and member.state in {"leaving", "waiting", "stopping"} and _left(member, current)
     ]
     if going:
         return Yield(f"{', '.join(going)} leaves")
@@ -202,13 +213,15 @@ def standing(view: View, current: Round, node: str, now: float) -> Standing:
 
 def has_finished(view: View, current: Round) -> bool:
     """Whether all workers of some member of the round have ended well."""
-    return any(m.node in view.members and view.members[m.node].state == "done" for m in current.members)
+    return any(is_done(view, current, member) for member in current.members)
 
 
 def gone(view: View, current: Round) -> frozenset[str]:
-    """The members of a round that are not there any more: no key, a tombstone, or another start of the launcher."""
+    """The members of a round that are not there any more (no key, a tombstone, or another start of the launcher), and
+    that it does not go on without."""
     here = live(view)
-    return frozenset(member.node for member in current.members if not is_same(member, here.get(member.node)))
+    missing = frozenset(member.node for member in current.members if not is_same(member, here.get(member.node)))
+    return missing - dispensable(view, current)
 
 
 def hangs(view: View, current: Round) -> bool:
@@ -227,7 +240,10 @@ def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
     newest = view.round
     if newest is not None and newest != current and not is_behind(view, current):
         return Broken(f"round {newest.number} was formed meanwhile", "moved")
+    spared = dispensable(view, current)
     for member in current.members:
+        if member.node in spared:
+            continue
         found = view.members.get(member.node)
         if member.node in view.tombstones:
             return Broken(f"{member.node} is gone", "lost")
@@ -318,7 +334,7 @@ def _settle_s(view: View, *, full: bool) -> float:
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
     last = view.round
     doubtful = history.doubtful_failures(last, chosen)
-    failed = history.failed_member(last, chosen) if last and not doubtful else None
+    failed = history.failed_member(last, chosen, dispensable(view, last)) if last and not doubtful else None
     checkpoints, before = history.progress(last, chosen, failed)
     failures = before + (1 if failed else 0)
     hinted = view.hint.app_failures if view.hint else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spotsup_trainer.wire import Hint, Member, Result, Round, RoundMember
+from spotsup_trainer.wire import Done, Hint, Member, Result, Round, RoundMember
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class View:
     since: Mapping[str, float] = field(default_factory=dict)
     # Members without a key that still run in the round, by its store (heartbeat.py): only etcd is out of their reach.
     heard: frozenset[str] = frozenset()
+    # By node, in which round its workers last ended well.
+    done: Mapping[str, Done] = field(default_factory=dict)
 
 
 def bounds(view: View) -> tuple[int, int]:
@@ -83,3 +85,15 @@ def is_in(current: Round, member: Member) -> bool:
 def is_same(one: RoundMember, other: Member | None) -> bool:
     """Whether a member of a round is still there, with the same start of its launcher."""
     return other is not None and (one.node, one.incarnation) == (other.node, other.incarnation)
+
+
+def is_done(view: View, current: Round, one: RoundMember) -> bool:
+    """Whether all workers of a member of the round have ended well. It may be gone since."""
+    said, found = view.done.get(one.node), view.members.get(one.node)
+    announced = said is not None and (said.round, said.incarnation) == (current.number, one.incarnation)
+    return announced or (found is not None and found.state == "done" and is_same(one, found))
+
+
+def dispensable(view: View, current: Round) -> frozenset[str]:
+    """The members that the round goes on without: their workers have ended well, and its store is elsewhere."""
+    return frozenset(each.node for each in current.members[1:] if is_done(view, current, each))
