@@ -271,8 +271,8 @@ def leaving_timeout_s(draft: Draft) -> float:
     """How long a node without a deadline may take to leave, and a job to pause: as long as its checkpoint takes, or as
     its program may take on SIGTERM."""
     measured_s = SaveTimes(draft.job.checkpoint_s, draft.job.step_s).yield_s if draft.job.checkpoint_s else 0.0
-    save_s = max(measured_s, draft.job.spec.limits.stop_seconds or 0.0)
-    return max(draft.rules.drain_timeout_s, save_s + draft.rules.leave_margin_s)
+    measured_s = max(measured_s, draft.job.spec.limits.stop_seconds or 0.0)
+    return max(draft.rules.drain_timeout_s, measured_s + draft.rules.leave_margin_s)
 
 
 def has_left(draft: Draft, node: NodeRecord) -> bool:

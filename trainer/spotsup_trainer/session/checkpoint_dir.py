@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import stat
+import zlib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 from spotsup_trainer.session.retention import Best, Retention
 
 POSITION_FILE = "session.json"
+METADATA_FILE = ".metadata"  # DCP's
 LATEST_FILE = "LATEST"
 OWNER_FILE = "OWNER"
 _COMPLETE = re.compile(r"(?P<name>step_(?P<step>\d{8,}))")
@@ -98,7 +100,9 @@ class Checkpoint:
         """The content of `session.json`. Raises CheckpointError if it cannot be read."""
         path = self.path / POSITION_FILE
         try:
-            return position_in(json.loads(path.read_text()), str(path), self.step)
+            parsed = json.loads(path.read_text())
+            _check_seal(parsed, self.path)
+            return position_in(parsed, str(path), self.step)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
 
@@ -205,7 +209,7 @@ class CheckpointDir:
         if current != self._owner:
             raise self._superseded_by(current)
         staging = self.staging(position.step)
-        _write_durably(staging / POSITION_FILE, json.dumps(asdict(position)))
+        _write_durably(staging / POSITION_FILE, _sealed(asdict(position), staging))
         _sync_dir(staging)
         target = self.root / f"step_{position.step:08d}"
         if target.exists():
@@ -297,3 +301,26 @@ def _sync_dir(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sealed(fields: dict[str, Any], folder: Path) -> str:
+    """Return the text of `session.json`, with checksums of itself and of DCP's metadata in the same folder."""
+    metadata = folder / METADATA_FILE
+    whole = {**fields, "metadata_crc32": zlib.crc32(metadata.read_bytes()) if metadata.exists() else None}
+    return json.dumps({**whole, "crc32": _crc32(whole)})
+
+
+def _check_seal(fields: Any, folder: Path) -> None:
+    """Raises ValueError if either is not what was written, and OSError. Without checksums, as before, nothing is."""
+    if not isinstance(fields, dict) or "crc32" not in fields:
+        return
+    whole = {name: value for name, value in fields.items() if name != "crc32"}
+    if _crc32(whole) != fields["crc32"]:
+        raise ValueError("it is not what was written: it is damaged")
+    expected = whole.get("metadata_crc32")
+    if expected is not None and zlib.crc32((folder / METADATA_FILE).read_bytes()) != expected:
+        raise ValueError(f"{METADATA_FILE} beside it is not what was written: it is damaged")
+
+
+def _crc32(fields: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True).encode())

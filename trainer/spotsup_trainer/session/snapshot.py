@@ -45,6 +45,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from spotsup_trainer.objects.store import MissingError, StoreError
 from spotsup_trainer.session.checkpoint_dir import CheckpointError
+from spotsup_trainer.session.damage import Checked, WrittenWithChecksums
 from spotsup_trainer.session.object_files import Files, ObjectReader, on_store
 
 if TYPE_CHECKING:
@@ -142,7 +143,10 @@ def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
     if not isinstance(path, Path):
         on_store(writer, path.store, path.name)
     try:
-        dcp_save(captured, storage_writer=writer, planner=_SavePlanner(), process_group=group, no_dist=group is None)
+        with WrittenWithChecksums():
+            dcp_save(
+                captured, storage_writer=writer, planner=_SavePlanner(), process_group=group, no_dist=group is None
+            )
     except CheckpointException as error:
         failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
         texts = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
@@ -188,8 +192,8 @@ def _file(path: Data, name: str) -> str:
 
 def _reader(path: Data, files: Files | None = None) -> FileSystemReader:
     if isinstance(path, Path):
-        return FileSystemReader(path)
-    return ObjectReader(path.store, path.name, Files.of(path.written()) if files is None else files)
+        return _FileReader(path)
+    return _ObjectReader(path.store, path.name, Files.of(path.written()) if files is None else files)
 
 
 def is_away(error: BaseException) -> bool:
@@ -308,6 +312,14 @@ def read_tensors(into: dict[str, torch.Tensor], path: Data) -> None:
         if away := [reason for reason, _ in error.failures.values() if is_away(reason)]:
             raise away[0] from None
         raise CheckpointError("; ".join(repr(reason) for reason, _ in error.failures.values())) from None
+
+
+class _FileReader(Checked, FileSystemReader):  # type: ignore[misc]  # torch is untyped here
+    """DCP's own, which notices damage."""
+
+
+class _ObjectReader(Checked, ObjectReader):
+    """The same of an object store."""
 
 
 class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
