@@ -27,7 +27,7 @@ class StreamOfKnownLength(IterableDataset[int]):  # type: ignore[misc]  # torch 
 class BesideOtherBatches(Peers):
     """Ranks of which one other has a batch sampler with a seed of its own."""
 
-    def highest(self, values: Sequence[int]) -> list[int]:
+    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
         return [*values[:4], values[4] + 1, *values[5:]] if len(values) == COMPARED else list(values)
 
 
@@ -185,8 +185,8 @@ def test_batches_of_the_programs_own() -> None:
     assert once.steps_done == 3
     wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
     other = session(None)
-    other._peers = BesideOtherBatches(0, 1, None)
     batches_of_other = iter(other.loader(TEN, batch_sampler=own))
+    other._peers = BesideOtherBatches(0, 1, None)
     next(batches_of_other)
     with pytest.raises(SessionError, match="the batch_sampler of rank 0 gives other batches than that of another rank"):
         other.step()

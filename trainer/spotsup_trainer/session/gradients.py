@@ -28,6 +28,10 @@ class Gradients:
         self._replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # what was never imported is not used
         self._sharded = [part for part in parts if hasattr(fsdp, "FSDPModule") and isinstance(part, fsdp.FSDPModule)]
+        # True if the ranks meet in each forward or backward pass, so that all need as many micro-batches.
+        self.meets_in_each_pass = bool(self._sharded) or any(
+            isinstance(part, fsdp.FullyShardedDataParallel) for part in parts if fsdp is not None
+        )
         self._synchronises = True
         self._begin()
 

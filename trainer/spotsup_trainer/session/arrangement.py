@@ -1,0 +1,75 @@
+"""What a Session and its loader were asked for, and what of that has to be alike on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from spotsup_trainer.session.parallel import Mesh
+from spotsup_trainer.session.sampler import Order, OwnBatches, Plan
+
+
+def of_session(
+    state: Iterable[str], place: object, mesh: Any, data_dims: object, others: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments of a Session, as they are compared. The place of checkpoints may have another name on each node."""
+    return {
+        "state": f"of {', '.join(state)}",
+        "checkpoints": "given" if place else "not given",
+        "mesh": "not given" if mesh is None else Mesh.of(mesh),
+        "data_dims": data_dims,
+        **others,
+    }
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A data set, its order, and how it is loaded."""
+
+    dataset: Any
+    order: Order
+    epochs: int
+    micro_batch: int | None
+    # For torch's DataLoader.
+    options: dict[str, Any]
+
+    def arguments(self) -> dict[str, Any]:
+        """What has to be alike on all ranks, by the name that the program gives it. Without `micro_batch`: see
+        Session.loader."""
+        length = {"the length of the data set": len(self.dataset)}
+        if isinstance(self.order, OwnBatches):
+            return {**length, "the number of batches of batch_sampler": self.order.identity[1], "epochs": self.epochs}
+        assert isinstance(self.order, Plan)
+        names = ("global_batch", "seed", "shuffle", "drop_last")
+        return {**length, **{name: getattr(self.order, name) for name in names}, "epochs": self.epochs}
+
+
+def arranged(  # noqa: PLR0913  # as many as Session.loader has
+    dataset: Any,
+    global_batch: int | None,
+    batch_sampler: Any,
+    *,
+    epochs: int,
+    seed: int,
+    shuffle: bool,
+    drop_last: bool,
+    micro_batch: int | None,
+    options: dict[str, Any],
+) -> Arrangement:
+    """The arrangement that the arguments of Session.loader ask for. Raises TypeError and ValueError for wrong ones."""
+    indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not indexed or isinstance(dataset, IterableDataset):
+        raise TypeError(f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume")
+    if (global_batch is None) == (batch_sampler is None):
+        raise ValueError("give session.loader() either a global_batch or a batch_sampler")
+    if micro_batch is not None and micro_batch < 1:
+        raise ValueError(f"micro_batch is {micro_batch}; it must be at least 1")
+    order: Order
+    if global_batch is None:
+        order = OwnBatches(batch_sampler, len(dataset))
+    else:
+        order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
+    return Arrangement(dataset, order, epochs, micro_batch, options)
