@@ -46,16 +46,17 @@ def session(net: nn.Module | None = None, **options: Any) -> Session:
     return Session({"model": DistributedDataParallel(model()) if net is None else net}, environ={}, **options)
 
 
-def trained(one: Session, data: Any = DATA, **options: Any) -> int:
-    """The number of steps until the loader's end."""
-    (net,) = one._gradients._modules
-    opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+def trained(one: Session, data: Any = DATA, net: Any = None, rate: float = 1e-4, **options: Any) -> int:
+    """The number of steps until the loader's end. `rate`: of the first step."""
+    net = net or one._gradients._modules[0]
+    opt = torch.optim.SGD(net.parameters(), lr=rate)
     for batch in one.loader(data, **{"global_batch": 8, **options}):
         one.backward(net(batch).square().mean())
         if one.accumulating:
             continue
         opt.step()
         opt.zero_grad()
+        opt.param_groups[0]["lr"] = 1e-4
         one.step()
     one.finish()
     return one.steps_done
@@ -130,6 +131,44 @@ def wrapped(rank: int) -> Any:
     return session().wrap([], micro_batches=1 + rank)
 
 
+# -- replicas ------------------------------------------------------------------------------------------------------
+
+
+@case
+def not_wrapped(rank: int) -> Any:
+    return trained(session(model()))
+
+
+@case
+def wrapped_and_not_called(rank: int) -> Any:
+    net = DistributedDataParallel(model())
+    return trained(session(net), net=net.module)
+
+
+@case
+def not_wrapped_with_a_learning_rate_that_begins_at_0(rank: int) -> Any:
+    return trained(session(model()), rate=0.0)
+
+
+@case
+def averaged_by_hand(rank: int) -> Any:
+    net = model()
+
+    def average(gradient: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(gradient)
+        return gradient / 2
+
+    for parameter in net.parameters():
+        parameter.register_hook(average)
+    return trained(session(net))
+
+
+@case
+def wrapped_beside_the_state(rank: int) -> Any:
+    net = DistributedDataParallel(model())
+    return trained(session(net.module), net=net)
+
+
 # -- calls of one rank only ----------------------------------------------------------------------------------------
 
 
@@ -183,6 +222,12 @@ EXPECTED: dict[str, Any] = {
     "kept": f"keep_every is None on rank 0 and 1 on rank 1{ALIKE}",
     "states": f"state is of model, best on rank 0 and of model on rank 1{ALIKE}",
     "wrapped": f"micro_batches is 1 on rank 0 and 2 on rank 1{ALIKE}",
+    "not_wrapped": "rank 1 has other values than rank 0 in model.weight after step 1: nothing keeps the ranks' models",
+    "wrapped_and_not_called": "rank 1 has other values than rank 0 in model.module.weight after step 1: ",
+    "not_wrapped_with_a_learning_rate_that_begins_at_0": "rank 1 has other values than rank 0 in model.weight after "
+    "step 2: ",
+    "averaged_by_hand": 5,
+    "wrapped_beside_the_state": 5,
     "a_loader_of_rank_0": "the ranks made different Session calls: one is in loader() or wrap() after "
     "step 0, another in step() after step 1",
     "a_save_of_rank_0": "the ranks made different Session calls: one is in finish() after step 1, another in "

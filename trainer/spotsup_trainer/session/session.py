@@ -37,6 +37,7 @@ from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.positions import Positions
+from spotsup_trainer.session.replicas import Replicas
 from spotsup_trainer.session.sampler import Part, StepSampler
 from spotsup_trainer.session.seeds import Seeds
 from spotsup_trainer.session.wrapped import Reshard, Wrapped
@@ -122,6 +123,7 @@ class Session:
         self._loss = LossReading()
         self._metrics = Metrics()
         self._gradients = Gradients(state, self._peers)
+        self._replicas = Replicas(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
@@ -330,7 +332,8 @@ class Session:
         mean of what `backward` got; rank 0's is shown.
 
         Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
-        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step.
+        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step, or if ranks
+        have trained different weights.
         """
         self._course.complete()
         self._gradients.complete()
@@ -345,6 +348,7 @@ class Session:
             if self._checkpoints:
                 self._checkpoints.claim()
         level = self._agree(Call.STEP)
+        self._replicas.check(self.steps_done)
         self._report(now=first)
         self._act(level)
 
