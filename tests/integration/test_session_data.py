@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from spotsup_trainer.session import Session, SessionError
 from spotsup_trainer.session.peers import Peers
 from torch.utils.data import IterableDataset
@@ -108,6 +109,29 @@ def test_data_without_length_and_questions_without_a_batch_are_refused() -> None
     with pytest.raises(SessionError, match="no current batch"):
         _ = one.indices
     assert one.weight == 1.0
+
+
+def test_options_that_decide_which_samples_come_are_refused() -> None:
+    one = session(None)
+    for wrong in ({"in_order": False}, {"sampler": [1, 2]}, {"batch_size": 2}):
+        with pytest.raises(SessionError, match=rf"session\.loader\(\) takes no {next(iter(wrong))}="):
+            one.loader(TEN, global_batch=2, **wrong)
+    assert len(list(one.loader(TEN, global_batch=2, in_order=True))) == 5
+
+
+def test_a_collate_fn_that_leaves_out_samples_is_told_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+    one = session(None)
+    made: tuple[tuple[Any, int], ...] = (
+        (lambda samples: {"x": torch.stack(samples[1:]), "y": torch.stack(samples[1:])}, 1),
+        (lambda samples: [torch.zeros(3, 8, 8) for _ in samples], 0),  # images of three channels, one by one
+        (lambda samples: torch.stack(samples).unsqueeze(0), 0),  # packed
+        (lambda samples: {"tokens": torch.zeros(3), "ends": torch.stack(samples)}, 0),
+    )
+    for collate, lines in made:
+        for _ in one.loader(TEN, global_batch=5, epochs=one.epoch + 1, seed=one.epoch, collate_fn=collate):
+            one.step()
+        told = f"a batch of 5 samples has tensors of length {4 if lines else 3}: if collate_fn leaves out samples, "
+        assert capfd.readouterr().err.count(told) == lines
 
 
 def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:

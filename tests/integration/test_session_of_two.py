@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from spotsup_trainer.session import Session, peers
+from spotsup_trainer.session.sampler import Cursor, Part, Plan, steps
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -103,6 +104,25 @@ def batch_samplers(rank: int) -> Any:
 @case
 def micro_batches_with_ddp(rank: int) -> Any:
     return trained(session(), micro_batch=3 + rank)
+
+
+@case
+def micro_batches_with_a_static_graph(rank: int) -> Any:
+    """The weights of one process that has all samples."""
+    net = DistributedDataParallel(model(), static_graph=True)
+    trained(session(net), micro_batch=3)
+    alone = model()
+    opt = torch.optim.SGD(alone.parameters(), lr=1e-4)
+    for step in steps(Plan(len(DATA), 8), Cursor(), Part(0, 1), 1, None):
+        opt.zero_grad()
+        alone(DATA[step.counted]).square().mean().backward()
+        opt.step()
+    return torch.allclose(net.module.weight, alone.weight, rtol=1e-5)
+
+
+@case
+def micro_batches_that_differ_with_a_static_graph(rank: int) -> Any:
+    return trained(session(DistributedDataParallel(model(), static_graph=True)), micro_batch=1 + rank)
 
 
 @case
@@ -217,6 +237,8 @@ EXPECTED: dict[str, Any] = {
     "epochs": f"epochs is 1 on rank 0 and 2 on rank 1{ALIKE}",
     "batch_samplers": f"the number of batches of batch_sampler is 1 on rank 0 and 2 on rank 1{ALIKE}",
     "micro_batches_with_ddp": 5,
+    "micro_batches_with_a_static_graph": True,
+    "micro_batches_that_differ_with_a_static_graph": f"micro_batch is 1 on rank 0 and 2 on rank 1{ALIKE}",
     "micro_batches_with_fsdp": f"micro_batch is 1 on rank 0 and 2 on rank 1{ALIKE}",
     "intervals": f"every_steps is 5 on rank 0 and 6 on rank 1{ALIKE}",
     "kept": f"keep_every is None on rank 0 and 1 on rank 1{ALIKE}",

@@ -8,8 +8,16 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from spotsup_trainer.session.course import SessionError
 from spotsup_trainer.session.parallel import Mesh
 from spotsup_trainer.session.sampler import Order, OwnBatches, Plan
+
+# Options of torch's DataLoader that decide which samples it gives.
+_REFUSED = {
+    "in_order": "batches have to come in the order of the steps that they are counted for",
+    "sampler": "give the order of samples by shuffle= and seed=, or each step's samples by batch_sampler=",
+    "batch_size": "give the samples of a step of all ranks by global_batch=, and those of a batch by micro_batch=",
+}
 
 
 def of_session(
@@ -65,6 +73,9 @@ def arranged(  # noqa: PLR0913  # as many as Session.loader has
         raise TypeError(f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume")
     if (global_batch is None) == (batch_sampler is None):
         raise ValueError("give session.loader() either a global_batch or a batch_sampler")
+    for name, reason in _REFUSED.items():
+        if name in options and not (name == "in_order" and options[name]):
+            raise SessionError(f"session.loader() takes no {name}={options[name]!r}: {reason}")
     if micro_batch is not None and micro_batch < 1:
         raise ValueError(f"micro_batch is {micro_batch}; it must be at least 1")
     order: Order

@@ -74,7 +74,8 @@ class Course:
         if at.offset and saved != identity:
             raise SessionError(
                 f"epoch {at.epoch} was begun with length, seed, order = {_shown(saved)}, but this loader has "
-                f"{_shown(identity)}: use the same, or another checkpoint directory"
+                f"{_shown(identity)}: use the same until the epoch is over; or begin anew in another checkpoint "
+                "directory with the trained weights, by load_weights(model, DIRECTORY)"
             )
         self._taken, self._step, self._begun = at, None, identity
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from spotsup_trainer.session.batch_size import common_size
 from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.sampler import Cursor, Order, Part, StepSampler, steps
 
@@ -80,6 +82,7 @@ class Batches(Loop):
         super().__init__(course, before, epochs)
         self._order, self._part = order, part
         self._load, self._micro_batch = load, micro_batch
+        self._said = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -97,14 +100,31 @@ class Batches(Loop):
         of_rank = steps(self._order, self._course.cursor, self._part, epochs, self._micro_batch)
         sampler = StepSampler(of_rank)
         loaded = iter(self._load(sampler))
-        for data in loaded:
+        for first in loaded:
             step = sampler.given.popleft()
             last = len(step.pieces) - 1
             for piece in range(last + 1):
                 self._course.take(self._order.identity, step, piece)
                 self._before(piece == 0, piece == last)
-                yield next(loaded) if piece else data
+                data = next(loaded) if piece else first
+                self._compare_size(data, len(step.pieces[piece][0]))
+                yield data
         self._course.leave()
+
+    def _compare_size(self, data: Any, samples: int) -> None:
+        """Say once that the program's collate_fn leaves out samples.
+
+        A batch of length 1 may have packed them, and a list of as many tensors has one for each.
+        """
+        listed = isinstance(data, (list, tuple)) and len(data) == samples
+        if not self._said and not listed and 1 < (size := common_size(data)) < samples:
+            self._said = True
+            print(
+                f"spotsup: a batch of {samples} samples has tensors of length {size}: if collate_fn leaves out "
+                "samples, give what is left as session.backward(loss, count=...), so that each weighs the same",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _left_of(self, number: int) -> int:
         return self._left(self._course.cursor) if self._course.cursor.epoch <= number else 0
