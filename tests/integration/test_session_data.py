@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_a_batch_without_a_step_is_given_again_but_one_that_was_skipped_is_not(t
 
 def test_epochs_are_counted_over_all_calls(tmp_path: Path) -> None:
     one = session(tmp_path)
-    for epochs in (1, 2, 2):
+    for epochs in (1, 2):
         for _ in one.loader(TEN, global_batch=5, epochs=epochs):
             one.step()
     assert (one.steps_done, one.epoch) == (4, 2)
@@ -81,9 +82,32 @@ def test_a_loop_around_a_loader_of_one_epoch_is_refused_and_not_empty(tmp_path: 
     with pytest.raises(SessionError, match=r"^epoch 0 is complete, .* write `for epoch in loader\.epochs\(\):`"):
         epoch_by_epoch()
     assert len(seen) == 2
+    with pytest.raises(SessionError, match=r"^epoch 0 is complete"):  # it is what was trained on here
+        one.loader(TEN, global_batch=5)
     one.finish()
     again = session(tmp_path)  # started again after its end, it has nothing to do
     assert list(again.loader(TEN, global_batch=5)) == list(again.loader(TEN, global_batch=5)) == []
+
+
+def test_a_loop_around_a_loader_of_all_epochs_is_refused_where_nothing_is_left(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    loader = one.loader(TEN, global_batch=5, epochs=3)
+    seen = []
+
+    def epoch_by_epoch(loader: Any, most: int = 10) -> None:
+        for _ in range(3):
+            for batch, _ in zip(loader, range(most), strict=False):
+                seen.append(batch.tolist())
+                one.step()
+
+    with pytest.raises(SessionError, match=r"^all 3 epochs are complete, .* write `for epoch in loader\.epochs\(\):`"):
+        epoch_by_epoch(loader)
+    assert len(seen) == 6
+    with pytest.raises(SessionError, match=r"^all 3 epochs are complete"):
+        epoch_by_epoch(one.loader(TEN, global_batch=5, epochs=3))
+    again = one = session(None)
+    epoch_by_epoch(again.loader(TEN, global_batch=5, epochs=3), most=2)  # so many batches at a time
+    assert (len(seen), again.epoch) == (12, 3)
 
 
 def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
@@ -132,6 +156,33 @@ def test_a_collate_fn_that_leaves_out_samples_is_told_of_once(capfd: pytest.Capt
             one.step()
         told = f"a batch of 5 samples has tensors of length {4 if lines else 3}: if collate_fn leaves out samples, "
         assert capfd.readouterr().err.count(told) == lines
+
+
+class ByWhom:
+    """Ten samples, each the number of the process that made it."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_stay_from_epoch_to_epoch_where_asked(*, persistent: bool) -> None:
+    one = session(None)
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent, "multiprocessing_context": "fork"}
+    made: list[list[int]] = []
+    for epoch in one.loader(ByWhom(), global_batch=2, epochs=3, **options).epochs():
+        made.append([])
+        for number, batch in enumerate(epoch):
+            assert len(one.indices) == 2
+            made[-1] += batch.tolist()
+            one.step()
+            if (epoch.number, number) == (1, 2):
+                break
+    assert [len(each) for each in made] == [10, 6, 10]
+    assert len({each for of_epoch in made for each in of_epoch}) == (1 if persistent else 3)
 
 
 def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:
