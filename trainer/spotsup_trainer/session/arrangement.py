@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from spotsup_trainer.session.course import SessionError
+from spotsup_trainer.session.dataloader import taken_apart
 from spotsup_trainer.session.parallel import Mesh
 from spotsup_trainer.session.sampler import Order, OwnBatches, Plan
 
@@ -43,6 +44,8 @@ class Arrangement:
     micro_batch: int | None
     # For torch's DataLoader.
     options: dict[str, Any]
+    # True if the loop has to look at session.accumulating: `micro_batch` is the batch size of the program's DataLoader.
+    must_ask: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """What has to be alike on all ranks, by the name that the program gives it. Without `micro_batch`: see
@@ -61,18 +64,37 @@ def arranged(  # noqa: PLR0913  # as many as Session.loader has
     batch_sampler: Any,
     *,
     epochs: int,
-    seed: int,
-    shuffle: bool,
-    drop_last: bool,
+    seed: int | None,
+    shuffle: bool | None,
+    drop_last: bool | None,
     micro_batch: int | None,
     options: dict[str, Any],
 ) -> Arrangement:
-    """The arrangement that the arguments of Session.loader ask for. Raises TypeError and ValueError for wrong ones."""
+    """The arrangement that the arguments of Session.loader ask for, where `dataset` is a DataLoader by what that has.
+
+    Raises TypeError, ValueError and SessionError for wrong ones.
+    """
+    must_ask = False
+    if isinstance(dataset, DataLoader):
+        found, of_loader = taken_apart(dataset)
+        if global_batch is not None and "batch_sampler" in found:
+            raise SessionError(
+                "this DataLoader has a batch_sampler: leave global_batch out if its batches are those of all ranks "
+                "together, or give session.loader() the data set"
+            )
+        dataset, options = dataset.dataset, {**of_loader, **options}
+        batch_sampler = found.get("batch_sampler") if batch_sampler is None else batch_sampler
+        seed = found.get("seed") if seed is None else seed
+        shuffle = found.get("shuffle") if shuffle is None else shuffle
+        drop_last = found.get("drop_last") if drop_last is None else drop_last
+        if micro_batch is None and global_batch is not None:
+            micro_batch = found.get("micro_batch")
+            must_ask = micro_batch is not None and micro_batch < global_batch
     indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not indexed or isinstance(dataset, IterableDataset):
         raise TypeError(f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume")
     if (global_batch is None) == (batch_sampler is None):
-        raise ValueError("give session.loader() either a global_batch or a batch_sampler")
+        raise ValueError("give session.loader() either a global_batch or a batch_sampler: the samples of all ranks")
     for name, reason in _REFUSED.items():
         if name in options and not (name == "in_order" and options[name]):
             raise SessionError(f"session.loader() takes no {name}={options[name]!r}: {reason}")
@@ -82,5 +104,5 @@ def arranged(  # noqa: PLR0913  # as many as Session.loader has
     if global_batch is None:
         order = OwnBatches(batch_sampler, len(dataset))
     else:
-        order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
-    return Arrangement(dataset, order, epochs, micro_batch, options)
+        order = Plan(len(dataset), global_batch, seed or 0, shuffle is not False, bool(drop_last))
+    return Arrangement(dataset, order, epochs, micro_batch, options, must_ask)

@@ -28,7 +28,7 @@ from spotsup_trainer.session import agreement, parallel, retention, seeds
 from spotsup_trainer.session.agreement import Call, Level
 from spotsup_trainer.session.arrangement import arranged, of_session
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
-from spotsup_trainer.session.course import Course
+from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
@@ -127,6 +127,7 @@ class Session:
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
+        self._must_ask = False
         self._sign_of_life_at = clock()
         self._pace = Pace()
         self._park_calls: list[ParkCall] = []
@@ -209,6 +210,7 @@ class Session:
     @property
     def accumulating(self) -> bool:
         """Whether the current step has another micro-batch: then the optimizer has to wait for it."""
+        self._must_ask = False
         return not self._course.is_last_piece
 
     def yielding(self) -> bool:
@@ -229,9 +231,9 @@ class Session:
         global_batch: int | None = None,
         batch_sampler: Any = None,
         epochs: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-        drop_last: bool = False,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        drop_last: bool | None = None,
         micro_batch: int | None = None,
         **options: Any,
     ) -> Batches:
@@ -246,6 +248,9 @@ class Session:
         step, as lists of indices for all ranks together; the same ones for the same epoch, which its `set_epoch` is
         called with. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only:
         use a plain DataLoader for evaluation.
+
+        `dataset` may be a DataLoader, too: its data set and options are used, and its batch size as `micro_batch`.
+        Defaults are its own then, else seed=0, shuffle=True, drop_last=False.
 
         Raises SessionError if arguments differ between ranks, or training resumes within an epoch of other data.
         """
@@ -262,10 +267,10 @@ class Session:
         )
         arguments = made.arguments()
         if self._world != self._peers.world or self._gradients.meets_in_each_pass:
-            arguments["micro_batch"] = micro_batch
+            arguments["micro_batch"] = made.micro_batch
         agreement.compare_arguments(self._peers, Call.LOADER, self.steps_done, arguments)
         self._course.begin(made.order.identity, epochs)
-        self._samples_wanted = epochs * len(made.dataset)
+        self._must_ask, self._samples_wanted = made.must_ask, epochs * len(made.dataset)
         position = self._course.position
         loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")
         made.options.setdefault("generator", torch.Generator().manual_seed(loading))
@@ -274,7 +279,7 @@ class Session:
             return DataLoader(made.dataset, batch_sampler=sampler, **made.options)
 
         part = Part(self.rank, self.world)
-        return Batches(self._course, made.order, part, load, self._gradients.before, epochs, micro_batch)
+        return Batches(self._course, made.order, part, load, self._gradients.before, epochs, made.micro_batch)
 
     def wrap(
         self,
@@ -335,6 +340,12 @@ class Session:
         ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step, or if ranks
         have trained different weights.
         """
+        if self._must_ask:
+            raise SessionError(
+                "the batch size of the DataLoader is that of a micro-batch, and with fewer ranks a step has several: "
+                "write `if session.accumulating: continue` after session.backward(), or give session.loader() a "
+                "micro_batch as large as global_batch"
+            )
         self._course.complete()
         self._gradients.complete()
         self._loss.put(self._gradients.mean_loss if loss is None else loss)
