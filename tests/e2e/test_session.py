@@ -198,7 +198,7 @@ def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> No
     problem = "the checkpoint of step {} could not be written to {}: rank 1: [Errno 27] File too large"
     folder = tmp_path / "checkpoints"
     assert f"spotsup: {problem.format(2, folder)}\n" in output(tmp_path)
-    assert output(tmp_path).count("spotsup: ") == 1
+    assert output(tmp_path).count("spotsup: ") == 2  # with what was arranged
     for rank in (0, 1):
         assert f"CheckpointError: the last checkpoint is missing: {problem.format(6, folder)}\n" in output(
             tmp_path, rank

@@ -185,6 +185,29 @@ def test_workers_stay_from_epoch_to_epoch_where_asked(*, persistent: bool) -> No
     assert len({each for of_epoch in made for each in of_epoch}) == (1 if persistent else 3)
 
 
+def test_one_line_says_what_was_arranged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = session(tmp_path, every_steps=5)
+    next(iter(one.loader(TEN, global_batch=4, micro_batch=2, epochs=3)))
+    one._course.piece = 1
+    one.step()
+    one.finish()
+    one.loader(TEN, global_batch=4, micro_batch=2, epochs=3)  # said once
+    again = session(tmp_path, every_steps=5, every_s=60)
+    again.loader(TEN, global_batch=7, micro_batch=4, epochs=3)
+    session(None).loader(TEN, batch_sampler=[[1]])
+    assert [line for line in capfd.readouterr().err.splitlines() if "spotsup: 1 rank, " in line] == [
+        f"spotsup: 1 rank, {arranged}"
+        for arranged in (
+            f"global batch 4 = 1 x 2 x 2, epoch 0 from sample 0 of 3 epochs, checkpoints every 5 steps to {tmp_path}",
+            (
+                "global batch 7 = 1 x 2 x up to 4, epoch 0 from sample 4 of 3 epochs, checkpoints every 5 steps "
+                f"or 60 s to {tmp_path}"
+            ),
+            "batches of a batch_sampler, epoch 0 from batch 0 of 1 epochs, no checkpoints",
+        )
+    ]
+
+
 def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:
     """Number, length and batches of each epoch, with a step after each batch."""
     found = []

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from spotsup_trainer.session.checkpoint_dir import Position
 from spotsup_trainer.session.course import SessionError
 from spotsup_trainer.session.dataloader import taken_apart
 from spotsup_trainer.session.parallel import Mesh
-from spotsup_trainer.session.sampler import Order, OwnBatches, Plan
+from spotsup_trainer.session.sampler import Order, OwnBatches, Part, Plan, piece_count
 
 # Options of torch's DataLoader that decide which samples it gives.
 _REFUSED = {
@@ -32,6 +33,14 @@ def of_session(
         "data_dims": data_dims,
         **others,
     }
+
+
+def when_saved(every_steps: int | None, every_s: float | None, place: object) -> str:
+    """When and where a Session saves, for people."""
+    if not place:
+        return "no checkpoints"
+    every = ["" if every_steps is None else f"{every_steps:,} steps", "" if every_s is None else f"{every_s:g} s"]
+    return f"checkpoints every {' or '.join(filter(None, every))} to {place}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,20 @@ class Arrangement:
         assert isinstance(self.order, Plan)
         names = ("global_batch", "seed", "shuffle", "drop_last")
         return {**length, **{name: getattr(self.order, name) for name in names}, "epochs": self.epochs}
+
+    def described(self, part: Part, ranks: int, at: Position, checkpoints: str) -> str:
+        """What was arranged, in one line for people."""
+        shares = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        shares += "" if ranks == part.world else f" ({part.world} with samples of their own)"
+        if isinstance(self.order, Plan):
+            size, micro = self.order.global_batch, self.micro_batch
+            pieces = piece_count(size, part.world, micro)
+            largest = -(-size // (part.world * pieces))
+            exact = "" if part.world * pieces * largest == size else "up to "
+            steps, unit = f"global batch {size:,} = {part.world} x {pieces} x {exact}{largest}", "sample"
+        else:
+            steps, unit = "batches of a batch_sampler", "batch"
+        return f"{shares}, {steps}, epoch {at.epoch} from {unit} {at.offset:,} of {self.epochs} epochs, {checkpoints}"
 
 
 def arranged(  # noqa: PLR0913  # as many as Session.loader has

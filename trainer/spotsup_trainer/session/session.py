@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 
 from spotsup_trainer.session import agreement, parallel, retention, seeds
 from spotsup_trainer.session.agreement import Call, Level
-from spotsup_trainer.session.arrangement import arranged, of_session
+from spotsup_trainer.session.arrangement import arranged, of_session, when_saved
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.gradients import Gradients
@@ -127,7 +127,8 @@ class Session:
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
-        self._must_ask = False
+        self._must_ask = self._described = False
+        self._when_saved = when_saved(every_steps, every_s, place)
         self._sign_of_life_at = clock()
         self._pace = Pace()
         self._park_calls: list[ParkCall] = []
@@ -279,6 +280,10 @@ class Session:
             return DataLoader(made.dataset, batch_sampler=sampler, **made.options)
 
         part = Part(self.rank, self.world)
+        if self._peers.rank == 0 and not self._described:
+            self._described = True
+            arrangement = made.described(part, self._peers.world, position, self._when_saved)
+            print(f"spotsup: {arrangement}", file=sys.stderr, flush=True)
         return Batches(self._course, made.order, part, load, self._gradients.before, epochs, made.micro_batch)
 
     def wrap(
