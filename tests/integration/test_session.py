@@ -20,7 +20,7 @@ from tests.integration.sessions import COMPARED, Clock, saved_steps, session, se
 class BesideABusyRank(Peers):
     """Ranks of which one other is still writing the last checkpoint, long after this one has given it up."""
 
-    def highest(self, values: Sequence[int]) -> list[int]:
+    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
         return [*values[:3], 1, *values[4:]] if len(values) == COMPARED else list(values)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from spotsup_trainer.session import Session, SessionError
 from spotsup_trainer.session.peers import Peers
 from torch.utils.data import IterableDataset
@@ -27,7 +29,7 @@ class StreamOfKnownLength(IterableDataset[int]):  # type: ignore[misc]  # torch 
 class BesideOtherBatches(Peers):
     """Ranks of which one other has a batch sampler with a seed of its own."""
 
-    def highest(self, values: Sequence[int]) -> list[int]:
+    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
         return [*values[:4], values[4] + 1, *values[5:]] if len(values) == COMPARED else list(values)
 
 
@@ -60,7 +62,7 @@ def test_a_batch_without_a_step_is_given_again_but_one_that_was_skipped_is_not(t
 
 def test_epochs_are_counted_over_all_calls(tmp_path: Path) -> None:
     one = session(tmp_path)
-    for epochs in (1, 2, 2):
+    for epochs in (1, 2):
         for _ in one.loader(TEN, global_batch=5, epochs=epochs):
             one.step()
     assert (one.steps_done, one.epoch) == (4, 2)
@@ -80,9 +82,32 @@ def test_a_loop_around_a_loader_of_one_epoch_is_refused_and_not_empty(tmp_path: 
     with pytest.raises(SessionError, match=r"^epoch 0 is complete, .* write `for epoch in loader\.epochs\(\):`"):
         epoch_by_epoch()
     assert len(seen) == 2
+    with pytest.raises(SessionError, match=r"^epoch 0 is complete"):  # it is what was trained on here
+        one.loader(TEN, global_batch=5)
     one.finish()
     again = session(tmp_path)  # started again after its end, it has nothing to do
     assert list(again.loader(TEN, global_batch=5)) == list(again.loader(TEN, global_batch=5)) == []
+
+
+def test_a_loop_around_a_loader_of_all_epochs_is_refused_where_nothing_is_left(tmp_path: Path) -> None:
+    one = session(tmp_path)
+    loader = one.loader(TEN, global_batch=5, epochs=3)
+    seen = []
+
+    def epoch_by_epoch(loader: Any, most: int = 10) -> None:
+        for _ in range(3):
+            for batch, _ in zip(loader, range(most), strict=False):
+                seen.append(batch.tolist())
+                one.step()
+
+    with pytest.raises(SessionError, match=r"^all 3 epochs are complete, .* write `for epoch in loader\.epochs\(\):`"):
+        epoch_by_epoch(loader)
+    assert len(seen) == 6
+    with pytest.raises(SessionError, match=r"^all 3 epochs are complete"):
+        epoch_by_epoch(one.loader(TEN, global_batch=5, epochs=3))
+    again = one = session(None)
+    epoch_by_epoch(again.loader(TEN, global_batch=5, epochs=3), most=2)  # so many batches at a time
+    assert (len(seen), again.epoch) == (12, 3)
 
 
 def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None:
@@ -108,6 +133,79 @@ def test_data_without_length_and_questions_without_a_batch_are_refused() -> None
     with pytest.raises(SessionError, match="no current batch"):
         _ = one.indices
     assert one.weight == 1.0
+
+
+def test_options_that_decide_which_samples_come_are_refused() -> None:
+    one = session(None)
+    for wrong in ({"in_order": False}, {"sampler": [1, 2]}, {"batch_size": 2}):
+        with pytest.raises(SessionError, match=rf"session\.loader\(\) takes no {next(iter(wrong))}="):
+            one.loader(TEN, global_batch=2, **wrong)
+    assert len(list(one.loader(TEN, global_batch=2, in_order=True))) == 5
+
+
+def test_a_collate_fn_that_leaves_out_samples_is_told_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+    one = session(None)
+    made: tuple[tuple[Any, int], ...] = (
+        (lambda samples: {"x": torch.stack(samples[1:]), "y": torch.stack(samples[1:])}, 1),
+        (lambda samples: [torch.zeros(3, 8, 8) for _ in samples], 0),  # images of three channels, one by one
+        (lambda samples: torch.stack(samples).unsqueeze(0), 0),  # packed
+        (lambda samples: {"tokens": torch.zeros(3), "ends": torch.stack(samples)}, 0),
+    )
+    for collate, lines in made:
+        for _ in one.loader(TEN, global_batch=5, epochs=one.epoch + 1, seed=one.epoch, collate_fn=collate):
+            one.step()
+        told = f"a batch of 5 samples has tensors of length {4 if lines else 3}: if collate_fn leaves out samples, "
+        assert capfd.readouterr().err.count(told) == lines
+
+
+class ByWhom:
+    """Ten samples, each the number of the process that made it."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_stay_from_epoch_to_epoch_where_asked(*, persistent: bool) -> None:
+    one = session(None)
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent, "multiprocessing_context": "fork"}
+    made: list[list[int]] = []
+    for epoch in one.loader(ByWhom(), global_batch=2, epochs=3, **options).epochs():
+        made.append([])
+        for number, batch in enumerate(epoch):
+            assert len(one.indices) == 2
+            made[-1] += batch.tolist()
+            one.step()
+            if (epoch.number, number) == (1, 2):
+                break
+    assert [len(each) for each in made] == [10, 6, 10]
+    assert len({each for of_epoch in made for each in of_epoch}) == (1 if persistent else 3)
+
+
+def test_one_line_says_what_was_arranged(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = session(tmp_path, every_steps=5)
+    next(iter(one.loader(TEN, global_batch=4, micro_batch=2, epochs=3)))
+    one._course.piece = 1
+    one.step()
+    one.finish()
+    one.loader(TEN, global_batch=4, micro_batch=2, epochs=3)  # said once
+    again = session(tmp_path, every_steps=5, every_s=60)
+    again.loader(TEN, global_batch=7, micro_batch=4, epochs=3)
+    session(None).loader(TEN, batch_sampler=[[1]])
+    assert [line for line in capfd.readouterr().err.splitlines() if "spotsup: 1 rank, " in line] == [
+        f"spotsup: 1 rank, {arranged}"
+        for arranged in (
+            f"global batch 4 = 1 x 2 x 2, epoch 0 from sample 0 of 3 epochs, checkpoints every 5 steps to {tmp_path}",
+            (
+                "global batch 7 = 1 x 2 x up to 4, epoch 0 from sample 4 of 3 epochs, checkpoints every 5 steps "
+                f"or 60 s to {tmp_path}"
+            ),
+            "batches of a batch_sampler, epoch 0 from batch 0 of 1 epochs, no checkpoints",
+        )
+    ]
 
 
 def numbers_of(one: Session, epochs: int, **options: Any) -> list[tuple[int, int, list[Any]]]:
@@ -185,8 +283,8 @@ def test_batches_of_the_programs_own() -> None:
     assert once.steps_done == 3
     wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
     other = session(None)
-    other._peers = BesideOtherBatches(0, 1, None)
     batches_of_other = iter(other.loader(TEN, batch_sampler=own))
+    other._peers = BesideOtherBatches(0, 1, None)
     next(batches_of_other)
     with pytest.raises(SessionError, match="the batch_sampler of rank 0 gives other batches than that of another rank"):
         other.step()

@@ -15,3 +15,10 @@ def batch_size(batch: Any) -> int:
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
     # a list of names, for instance, has none
     return next(filter(None, map(batch_size, parts)), 0)
+
+
+def common_size(batch: Any) -> int:
+    """The length of all tensors that a batch consists of; 0 if they differ, or there is none."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else (batch,)
+    found = {len(part) for part in parts if isinstance(part, torch.Tensor) and part.dim()}
+    return found.pop() if len(found) == 1 else 0

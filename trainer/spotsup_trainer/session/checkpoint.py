@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spotsup_trainer.session import replicas, snapshot, staging
+from spotsup_trainer.session import snapshot, staging
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
 from spotsup_trainer.session.memory import Keeper, Room
 from spotsup_trainer.session.peers import Peers
@@ -88,7 +88,6 @@ class Checkpointer:
         # What was copied last in this round, in short: see `_lacks`.
         self._copied_of: tuple[Position, bytes] | None = None
         self._staging = staging.Staging()
-        self._differing = False
         self._writers: Peers | None = None
         self._claiming: threading.Thread | None = None
         self._writing: threading.Thread | None = None
@@ -284,18 +283,13 @@ class Checkpointer:
         opaque = snapshot.digest(self._state, captured)
         self._copied_of = (position, opaque)
         layout = staging.fingerprint(captured)
-        sampled = replicas.sample(self._state, captured) if self._peers.world > 1 else {}
-        values = replicas.digest(sampled)
         others = int.from_bytes(opaque[:7], "big")
         number = secrets.randbits(62) + 1 if self._peers.rank == 0 else 0
-        compared = [layout, -layout, values, -values, others, -others, number, self._writers is None]
-        found = self._peers.highest(compared)
-        layout_max, neg_layout_min, values_max, neg_values_min, others_max, neg_others_min, number, unconnected = found
+        compared = [layout, -layout, others, -others, number, self._writers is None]
+        layout_max, neg_layout_min, others_max, neg_others_min, number, unconnected = self._peers.highest(compared)
         if unconnected:
             self._writers = self._peers.another()
         same_everywhere = layout_max == -neg_layout_min
-        if not self._differing and not (same_everywhere and values_max == -neg_values_min):
-            self._warn_of_difference(sampled)
         if others_max != -neg_others_min:
             # what a node has in its memory must be what rank 0 writes
             snapshot.put_opaque(captured, self._peers.from_rank_0(snapshot.opaque(captured)))
@@ -315,19 +309,6 @@ class Checkpointer:
             return _Copied(position, self._staging.copy(to_write(mine)), None, None)
         staged = self._staging.copy(mine, room)
         return _Copied(position, to_write(staged), staged, room)
-
-    def _warn_of_difference(self, sampled: dict[str, bytes]) -> None:
-        """Once, because it costs an exchange, and nothing changes it. Collective."""
-        self._differing = True
-        differs = replicas.difference(sampled, self._peers.from_rank_0(sampled))
-        (rank,) = self._peers.highest([self._peers.rank if differs else -1])
-        if rank == self._peers.rank:
-            self._warn(
-                f"rank {rank} has other values than rank 0 in {differs}, but a checkpoint keeps one copy for all "
-                "ranks: let DDP or FSDP keep the ranks alike, make what is cut over ranks DTensors, or leave it out of "
-                "the Session's state",
-                any_rank=True,
-            )
 
     def _start(self, position: Position) -> None:
         self._asked_at = self._clock()

@@ -61,22 +61,29 @@ class Course:
 
     def begin(self, identity: Identity, epochs: int) -> None:
         """A loader begins at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
-        samples and miss others; and for a loader of one epoch in a loop over epochs, whose second turn is empty.
+        samples and miss others; and for a loader made again in a loop over epochs, whose second turn is empty.
         """
         at = self.position
-        if epochs == 1 <= at.epoch and identity == self._trained:
-            raise SessionError(
-                f"epoch {at.epoch - 1} is complete, and a loader of one epoch has nothing left: `epochs` counts from "
-                "the first step of all, over all rounds. Make the loader once, with all epochs, and write "
-                "`for epoch in loader.epochs():` instead of a loop around it"
-            )
+        if epochs <= at.epoch and identity == self._trained:
+            raise self.nothing_left(epochs)
         saved = (at.data_length, at.data_seed, at.data_shuffled)
         if at.offset and saved != identity:
             raise SessionError(
                 f"epoch {at.epoch} was begun with length, seed, order = {_shown(saved)}, but this loader has "
-                f"{_shown(identity)}: use the same, or another checkpoint directory"
+                f"{_shown(identity)}: use the same until the epoch is over; or begin anew in another checkpoint "
+                "directory with the trained weights, by load_weights(model, DIRECTORY)"
             )
         self._taken, self._step, self._begun = at, None, identity
+
+    def nothing_left(self, epochs: int) -> SessionError:
+        """What to say where a loop over epochs, as it is written around a DataLoader, would go on without a batch."""
+        complete = "epoch 0 is" if epochs == 1 else f"all {epochs} epochs are"
+        return SessionError(
+            f"{complete} complete, and nothing is left for another turn: one loop over a session's loader gives the "
+            "batches of all `epochs`, which count from the first step of all, over all rounds. Make the loader once, "
+            "with all epochs, and write `for epoch in loader.epochs():` and `for batch in epoch:` instead; "
+            "`epoch.number` is right after a restart, too"
+        )
 
     def take(self, identity: Identity, step: Step, piece: int) -> None:
         """A micro-batch of `step` is about to be trained on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,9 +26,14 @@ class Gradients:
         self._peers = peers
         self._modules = [thing for thing in state.values() if isinstance(thing, torch.nn.Module)]
         parts = [part for module in self._modules for part in module.modules()]
-        self._replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+        replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+        # One of a static graph does not bear to be told: it averages each micro-batch, which is as exact.
+        self._replicated = [part for part in replicated if not part.static_graph]
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # what was never imported is not used
         self._sharded = [part for part in parts if hasattr(fsdp, "FSDPModule") and isinstance(part, fsdp.FSDPModule)]
+        # True if the ranks meet in each forward or backward pass, so that all need as many micro-batches.
+        by_fsdp1 = [part for part in parts if fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)]
+        self.meets_in_each_pass = bool(self._sharded or by_fsdp1) or len(self._replicated) < len(replicated)
         self._synchronises = True
         self._begin()
 
@@ -97,8 +103,11 @@ class Gradients:
         factor = self._peers.world * _PROVISIONAL / self._total(self._count)
         parameters = {id(each): each for module in self._modules for each in module.parameters()}
         found = [each.grad for each in parameters.values() if each.grad is not None]
+        alike: defaultdict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
         for gradient in [each.to_local() if hasattr(each, "to_local") else each for each in found]:
-            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+            alike[gradient.device, gradient.dtype].append(gradient)
+        for kind, gradients in alike.items():  # one kernel for many
+            torch._foreach_mul_(gradients, factor.to(*kind) if isinstance(factor, torch.Tensor) else factor)
 
     def _total(self, count: Any) -> Any:
         """The sum of all ranks' counts; of at least one item. A tensor on a GPU stays there: nothing waits for it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from spotsup_trainer.session.batch_size import common_size
 from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.sampler import Cursor, Order, Part, StepSampler, steps
 
@@ -19,8 +21,12 @@ class Loop(ABC):
 
     def __init__(self, course: Course, before: Callable[[bool, bool], None], epochs: int) -> None:
         self._course, self._before, self._epochs = course, before, epochs
+        self._begun = False
 
     def __iter__(self) -> Iterator[Any]:
+        if self._begun and self._course.cursor.epoch >= self._epochs:
+            raise self._course.nothing_left(self._epochs)
+        self._begun = True
         return self._data(self._epochs)
 
     def epochs(self) -> Iterator[Epoch]:
@@ -35,7 +41,7 @@ class Loop(ABC):
             yield Epoch(at.epoch - 1, iter(()), lambda: 0)
         course.close(at.epoch)
         for number in range(at.epoch, self._epochs):
-            # A DataLoader for each, as in any loop over epochs: its workers see what was set on the data set before.
+            # Workers of its own for each, as in any loop over epochs: they see what was set on the data set before.
             yield Epoch(number, self._data(number + 1), partial(self._left_of, number))
             course.close(number + 1)
             if course.cursor.epoch <= number:  # the program left the epoch early
@@ -80,6 +86,9 @@ class Batches(Loop):
         super().__init__(course, before, epochs)
         self._order, self._part = order, part
         self._load, self._micro_batch = load, micro_batch
+        # The newest DataLoader, for one whose workers stay from epoch to epoch.
+        self._loader: Any = None
+        self._said = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -94,17 +103,36 @@ class Batches(Loop):
 
     def _data(self, epochs: int) -> Iterator[Any]:
         """What the DataLoader makes of the micro-batches."""
-        of_rank = steps(self._order, self._course.cursor, self._part, epochs, self._micro_batch)
-        sampler = StepSampler(of_rank)
-        loaded = iter(self._load(sampler))
-        for data in loaded:
-            step = sampler.given.popleft()
+        if self._loader is None or not self._loader.persistent_workers:
+            self._sampler = StepSampler()
+            self._loader = self._load(self._sampler)
+        self._sampler.begin(steps(self._order, self._course.cursor, self._part, epochs, self._micro_batch))
+        loaded, given = iter(self._loader), self._sampler.given
+        for first in loaded:
+            step = given.popleft()
             last = len(step.pieces) - 1
             for piece in range(last + 1):
                 self._course.take(self._order.identity, step, piece)
                 self._before(piece == 0, piece == last)
-                yield next(loaded) if piece else data
+                data = next(loaded) if piece else first
+                self._compare_size(data, len(step.pieces[piece][0]))
+                yield data
         self._course.leave()
+
+    def _compare_size(self, data: Any, samples: int) -> None:
+        """Say once that the program's collate_fn leaves out samples.
+
+        A batch of length 1 may have packed them, and a list of as many tensors has one for each.
+        """
+        listed = isinstance(data, (list, tuple)) and len(data) == samples
+        if not self._said and not listed and 1 < (size := common_size(data)) < samples:
+            self._said = True
+            print(
+                f"spotsup: a batch of {samples} samples has tensors of length {size}: if collate_fn leaves out "
+                "samples, give what is left as session.backward(loss, count=...), so that each weighs the same",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _left_of(self, number: int) -> int:
         return self._left(self._course.cursor) if self._course.cursor.epoch <= number else 0

@@ -123,6 +123,9 @@ class Mesh:
     # This rank's place along each dimension; None: it is not in the mesh.
     coordinate: tuple[int, ...] | None
 
+    def __str__(self) -> str:
+        return " x ".join(f"{name} {size}" for name, size in zip(self.names or ["?"] * len(self.sizes), self.sizes))
+
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
         """What a torch DeviceMesh says."""
@@ -140,15 +143,14 @@ def misfit(mesh: Mesh, data_dims: Sequence[str], world: int) -> str | None:
     ranks = prod(mesh.sizes)
     if ranks == world and mesh.coordinate is not None:
         return None
-    shown = " x ".join(f"{name} {size}" for name, size in zip(mesh.names, mesh.sizes))
     together = prod(size for name, size in zip(mesh.names, mesh.sizes) if name not in data_dims)
     if world % together:
         return (
-            f"the world size, {world}, is not a multiple of {together}, so the mesh ({shown}) leaves out ranks: let "
+            f"the world size, {world}, is not a multiple of {together}, so the mesh ({mesh}) leaves out ranks: let "
             f"rounds have a multiple of {together} processes, by nodes.multiple_of in the job file"
         )
     return (
-        f"the mesh ({shown}) has {ranks} of the {world} ranks: give the Session the mesh of all ranks, not a part of it"
+        f"the mesh ({mesh}) has {ranks} of the {world} ranks: give the Session the mesh of all ranks, not a part of it"
     )
 
 

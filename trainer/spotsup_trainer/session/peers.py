@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# A rank that waits longer for others says so, once per call.
+LATE_S = 60.0
+# gloo's own; the time-outs of checkpoints are shorter.
+TIMEOUT_S = 1800.0
+
+
+class LateError(RuntimeError):
+    """Another rank has not come within the time that a collective waits."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +29,8 @@ class Peers:
 
     rank: int
     world: int
-    # A gloo process group, so that agreeing never waits for a GPU; None for a single process.
+    # A gloo process group of its own, so that agreeing never waits for a GPU, nor meets a collective of the program's;
+    # None for a single process.
     group: Any | None
 
     @classmethod
@@ -34,20 +47,37 @@ class Peers:
                     "call torch.distributed.init_process_group() before the Session is made"
                 )
             return cls(0, 1, None)
-        group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        return cls(dist.get_rank(), dist.get_world_size(), group)
+        return cls(dist.get_rank(), dist.get_world_size(), _group())
 
     def another(self) -> Peers:
-        """The same ranks with a gloo group of their own, for collectives of another thread."""
-        return self if self.group is None else Peers(self.rank, self.world, dist.new_group(backend="gloo"))
+        """The same ranks with another group, for collectives of another thread."""
+        return self if self.group is None else Peers(self.rank, self.world, _group())
 
-    def highest(self, values: Sequence[int]) -> list[int]:
-        """For each value, the highest of all ranks."""
+    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
+        """For each value, the highest of all ranks.
+
+        `where` this rank is, for a line if others do not come soon. Raises LateError then if they do not come at all.
+        """
         if self.world == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
+        self._wait(work, where)
         return tensor.tolist()  # type: ignore[no-any-return]  # torch is untyped here
+
+    def _wait(self, work: Any, where: str) -> None:
+        message = f"rank {self.rank} is {where}, and has waited {{:g}} s for another rank to make the same call"
+        if where:
+            with suppress(RuntimeError):  # raised again below, unless it was this time-out
+                work.wait(timedelta(seconds=LATE_S))
+            if not work.is_completed():
+                print(f"spotsup: {message.format(LATE_S)}", file=sys.stderr, flush=True)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if where and "imed out" in str(error):
+                raise LateError(message.format(TIMEOUT_S)) from error
+            raise
 
     def total(self, value: float) -> float:
         """The sum of all ranks' values."""
@@ -94,3 +124,7 @@ class Peers:
     def receive(self, raw: torch.Tensor, rank: int) -> None:
         """Fill `raw` with what a rank sends."""
         dist.recv(raw, rank, group=self.group)
+
+
+def _group() -> Any:
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_S))

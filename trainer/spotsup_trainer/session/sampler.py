@@ -235,14 +235,19 @@ def _at(batch: list[int], places: range) -> list[int]:
 class StepSampler:
     """A `batch_sampler` for torch's DataLoader: a list of samples for each micro-batch of a rank's steps."""
 
-    def __init__(self, of: Iterable[Step]) -> None:
-        self._steps = of
+    def __init__(self) -> None:
+        self._steps: Iterable[Step] = ()
         # Those that have been given to the DataLoader, which loads ahead.
         self.given: deque[Step] = deque()
 
+    def begin(self, steps: Iterable[Step]) -> None:
+        """The next iteration is over `steps`."""
+        self._steps, self.given = steps, deque()
+
     def __iter__(self) -> Iterator[list[int]]:
+        given = self.given
         for step in self._steps:
-            self.given.append(step)
+            given.append(step)
             for samples, _ in step.pieces:
                 yield samples
 

@@ -22,12 +22,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from spotsup_trainer.session import agreement, parallel, retention, seeds
 from spotsup_trainer.session.agreement import Call, Level
+from spotsup_trainer.session.arrangement import arranged, of_session, when_saved
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
-from spotsup_trainer.session.course import Course
+from spotsup_trainer.session.course import Course, SessionError
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
@@ -36,7 +37,8 @@ from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.positions import Positions
-from spotsup_trainer.session.sampler import Order, OwnBatches, Part, Plan, StepSampler
+from spotsup_trainer.session.replicas import Replicas
+from spotsup_trainer.session.sampler import Part, StepSampler
 from spotsup_trainer.session.seeds import Seeds
 from spotsup_trainer.session.wrapped import Reshard, Wrapped
 from spotsup_trainer.timing import SaveTimes
@@ -113,13 +115,20 @@ class Session:
         self._files.moments.called()
         self._peers = Peers.join(environ)
         self._rank, self._world = parallel.data_place(state, mesh, data_dims, self._peers.rank, self._peers.world)
+        place = checkpoints or environ.get("SPOTSUP_CHECKPOINT_URL") or environ.get("SPOTSUP_CHECKPOINT_DIR")
+        intervals = {"every_steps": every_steps, "every_s": every_s, "keep": keep, "keep_every": keep_every}
+        arguments = of_session(state, place, mesh, data_dims, {**intervals, "rng": rng})
+        agreement.compare_arguments(self._peers, Call.INIT, 0, arguments)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss = LossReading()
         self._metrics = Metrics()
         self._gradients = Gradients(state, self._peers)
+        self._replicas = Replicas(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
+        self._must_ask = self._described = False
+        self._when_saved = when_saved(every_steps, every_s, place)
         self._sign_of_life_at = clock()
         self._pace = Pace()
         self._park_calls: list[ParkCall] = []
@@ -129,7 +138,7 @@ class Session:
         self._positions = Positions()
         self._checkpoints = self._open_checkpoints(
             {**state, _POSITIONS: self._positions},
-            checkpoints or environ.get("SPOTSUP_CHECKPOINT_URL") or environ.get("SPOTSUP_CHECKPOINT_DIR"),
+            place,
             (keep, keep_every),
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
             environ,
@@ -202,6 +211,7 @@ class Session:
     @property
     def accumulating(self) -> bool:
         """Whether the current step has another micro-batch: then the optimizer has to wait for it."""
+        self._must_ask = False
         return not self._course.is_last_piece
 
     def yielding(self) -> bool:
@@ -222,13 +232,16 @@ class Session:
         global_batch: int | None = None,
         batch_sampler: Any = None,
         epochs: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-        drop_last: bool = False,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        drop_last: bool | None = None,
         micro_batch: int | None = None,
         **options: Any,
     ) -> Batches:
         """This rank's part of each step, from where training stopped until `epochs` epochs are complete in total.
+
+        Collective: all arguments that decide about samples have to be alike on all ranks. `micro_batch` may differ
+        with DDP, but not with FSDP or a `mesh`, where ranks meet in each forward pass.
 
         `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step, over any number of ranks. With
         a `micro_batch`, a rank's part of a step comes in batches of at most that many samples: see `accumulating`.
@@ -237,33 +250,41 @@ class Session:
         called with. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only:
         use a plain DataLoader for evaluation.
 
-        Raises SessionError if training resumes within an epoch that had other data.
+        `dataset` may be a DataLoader, too: its data set and options are used, and its batch size as `micro_batch`.
+        Defaults are its own then, else seed=0, shuffle=True, drop_last=False.
+
+        Raises SessionError if arguments differ between ranks, or training resumes within an epoch of other data.
         """
-        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if not indexed or isinstance(dataset, IterableDataset):
-            raise TypeError(
-                f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume"
-            )
-        if (global_batch is None) == (batch_sampler is None):
-            raise ValueError("give session.loader() either a global_batch or a batch_sampler")
-        if micro_batch is not None and micro_batch < 1:
-            raise ValueError(f"micro_batch is {micro_batch}; it must be at least 1")
-        order: Order
-        if global_batch is None:
-            order = OwnBatches(batch_sampler, len(dataset))
-        else:
-            order = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
-        self._course.begin(order.identity, epochs)
-        self._samples_wanted = epochs * len(dataset)
+        made = arranged(
+            dataset,
+            global_batch,
+            batch_sampler,
+            epochs=epochs,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            micro_batch=micro_batch,
+            options=options,
+        )
+        arguments = made.arguments()
+        if self._world != self._peers.world or self._gradients.meets_in_each_pass:
+            arguments["micro_batch"] = made.micro_batch
+        agreement.compare_arguments(self._peers, Call.LOADER, self.steps_done, arguments)
+        self._course.begin(made.order.identity, epochs)
+        self._must_ask, self._samples_wanted = made.must_ask, epochs * len(made.dataset)
         position = self._course.position
         loading = seeds.stream(position.rng_seed, position.step, self.rank, "loader")
-        options.setdefault("generator", torch.Generator().manual_seed(loading))
+        made.options.setdefault("generator", torch.Generator().manual_seed(loading))
 
         def load(sampler: StepSampler) -> Any:
-            return DataLoader(dataset, batch_sampler=sampler, **options)
+            return DataLoader(made.dataset, batch_sampler=sampler, **made.options)
 
         part = Part(self.rank, self.world)
-        return Batches(self._course, order, part, load, self._gradients.before, epochs, micro_batch)
+        if self._peers.rank == 0 and not self._described:
+            self._described = True
+            arrangement = made.described(part, self._peers.world, position, self._when_saved)
+            print(f"spotsup: {arrangement}", file=sys.stderr, flush=True)
+        return Batches(self._course, made.order, part, load, self._gradients.before, epochs, made.micro_batch)
 
     def wrap(
         self,
@@ -288,6 +309,8 @@ class Session:
         A rank whose loader ends before others repeats a batch with weight 0. Raises TypeError if a loader has no
         state, SessionError if it cannot be saved or restored, or if the epoch was begun with other data.
         """
+        arguments = {"shards": shards, "micro_batches": micro_batches, "epochs": epochs}
+        agreement.compare_arguments(self._peers, Call.LOADER, self.steps_done, arguments)
         return Wrapped(
             loader,
             shards,
@@ -319,8 +342,15 @@ class Session:
         mean of what `backward` got; rank 0's is shown.
 
         Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
-        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step.
+        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step, or if ranks
+        have trained different weights.
         """
+        if self._must_ask:
+            raise SessionError(
+                "the batch size of the DataLoader is that of a micro-batch, and with fewer ranks a step has several: "
+                "write `if session.accumulating: continue` after session.backward(), or give session.loader() a "
+                "micro_batch as large as global_batch"
+            )
         self._course.complete()
         self._gradients.complete()
         self._loss.put(self._gradients.mean_loss if loss is None else loss)
@@ -334,6 +364,7 @@ class Session:
             if self._checkpoints:
                 self._checkpoints.claim()
         level = self._agree(Call.STEP)
+        self._replicas.check(self.steps_done)
         self._report(now=first)
         self._act(level)
 

@@ -282,14 +282,20 @@ class Reading:
                 set_optimizer_state_dict(owner(name, thing, self._state), thing, loaded, options=lenient)
             else:
                 # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
-                # Tensors come from rank 0's device.
-                here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-                own = torch.load(io.BytesIO(loaded[_OPAQUE]), here, weights_only=False)
+                own = torch.load(io.BytesIO(loaded[_OPAQUE]), self._here, weights_only=False)
                 if isinstance(thing, dict):
                     thing.clear()
                     thing.update(own)
                 else:
                     thing.load_state_dict(own)
+
+    def _here(self, storage: Any, location: str) -> Any:
+        """Put a tensor of rank 0's GPU on this rank's: that of its modules, since a program may have set none."""
+        if not location.startswith("cuda") or not torch.cuda.is_available():
+            return storage
+        modules = [thing for thing in self._state.values() if isinstance(thing, torch.nn.Module)]
+        devices = (parameter.device for module in modules for parameter in module.parameters())
+        return storage.cuda(next((device for device in devices if device.type == "cuda"), None))
 
 
 def tensors_in(path: Data) -> dict[str, tuple[torch.Size, torch.dtype]]:
