@@ -250,7 +250,7 @@ class StockMachine:
         return (self._folder / "console.log").read_text(errors="replace")[-3000:]
 
     def read(self, path: str) -> str:
-        """A file of it, read from outside: nobody logs in for that."""
+        """A file of it, read from outside, without a session."""
         (init,) = self._children()
         return Path(f"/proc/{init}/root{path}").read_text()
 

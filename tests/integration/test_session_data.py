@@ -154,8 +154,8 @@ def test_a_collate_fn_that_leaves_out_samples_is_told_of_once(capfd: pytest.Capt
     for collate, lines in made:
         for _ in one.loader(TEN, global_batch=5, epochs=one.epoch + 1, seed=one.epoch, collate_fn=collate):
             one.step()
-        told = f"a batch of 5 samples has tensors of length {4 if lines else 3}: if collate_fn leaves out samples, "
-        assert capfd.readouterr().err.count(told) == lines
+        warning = f"a batch of 5 samples has tensors of length {4 if lines else 3}: if collate_fn leaves out samples, "
+        assert capfd.readouterr().err.count(warning) == lines
 
 
 class ByWhom:

@@ -76,8 +76,8 @@ def test_only_what_the_job_or_its_image_brings_may_be_at_fault() -> None:
     failed = {"node": "n1", "step": "environment", "exit_status": 1, "stderr": "no such package: nope"}
     assert CommandError("no such package", **failed, tried=True).of_job  # type: ignore[arg-type]
     assert CommandError("no such package", **failed).of_job == ""  # type: ignore[arg-type]
-    told = CommandError("no torch", node="n1", step="gpu-check", exit_status=OF_JOB, stderr="driver: timeout")
-    assert told.of_job, "a script says so itself"
+    certain = CommandError("no torch", node="n1", step="gpu-check", exit_status=OF_JOB, stderr="driver: timeout")
+    assert certain.of_job, "a script says so itself"
     assert UnfitError("python3 cannot import torch", node="n1", step="environment", tried=True).of_job
     assert UnfitError("63 MB are free", node="n1", step="code").of_job == ""
     assert LoginShellError("it ends", node="n1", step="login", stderr="bye", tried=True).of_job

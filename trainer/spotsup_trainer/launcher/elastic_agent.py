@@ -71,6 +71,7 @@ _FLUSH_S = 2.0
 _GONE_POLL_S = 0.2
 _STORE_S = 10.0  # for which a node that has left keeps the round's store for others
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
+_HANDLERS_EVERY_S = 1.0  # look whether workers catch SIGTERM
 
 _WORKERS: dict[Any, Workers] = {
     WorkerState.SUCCEEDED: "succeeded",
@@ -108,6 +109,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._limits = limits
         self._leave_requests = 0
         self._leaves_early = False
+        self._look_at_handlers_at = 0.0
         self._memory_kills_before: int | None = None
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
@@ -179,6 +181,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         group.master_port = info.bootstrap_store_info.master_port
         self._local = Local("running", group.spec.local_world_size, 0, 0, hosts_store=info.rank == 0)
         self._signs, self._idleness = SignsOfLife(self._local.ranks, time.monotonic()), None
+        self._look_at_handlers_at = 0.0
         self._run_dir.begin(self._round.number)
         self._memory_kills_before = memory_kills.count()
         self._checkpoints = CheckpointCount()
@@ -344,7 +347,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             workers=_WORKERS.get(result.state, "failed"),
             sessions=self._run_dir.sessions(number, ranks),
             parked=self._run_dir.parked(number, ranks),
-            catches=self._local.catches or (self._may_end_soon(notice) and self._pcontext.catches_sigterm()),
+            catches=self._local.catches or self._catches_sigterm(notice, now),
             broken_since=(self._local.broken_since or now) if broken else None,
             leaving_since=now if asked_now else self._local.leaving_since,
             finished_since=(self._local.finished_since or now) if finished else None,
@@ -356,9 +359,13 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             force=self._leave_requests > 1,
         )
 
-    def _may_end_soon(self, notice: Notice | None) -> bool:
-        """Whether it matters how the workers end."""
-        return self._local.ending_since is None and (notice is not None or self._local.yielding_since is not None)
+    def _catches_sigterm(self, notice: Notice | None, now: float) -> bool:
+        """Whether a worker does, where it matters how they end: looked up once a second, since a notice may be long."""
+        may_end_soon = notice is not None or self._local.yielding_since is not None
+        if self._local.ending_since is not None or not may_end_soon or now < self._look_at_handlers_at:
+            return False
+        self._look_at_handlers_at = now + _HANDLERS_EVERY_S
+        return self._pcontext.catches_sigterm()
 
     def _count_checkpoints(self, *, now: bool = False) -> None:
         if self._handler.current is not None and (now or time.monotonic() >= self._look_at):

@@ -1,4 +1,4 @@
-"""How many processes the kernel has ended for memory, by which a worker's SIGKILL is told from others'."""
+"""How many processes the kernel has ended for memory, to tell a worker's SIGKILL from others'."""
 
 from __future__ import annotations
 

@@ -76,8 +76,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
 
     def ask_to_end(self) -> None:
         """Send the workers SIGTERM; a shell that runs a program does not pass it on, so its whole group gets it."""
-        for pid in self.left().values():
-            self._server.kill(pid, signal.SIGTERM, group=self._whole_groups)
+        self._signal(list(self.left().values()), signal.SIGTERM)
 
     def end_left(self) -> None:
         """Kill the workers that have not ended. They count as ended well."""
@@ -119,11 +118,14 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         if timeout > 0 and death_sig != signal.SIGKILL and not self._killed:
             pids = list(self.left().values())
-            for pid in pids:
-                self._server.kill(pid, death_sig, group=self._whole_groups)
+            self._signal(pids, death_sig)
             self._server.wait(pids, timeout)
         self._kill(list(self.left().values()))
         self._server.forget([pid for rank, pid in self._pids.items() if rank in self._codes])
+
+    def _signal(self, pids: list[int], number: int) -> None:
+        for pid in pids:
+            self._server.kill(pid, number, group=self._whole_groups)
 
     def _kill(self, pids: list[int]) -> None:
         for pid in pids:

@@ -54,7 +54,7 @@ def compare(
     `busy`: this rank is still writing a checkpoint. `digest`: of what all ranks must have alike. Raises SessionError,
     on every rank, if they are in different calls or steps, or have other batches.
     """
-    highest, any_busy, alike, highest_of_batches = _told(peers, call, step, level, busy, digest, batches)
+    highest, any_busy, alike, highest_of_batches = _exchanged(peers, call, step, level, busy, digest, batches)
     if not alike:
         raise SessionError(
             f"the batch_sampler of rank {peers.rank} gives other batches than that of another rank: it has "
@@ -72,7 +72,7 @@ def compare_arguments(peers: Peers, call: Call, step: int, arguments: Mapping[st
     """
     shown = {name: str(value) for name, value in arguments.items()}
     digest = int.from_bytes(hashlib.blake2b(repr(shown).encode(), digest_size=7).digest(), "big")
-    if not _told(peers, call, step, Level.CONTINUE, False, digest, NO_BATCHES)[2]:
+    if not _exchanged(peers, call, step, Level.CONTINUE, False, digest, NO_BATCHES)[2]:
         raise SessionError(difference(peers.from_all(shown)))
 
 
@@ -87,7 +87,7 @@ def difference(arguments: Sequence[Mapping[str, str]]) -> str:
     raise AssertionError("equal arguments have equal digests")
 
 
-def _told(
+def _exchanged(
     peers: Peers, call: Call, step: int, level: Level, busy: bool, digest: int, batches: Sequence[int]
 ) -> tuple[int, bool, bool, list[int]]:
     """(highest level, whether any rank is busy, whether all digests are equal, the highest of each of `batches`)."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,12 +54,12 @@ def compare(raw: bytes, where: str) -> None:
             raise ValueError(f"{where} is damaged: its {record.filename} is not what was written")
 
 
-class WrittenWithChecksums:
-    """A context in which torch.save writes them, also where the program has turned that off."""
-
-    def __enter__(self) -> None:
-        self._before = torch.serialization.get_crc32_options()
-        torch.serialization.set_crc32_options(compute_crc32=True)
-
-    def __exit__(self, *_: object) -> None:
-        torch.serialization.set_crc32_options(compute_crc32=self._before)
+@contextmanager
+def written_with_checksums() -> Iterator[None]:
+    """Let torch.save write them, also where the program has turned that off."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(compute_crc32=True)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(compute_crc32=before)

@@ -27,7 +27,7 @@ class Gradients:
         self._modules = [thing for thing in state.values() if isinstance(thing, torch.nn.Module)]
         parts = [part for module in self._modules for part in module.modules()]
         replicated = [part for part in parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
-        # One of a static graph does not bear to be told: it averages each micro-batch, which is as exact.
+        # One of a static graph must not be switched: it averages each micro-batch, which is as exact.
         self._replicated = [part for part in replicated if not part.static_graph]
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # what was never imported is not used
         self._sharded = [part for part in parts if hasattr(fsdp, "FSDPModule") and isinstance(part, fsdp.FSDPModule)]

@@ -45,7 +45,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from spotsup_trainer.objects.store import MissingError, StoreError
 from spotsup_trainer.session.checkpoint_dir import CheckpointError
-from spotsup_trainer.session.damage import Checked, WrittenWithChecksums
+from spotsup_trainer.session.damage import Checked, written_with_checksums
 from spotsup_trainer.session.object_files import Files, ObjectReader, on_store
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
     if not isinstance(path, Path):
         on_store(writer, path.store, path.name)
     try:
-        with WrittenWithChecksums():
+        with written_with_checksums():
             dcp_save(
                 captured, storage_writer=writer, planner=_SavePlanner(), process_group=group, no_dist=group is None
             )
