@@ -6,9 +6,14 @@ import pytest
 from spotsup_trainer.session.cadence import DEFAULT_S, MAX_DEFAULT_S, Cadence
 
 
-def started(*, at_once: bool = False, **intervals: float | None) -> Cadence:
-    given = {"every_steps": None, "every_s": None, "keep_every": None, **intervals}
-    cadence = Cadence(**given)  # type: ignore[arg-type]
+def started(
+    *,
+    every_steps: int | None = None,
+    every_s: float | None = None,
+    keep_every: int | None = None,
+    at_once: bool = False,
+) -> Cadence:
+    cadence = Cadence(every_steps, every_s, keep_every)
     cadence.start(0, 0.0, at_once=at_once)
     return cadence
 
@@ -39,9 +44,9 @@ def test_however_long_copies_take_there_is_one_every_half_an_hour() -> None:
     assert cadence.every_s == MAX_DEFAULT_S
 
 
-@pytest.mark.parametrize("intervals", [{"every_s": 10.0}, {"every_s": 10.0, "every_steps": 5}])
-def test_an_interval_that_a_person_gave_stays(intervals: dict[str, float]) -> None:
-    cadence = started(**intervals)
+@pytest.mark.parametrize("every_steps", [None, 5])
+def test_an_interval_that_a_person_gave_stays(every_steps: int | None) -> None:
+    cadence = started(every_steps=every_steps, every_s=10.0)
     cadence.copied(30.0)
     assert cadence.every_s == 10.0
 
@@ -72,10 +77,10 @@ def test_those_to_be_kept_come_besides() -> None:
     assert [step for step in range(9, 13) if cadence.is_due(step, 0.0)] == [10, 11, 12]
 
 
-@pytest.mark.parametrize("intervals", [{"every_steps": 0}, {"every_s": -1.0}])
-def test_what_is_no_interval_is_refused(intervals: dict[str, float]) -> None:
+@pytest.mark.parametrize(("every_steps", "every_s"), [(0, None), (None, -1.0)])
+def test_what_is_no_interval_is_refused(every_steps: int | None, every_s: float | None) -> None:
     with pytest.raises(ValueError, match="must be more than 0"):
-        started(**intervals)
+        started(every_steps=every_steps, every_s=every_s)
 
 
 def test_it_says_when() -> None:
