@@ -41,6 +41,7 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.features.pause.record import PauseRecord
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -253,7 +254,7 @@ class Service:
         record = new_job(spec, code_sha256, submission, now)
         begins = starts_at(spec.start_after, spec.schedule, now)
         finish_by = finish_by_at(spec.finish_by, spec.work, begins, now)
-        record = replace(record, owner=owner, starts_at=begins, finish_by=finish_by)
+        record = replace(record, owner=owner, starts_at=begins, deadline=replace(record.deadline, finish_by=finish_by))
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
@@ -338,12 +339,12 @@ class Service:
 
         def change(view: JobView) -> Change | None:
             job = view.record
-            if job.pause_requested_at and not job.limit_reached:
+            if job.pause.at and not job.pause.by:
                 return None
             # Of a job that is paused for a limit: raising that limit does not resume it any more.
             reason = PAUSED_BY_USER if job.state is JobState.PAUSED else job.reason
-            at = job.pause_requested_at or self._clock.now()
-            paused = replace(job, pause_requested_at=at, limit_reached="", reason=reason)
+            at = job.pause.at or self._clock.now()
+            paused = replace(job, reason=reason, pause=PauseRecord(at))
             return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
 
         return self._change(name, change)
@@ -355,16 +356,16 @@ class Service:
         """
 
         def change(view: JobView) -> Change | None:
-            if not view.record.pause_requested_at:
+            if not view.record.pause.at:
                 return None
-            if view.record.limit_reached == PRIORITY:
-                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.displaced_by)}")
+            if view.record.pause.by == PRIORITY:
+                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.queue.displaced_by)}")
             if over := reached(view.record, view.nodes.values(), self._clock.now()):
                 raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
-            if view.record.limit_reached in {BUDGET, USER_BUDGET}:
+            if view.record.pause.by in {BUDGET, USER_BUDGET}:
                 why = view.record.reason if view.record.state is JobState.PAUSED else "its budget is spent"
                 raise CommandRefusedError(f"job {name} stays paused: {why}")
-            resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")
+            resumed = replace(view.record, pause=PauseRecord())
             return Change(resumed, EventKind.RESUMED, f"{name}: a user resumed it")
 
         return self._change(name, change)

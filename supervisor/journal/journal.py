@@ -142,7 +142,9 @@ class Journal:
         guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if replaced is not None:
             # What it has spent this month counts, also once it is forgotten. The guard holds the sum.
-            record = dataclasses.replace(record, earlier_spending=spent_before(replaced, record.submitted_at))
+            record = dataclasses.replace(
+                record, billing=dataclasses.replace(record.billing, earlier=spent_before(replaced, record.submitted_at))
+            )
             guards += [Compare(self._node_key(name, each.id), "mod", replaced.revisions[each.id]) for each in waiting]
             carried = carry_over(replaced, record, record.submitted_at)
             operations = self._puts(carried.job, event)

@@ -21,8 +21,11 @@ def past_run(view: JobView) -> PastRun:
     dropped = [each for node in nodes[:-KEPT_NODES] for each in bookings_of_node(view.record, node, ended_at)]
     job = replace(
         view.record,
-        dropped_nodes_usd=view.record.dropped_nodes_usd + dropped_usd,
-        dropped_bookings=merged((*view.record.dropped_bookings, *dropped)),
+        billing=replace(
+            view.record.billing,
+            dropped_usd=view.record.billing.dropped_usd + dropped_usd,
+            dropped=merged((*view.record.billing.dropped, *dropped)),
+        ),
     )
     return PastRun(job, tuple(replace(node, history=()) for node in nodes[-KEPT_NODES:]), view.progress)
 

@@ -25,7 +25,7 @@ _MAY_TRAIN = frozenset({N.MEMBER, N.SUSPECT, N.DRAINING})
 def drive_accounts(draft: Draft) -> None:
     """Count the round's time, then book what nodes cost whose purpose has changed."""
     _count_rounds(draft)
-    month, times = month_start(draft.now), draft.job.round_times
+    month, times = month_start(draft.now), draft.job.billing.rounds
     for node in list(draft.nodes.values()):
         if not node.launched_at or (node.state is N.GONE and not draft.is_written(node)):
             continue
@@ -42,7 +42,7 @@ def drive_accounts(draft: Draft) -> None:
         elif account.in_round and not inside:
             # One that joined after the last round that made steps had no part in it.
             account = replace(account, round=max(account.round, times.round), left_at=at)
-        draft.set_node(node, account=replace(account, purpose=purpose, in_round=inside))
+        draft.set_node(replace(node, account=replace(account, purpose=purpose, in_round=inside)))
 
 
 def _number(draft: Draft) -> int:
@@ -64,7 +64,7 @@ def _purpose(draft: Draft, node: NodeRecord) -> tuple[Purpose | None, bool]:
 
 
 def _count_rounds(draft: Draft) -> None:
-    current, times = draft.view.round, draft.job.round_times
+    current, times = draft.view.round, draft.job.billing.rounds
     if current is None:
         return
     if not times.since:
@@ -74,7 +74,7 @@ def _count_rounds(draft: Draft) -> None:
         times = _ended(draft, times, current, progress)
     if times.phase is not Purpose.USEFUL:
         times = _begins(draft, times, current, progress)
-    draft.set_job(round_times=times)
+    draft.set_part(replace(draft.job.billing, rounds=times))
 
 
 def _progress(draft: Draft, current: Round) -> Progress | None:
@@ -164,18 +164,18 @@ def _correct_those_that_left(draft: Draft, number: int, at: float, purpose: Purp
     for node in _that_left(draft, number):
         late_s = node.account.left_at - at
         if late_s > 0:
-            draft.set_node(node, account=moved(node.account, late_s, purpose))
+            draft.set_node(replace(node, account=moved(node.account, late_s, purpose)))
 
 
 def _book_lost(draft: Draft, number: int, seconds: float) -> None:
     """Nodes that are in rounds since then see it by the totals; those that left, and those that came, do not."""
     for node in _that_left(draft, number):
-        draft.set_node(node, account=moved(node.account, seconds, Purpose.LOST))
+        draft.set_node(replace(node, account=moved(node.account, seconds, Purpose.LOST)))
     for node in list(draft.nodes.values()):
         account = node.account
         if account.in_round and account.round > number and (not draft.full or draft.is_written(node)):
             useful_s, lost_s = account.useful_s - seconds, account.lost_s + seconds
-            draft.set_node(node, account=replace(account, useful_s=useful_s, lost_s=lost_s))
+            draft.set_node(replace(node, account=replace(account, useful_s=useful_s, lost_s=lost_s)))
 
 
 def _that_left(draft: Draft, number: int) -> Iterable[NodeRecord]:

@@ -33,19 +33,19 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
         return
     problem = " ".join(progress.checkpoint_problem.split())[:MAX_PROBLEM_CHARACTERS]
     if problem:
-        quiet = draft.now - job.checkpoint_problem_at < draft.rules.checkpoint_alert_quiet_s
-        if problem != job.checkpoint_problem and not quiet:
+        quiet = draft.now - job.checkpoints.problem_at < draft.rules.checkpoint_alert_quiet_s
+        if problem != job.checkpoints.problem and not quiet:
             _report_problem(draft, problem, progress.checkpoint_step)
-    elif job.checkpoint_problem and progress.checkpoint_step > job.checkpoint_problem_step:
+    elif job.checkpoints.problem and progress.checkpoint_step > job.checkpoints.problem_step:
         # Only once a new checkpoint exists: a restarted program may not have tried yet.
-        draft.set_job(checkpoint_problem="", checkpoint_problem_step=0)
+        draft.set_part(replace(draft.job.checkpoints, problem="", problem_step=0))
         step = progress.checkpoint_step
         text = f"checkpoints of {job.name} are written again; the newest is of step {step}"
         draft.add_event(EventKind.CHECKPOINTS_RESUMED, text, checkpoint_step=step)
 
 
 def _report_problem(draft: Draft, problem: str, step: int) -> None:
-    draft.set_job(checkpoint_problem=problem, checkpoint_problem_step=step, checkpoint_problem_at=draft.now)
+    draft.set_part(replace(draft.job.checkpoints, problem=problem, problem_step=step, problem_at=draft.now))
     newest = f"the newest is of step {step}" if step else "there is none yet"
     text = f"checkpoints of {draft.job.name} are not being written ({newest}): {problem}"
     draft.add_event(EventKind.CHECKPOINTS_FAILING, text, checkpoint_step=step)
@@ -58,12 +58,16 @@ def note_checkpoint_times(draft: Draft) -> None:
     if job.ended or progress is None or not progress.checkpoint_p95_s:
         return
     checkpoint_s, step_s = progress.checkpoint_p95_s, progress.step_s
-    if _differs(job.checkpoint_s, checkpoint_s) or _differs(job.step_s, step_s):
-        draft.set_job(checkpoint_s=checkpoint_s, step_s=step_s)
+    if _differs(job.checkpoints.save_s, checkpoint_s) or _differs(job.checkpoints.step_s, step_s):
+        draft.set_part(replace(draft.job.checkpoints, save_s=checkpoint_s, step_s=step_s))
     notice_s = _notice_s(draft)
-    if not notice_s or checkpoint_s + step_s + MIN_MARGIN_S <= notice_s or checkpoint_s <= 2 * job.window_warned_s:
+    if (
+        not notice_s
+        or checkpoint_s + step_s + MIN_MARGIN_S <= notice_s
+        or checkpoint_s <= 2 * job.checkpoints.window_warned_s
+    ):
         return
-    draft.set_job(window_warned_s=checkpoint_s)
+    draft.set_part(replace(draft.job.checkpoints, window_warned_s=checkpoint_s))
     costs = f"up to {progress.checkpoint_every_s:.0f} s of training" if progress.checkpoint_every_s else "the steps"
     text = (
         f"checkpoints of {job.name} take {checkpoint_s:.0f} s, and a preemption is announced {notice_s:.0f} s before: "
@@ -91,12 +95,12 @@ def drive_wait_alerts(draft: Draft) -> None:
     job = draft.job
     if job.state in _WAITING:
         since = max(waits_since(job), job.starts_at)
-        if not job.wait_reported_at and draft.now - since >= draft.rules.waits_alert_s:
-            draft.set_job(wait_reported_at=draft.now)
+        if not job.waits.reported_at and draft.now - since >= draft.rules.waits_alert_s:
+            draft.set_part(replace(draft.job.waits, reported_at=draft.now))
             text = f"{job.name} has waited for machines for {_hours(draft.now - since)}: {job.reason or 'it is queued'}"
             draft.add_event(EventKind.WAITS_LONG, text, since=since)
-    elif job.wait_reported_at:
-        draft.set_job(wait_reported_at=0.0)
+    elif job.waits.reported_at:
+        draft.set_part(replace(draft.job.waits, reported_at=0.0))
         if job.state in {JobState.RUNNING, JobState.DEGRADED}:
             draft.add_event(EventKind.WAIT_ENDED, f"{job.name} waits no more: it is {job.state}")
 
@@ -158,19 +162,19 @@ def drive_worker_alerts(draft: Draft) -> None:
     if draft.job.ended:
         return
     since, progress = _hung_since(draft), draft.view.progress
-    if since and not draft.job.hung_since:
-        draft.set_job(hung_since=since)
+    if since and not draft.job.hang.since:
+        draft.set_part(replace(draft.job.hang, since=since))
         text = f"the steps of {draft.job.name} hang: no rank has shown life for {draft.now - since:.0f} s; "
         draft.add_event(EventKind.STEPS_HANG, text + "the stacks of all ranks are in its logs", since=since)
-    elif draft.job.hung_since and not since and progress is not None and progress.at > draft.job.hung_since:
-        draft.set_job(hung_since=0.0)
+    elif draft.job.hang.since and not since and progress is not None and progress.at > draft.job.hang.since:
+        draft.set_part(replace(draft.job.hang, since=0.0))
         text = f"{draft.job.name} has completed step {progress.step}, after its steps hung"
         draft.add_event(EventKind.STEPS_RESUMED, text, step=progress.step)
     for node in list(draft.nodes.values()):
         member = draft.view.members.get(node.id)
         problem = " ".join(member.problem.split())[:MAX_PROBLEM_CHARACTERS] if member else ""
         if problem and problem != node.worker_problem and not draft.full:
-            draft.set_node(node, worker_problem=problem)
+            draft.set_node(replace(node, worker_problem=problem))
             draft.add_event(EventKind.WORKERS_STUCK, f"{node.id}: {problem}", node.id)
 
 

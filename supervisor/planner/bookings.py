@@ -13,9 +13,9 @@ BOOTING_NODE_STATES = frozenset({NodeState.REQUESTED, NodeState.PENDING, NodeSta
 
 def bookings_of(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> tuple[Booking, ...]:
     """All of a job's bookings as of now."""
-    found = list(job.dropped_bookings)
+    found = list(job.billing.dropped)
     # What was dropped before there were accounts.
-    rest = job.dropped_nodes_usd - sum(each.usd for each in found)
+    rest = job.billing.dropped_usd - sum(each.usd for each in found)
     if rest > 1e-9:
         found.append(Booking(EARLIER, Purpose.UNKNOWN, 0.0, rest))
     for node in nodes:
@@ -28,7 +28,7 @@ def bookings_of_node(job: JobRecord, node: NodeRecord, now: float) -> tuple[Book
     if not node.launched_at:
         return ()
     at = node.ended_at or now
-    return booked(begun(node), node.usd(at), at, job.round_times).bookings
+    return booked(begun(node), node.usd(at), at, job.billing.rounds).bookings
 
 
 def begun(node: NodeRecord) -> NodeAccount:

@@ -67,13 +67,13 @@ def _spending(view: JobView, month: str, now: float) -> list[Spent]:
 def spending(view: JobView, month: str, now: float) -> Iterable[Spent]:
     """What a job, and the earlier ones of its name, have spent in a month, by whose they were."""
     yield Spent(view.record.owner, month, month_usd(view.record, view.nodes.values(), month, now))
-    yield from (each for each in view.record.earlier_spending if each.month == month)
+    yield from (each for each in view.record.billing.earlier if each.month == month)
 
 
 def month_usd(job: JobRecord, nodes: Iterable[NodeRecord], month: str, now: float) -> float:
     """What a job has cost in a month."""
     begin = month_start(now) if month == month_of(now) else None
-    found = sum(each.usd for each in job.dropped_bookings if each.month == month)
+    found = sum(each.usd for each in job.billing.dropped if each.month == month)
     return found + sum(_of_node(job, node, month, begin, now) for node in nodes)
 
 

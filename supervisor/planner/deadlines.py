@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from spotsup_trainer.wire import Progress
 
@@ -25,7 +26,7 @@ PACE_CHANGE = 0.05
 
 def deadline_of(job: JobRecord, nodes: Iterable[NodeRecord], progress: Progress | None, now: float) -> Deadline | None:
     """None where the job has none, or where the pace of its steps is not known yet."""
-    if not job.finish_by:
+    if not job.deadline.finish_by:
         return None
     nodes, work = tuple(nodes), work_of(job.spec.work)
     if work.steps:
@@ -37,7 +38,7 @@ def deadline_of(job: JobRecord, nodes: Iterable[NodeRecord], progress: Progress 
         total_s = work.seconds * job.spec.nodes.desired / job.desired_nodes
         done_s = _trained_node_s(job, nodes, now) / job.desired_nodes
     begins_at = max(job.submitted_at, job.starts_at)
-    return Deadline(begins_at, job.finish_by, total_s, min(done_s, total_s), _switch_s(job, nodes, progress))
+    return Deadline(begins_at, job.deadline.finish_by, total_s, min(done_s, total_s), _switch_s(job, nodes, progress))
 
 
 def pace_of(job: JobRecord, progress: Progress | None) -> float:
@@ -46,7 +47,7 @@ def pace_of(job: JobRecord, progress: Progress | None) -> float:
         length_s = progress.at - progress.first_step_at
         if length_s >= PACE_S:
             return length_s / (progress.step - progress.first_step)
-    return job.pace_s
+    return job.deadline.pace_s
 
 
 def _steps(nodes: tuple[NodeRecord, ...], progress: Progress | None) -> int:
@@ -60,7 +61,7 @@ def _steps(nodes: tuple[NodeRecord, ...], progress: Progress | None) -> int:
 def _trained_node_s(job: JobRecord, nodes: tuple[NodeRecord, ...], now: float) -> float:
     """Seconds of each node in which steps were made that were kept. Of a program that reports no steps, all in which it
     was in a round."""
-    counted = {Purpose.USEFUL} if job.round_times.round else {Purpose.USEFUL, Purpose.UNKNOWN}
+    counted = {Purpose.USEFUL} if job.billing.rounds.round else {Purpose.USEFUL, Purpose.UNKNOWN}
     return sum(each.seconds for each in bookings_of(job, nodes, now) if each.purpose in counted)
 
 
@@ -69,7 +70,7 @@ def _switch_s(job: JobRecord, nodes: tuple[NodeRecord, ...], progress: Progress 
         move.at - node.created_at for node in nodes for move in node.history if move.after == N.READY and not node.ahead
     ]
     repeated_s = progress.checkpoint_every_s if progress is not None else 0.0
-    return max(found, default=ARRIVAL_S) + PAUSE_S + job.checkpoint_s + repeated_s
+    return max(found, default=ARRIVAL_S) + PAUSE_S + job.checkpoints.save_s + repeated_s
 
 
 # -- of a draft --------------------------------------------------------------------------------------------
@@ -95,24 +96,24 @@ def may_go_back(draft: Draft) -> bool:
 def drive_deadline(draft: Draft) -> None:
     """Note the pace of its steps; tell people once that it cannot finish in time, and again if that has changed."""
     job = draft.job
-    if job.ended or not job.finish_by:
+    if job.ended or not job.deadline.finish_by:
         return
     pace = pace_of(job, draft.view.progress)
-    if abs(pace - job.pace_s) > PACE_CHANGE * job.pace_s:
-        draft.set_job(pace_s=pace)
+    if abs(pace - job.deadline.pace_s) > PACE_CHANGE * job.deadline.pace_s:
+        draft.set_part(replace(draft.job.deadline, pace_s=pace))
     found = deadline(draft)
     if found is None:
         return
-    if not job.deadline_missed and found.is_missed(draft.now):
-        draft.set_job(deadline_missed=True)
+    if not job.deadline.missed and found.is_missed(draft.now):
+        draft.set_part(replace(draft.job.deadline, missed=True))
         text = (
-            f"{job.name} cannot finish by {moment(job.finish_by)}: {hours(found.left_s)} of training are left, and "
-            f"{hours(max(0.0, job.finish_by - draft.now))}; it trains on. More nodes make it faster: "
-            f"`spotsupctl scale {job.name} N`"
+            f"{job.name} cannot finish by {moment(job.deadline.finish_by)}: {hours(found.left_s)} of training are "
+            f"left, and {hours(max(0.0, job.deadline.finish_by - draft.now))}; it trains on. More nodes make it "
+            f"faster: `spotsupctl scale {job.name} N`"
         )
         draft.add_event(EventKind.DEADLINE_MISSED, text, left_s=round(found.left_s))
-    elif job.deadline_missed and found.slack_s(draft.now) > found.switch_s:
-        draft.set_job(deadline_missed=False)
+    elif job.deadline.missed and found.slack_s(draft.now) > found.switch_s:
+        draft.set_part(replace(draft.job.deadline, missed=False))
 
 
 # -- for people --------------------------------------------------------------------------------------------
@@ -120,8 +121,8 @@ def drive_deadline(draft: Draft) -> None:
 
 def clause(draft: Draft) -> str:
     """What the job's sentence says of its deadline; it changes rarely."""
-    if draft.job.deadline_missed:
-        return f"it cannot finish by {moment(draft.job.finish_by)}"
+    if draft.job.deadline.missed:
+        return f"it cannot finish by {moment(draft.job.deadline.finish_by)}"
     found = deadline(draft)
     if found is None or draft.job.spec.market != "spot-then-on-demand" or found.needs_on_demand(draft.now):
         return ""
@@ -130,11 +131,11 @@ def clause(draft: Draft) -> str:
 
 def in_words(job: JobRecord, found: Deadline | None, now: float) -> str:
     """Whether a job with a deadline will finish in time, for `status`."""
-    by = f"finish by {moment(job.finish_by)}"
+    by = f"finish by {moment(job.deadline.finish_by)}"
     if job.ended:
         if job.state != "succeeded":
             return by
-        late_s = job.ended_at - job.finish_by
+        late_s = job.ended_at - job.deadline.finish_by
         return f"{by}: finished {hours(abs(late_s))} {'too late' if late_s > 0 else 'before'}"
     if found is None:
         return f"{by}: the pace of its steps is not known yet"

@@ -6,10 +6,11 @@ A limit destroys nothing: the job checkpoints and pauses as if a user had asked 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.accounts import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
+from supervisor.features.pause.record import PauseRecord
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.budgets import month_usd, over_budget
 from supervisor.planner.draft import Draft
@@ -42,7 +43,7 @@ class Use:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What people are to be warned of once: their names in `JobRecord.limits_warned`, the most urgent last."""
+        """What people are to be warned of once: their names in `LimitsRecord.warned`, the most urgent last."""
         levels = ((WARN_EARLY_AT, "@50"), (WARN_AT, "")) if self.name.startswith("usd") else ((WARN_AT, ""),)
         month = f":{self.month}" if self.month else ""
         return tuple(f"{self.name}{name}{month}" for level, name in levels if self.used >= level * self.limit)
@@ -60,12 +61,12 @@ class Use:
 
 def trained_s(job: JobRecord, now: float) -> float:
     """For how long the job has trained: time without enough nodes does not count."""
-    return job.trained_s + (max(0.0, now - job.training_since) if job.training_since else 0.0)
+    return job.limits.trained_s + (max(0.0, now - job.limits.training_since) if job.limits.training_since else 0.0)
 
 
 def spent_usd(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> float:
     """What the job has cost so far."""
-    return job.dropped_nodes_usd + sum(node.usd(now) for node in nodes)
+    return job.billing.dropped_usd + sum(node.usd(now) for node in nodes)
 
 
 def uses(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> list[Use]:
@@ -90,15 +91,15 @@ def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | No
 def pause_reason(draft: Draft) -> str:
     """Why a job that is to pause does so."""
     job = draft.job
-    if job.limit_reached == PRIORITY:
-        return displaced(job.displaced_by)
-    of_limit = [use for use in uses(job, draft.nodes.values(), draft.now) if use.name == job.limit_reached]
+    if job.pause.by == PRIORITY:
+        return displaced(job.queue.displaced_by)
+    of_limit = [use for use in uses(job, draft.nodes.values(), draft.now) if use.name == job.pause.by]
     if of_limit:
         return of_limit[0].reason(job.name)
     budget = over_budget(draft.budget_uses or {}, job)
-    if budget is not None and job.limit_reached:
+    if budget is not None and job.pause.by:
         return budget.reason()
-    return "its budget is spent" if job.limit_reached in LIFTED else PAUSED_BY_USER
+    return "its budget is spent" if job.pause.by in LIFTED else PAUSED_BY_USER
 
 
 def drive_limits(draft: Draft) -> None:
@@ -111,23 +112,23 @@ def drive_limits(draft: Draft) -> None:
     found = uses(job, draft.nodes.values(), draft.now)
     over = next((use for use in found if use.reached), None)
     budget = over_budget(draft.budget_uses or {}, job)
-    if job.pause_requested_at:
-        if job.limit_reached in LIFTED and draft.budget_uses is not None:
+    if job.pause.at:
+        if job.pause.by in LIFTED and draft.budget_uses is not None:
             _lift(draft, over, budget)
         return
     for use in found:
-        new = [each for each in use.warnings if each not in job.limits_warned]
+        new = [each for each in use.warnings if each not in job.limits.warned]
         if new and not use.reached:
             text = f"{job.name} used {use.used:.3g} of limits.{use.name} {use.limit:g}, and pauses when that is reached"
             draft.add_event(EventKind.LIMIT_NEAR, f"{text}; {use.remedy(job.name)} raises it", limit=use.name)
-    draft.set_job(limits_warned=tuple(each for use in found for each in use.warnings))
+    draft.set_part(replace(draft.job.limits, warned=tuple(each for use in found for each in use.warnings)))
     if over is not None:
-        draft.set_job(pause_requested_at=draft.now, limit_reached=over.name)
+        draft.set_part(PauseRecord(draft.now, over.name))
         text = f"{job.name} checkpoints and pauses: {over.reason(job.name)}"
         draft.add_event(EventKind.LIMIT_REACHED, text, limit=over.name)
     elif budget is not None:
         # People are told once of the budget, not once per job.
-        draft.set_job(pause_requested_at=draft.now, limit_reached=budget.name)
+        draft.set_part(PauseRecord(draft.now, budget.name))
         draft.add_event(EventKind.PAUSE_REQUESTED, f"{job.name} checkpoints and pauses: {budget.reason()}")
 
 
@@ -135,24 +136,34 @@ def _lift(draft: Draft, over: Use | None, budget: BudgetUse | None) -> None:
     """The job is paused, or pauses, for a limit per month or a budget: whether it still has to."""
     job, paused = draft.job, draft.job.state is JobState.PAUSED
     if over is not None:
-        draft.set_job(limit_reached=over.name, reason=over.reason(job.name) if paused else job.reason)
+        draft.set_job(
+            replace(
+                draft.job,
+                reason=over.reason(job.name) if paused else job.reason,
+                pause=replace(draft.job.pause, by=over.name),
+            )
+        )
     elif budget is not None:
-        draft.set_job(limit_reached=budget.name)
+        draft.set_part(replace(draft.job.pause, by=budget.name))
     else:
-        draft.set_job(pause_requested_at=0.0, limit_reached="")
+        draft.set_part(PauseRecord())
         draft.add_event(EventKind.RESUMED, f"{job.name} goes on: its budget has room again")
 
 
 def _count_training(draft: Draft) -> None:
-    since, training = draft.job.training_since, _is_training(draft)
+    since, training = draft.job.limits.training_since, _is_training(draft)
     if training and not since:
-        draft.set_job(training_since=draft.now)
+        draft.set_part(replace(draft.job.limits, training_since=draft.now))
     elif since and not training:
         until, progress = draft.now, draft.view.progress
         if progress is not None and since < draft.timers_paused_until:
             # No daemon watched a part of this stretch: it lasted until the last step that was made.
             until = min(until, max(since, progress.at))
-        draft.set_job(trained_s=draft.job.trained_s + max(0.0, until - since), training_since=0.0)
+        draft.set_part(
+            replace(
+                draft.job.limits, trained_s=draft.job.limits.trained_s + max(0.0, until - since), training_since=0.0
+            )
+        )
 
 
 def _is_training(draft: Draft) -> bool:

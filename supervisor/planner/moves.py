@@ -7,6 +7,7 @@ Nodes that are requested for that are `ahead`: the job does not count them until
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from provisioners.base import Offer
 from supervisor.market.capacity import pool_of
@@ -35,7 +36,7 @@ def drive_moves(draft: Draft) -> None:
     job, coming = draft.job, ahead(draft)
     if job.ended:
         return
-    if not job.moving_since:
+    if not job.moves.since:
         if coming:
             _release(draft, coming)  # of a move that was given up: what could not be released at once
         elif _is_settled(draft):
@@ -45,7 +46,7 @@ def drive_moves(draft: Draft) -> None:
         _leave_the_rest(draft, coming)
     elif _goes_at_once(draft, coming):
         _switch(draft, coming, counted(draft), "the job goes on elsewhere")
-    elif job.pause_requested_at:
+    elif job.pause.at:
         _give_up(draft, coming, "the job pauses")
     elif coming:
         _go_on(draft, coming)
@@ -91,7 +92,7 @@ def _begin(draft: Draft) -> None:
     if has_old_offers(draft):
         offers_of(draft)  # a job that has all of its nodes has them read rarely
         return
-    draft.set_job(moving_since=draft.now)
+    draft.set_part(replace(draft.job.moves, since=draft.now))
     if draft.admission is None:
         _ask(draft, target, [])
     # Else the next plan knows how many more nodes the operator's limits leave for it.
@@ -101,7 +102,7 @@ def _begin_within(draft: Draft, admitted: int) -> None:
     """The operator's limits leave so many nodes beside those that it has: enough, or it stays."""
     target = best_target(draft, offers_of(draft, read=False), constraints(draft))
     if target is None:
-        draft.set_job(moving_since=0.0)
+        draft.set_part(replace(draft.job.moves, since=0.0))
         return
     if admitted >= target.needed:
         _ask(draft, target, [])
@@ -137,13 +138,13 @@ def _may_ask(draft: Draft, offer: Offer) -> bool:
 
 
 def _is_in_time(draft: Draft) -> bool:
-    return draft.elapsed_s(draft.job.moving_since) < draft.rules.gang_timeout_s
+    return draft.elapsed_s(draft.job.moves.since) < draft.rules.gang_timeout_s
 
 
 def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     target = target_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
     rules = draft.rules
-    late = draft.elapsed_s(draft.job.moving_since) >= rules.move_limit_s
+    late = draft.elapsed_s(draft.job.moves.since) >= rules.move_limit_s
     if target is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
@@ -177,9 +178,9 @@ def _leave(draft: Draft, target: Target, coming: Sequence[NodeRecord], ready: Se
         f"({target.offer.instance_type}, {target.offer.market})"
     )
     draft.add_event(EventKind.MOVED, text, nodes=len(ready))
-    number = job.moves + 1 if draft.now - job.move_retry_at < rules.max_move_retry_s else 1
+    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.max_move_retry_s else 1
     rest_s = min(rules.max_move_retry_s, rules.move_rest_s * 2.0 ** min(number - 1, 30))
-    draft.set_job(failed_moves=0, moves=number, move_retry_at=draft.now + rest_s)
+    draft.set_part(replace(draft.job.moves, failed=0, in_row=number, retry_at=draft.now + rest_s))
     _switch(draft, coming, leaving, "the job goes back to spot" if here == there else f"the job moves to {there}")
 
 
@@ -199,7 +200,7 @@ def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:
         return
     for node in left:  # the new ones are lost meanwhile
         if not draft.full:
-            draft.set_node(node, left_behind="")
+            draft.set_node(replace(node, left_behind=""))
     if not left_behind(draft):
         _give_up(draft, coming, "none of them stayed")
 
@@ -209,12 +210,12 @@ def _switch(draft: Draft, coming: Sequence[NodeRecord], leaving: Sequence[NodeRe
     for node in leaving:
         if draft.full:
             return
-        draft.set_node(node, left_behind=why)
+        draft.set_node(replace(node, left_behind=why))
     for node in coming:
         if draft.full:
             return
-        draft.set_node(node, ahead=False)
-    draft.set_job(moving_since=0.0)
+        draft.set_node(replace(node, ahead=False))
+    draft.set_part(replace(draft.job.moves, since=0.0))
 
 
 def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer | None = None) -> None:
@@ -222,11 +223,11 @@ def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer 
     this offer, the next move is tried later each time."""
     rules, launched = draft.rules, _launched(draft)
     pools = sorted({pool_of(node.offer)[1] for node in launched} or ({pool_of(offer)[1]} if offer else set()))
-    draft.set_job(moving_since=0.0)
+    draft.set_part(replace(draft.job.moves, since=0.0))
     if pools:
-        failed = draft.job.failed_moves + 1
+        failed = draft.job.moves.failed + 1
         wait_s = min(rules.max_move_retry_s, rules.move_retry_s * 2.0 ** min(failed - 1, 30))
-        draft.set_job(failed_moves=failed, move_retry_at=draft.now + wait_s)
+        draft.set_part(replace(draft.job.moves, failed=failed, retry_at=draft.now + wait_s))
         had = f", which had {node_count(len(launched))}" if launched else ""
         draft.add_event(EventKind.MOVE_GIVEN_UP, f"{draft.job.name} does not move to {', '.join(pools)}{had}: {why}")
     _release(draft, coming)
@@ -234,7 +235,7 @@ def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer 
 
 def _requested(draft: Draft) -> list[NodeRecord]:
     """Nodes of this move, those that are lost among them."""
-    began = draft.job.moving_since
+    began = draft.job.moves.since
     return [node for node in draft.nodes.values() if node.ahead and node.created_at >= began]
 
 

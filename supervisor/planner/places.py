@@ -4,6 +4,8 @@ one place, and nothing has to be moved but its checkpoint, which each place can 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from supervisor.market.offers import OffersView, is_allowed, obstacle
 from supervisor.model import EventKind
 from supervisor.planner.actions import FetchOffers
@@ -23,12 +25,12 @@ def drive_places(draft: Draft) -> None:
     if not places or job.ended:
         return
     if draft.billed:
-        if job.places_tried and any(node.instance_id for node in draft.billed):
-            draft.set_job(places_tried=0)
+        if job.places.tried and any(node.instance_id for node in draft.billed):
+            draft.set_part(replace(draft.job.places, tried=0))
         return
-    if job.pause_requested_at or draft.view.result is not None or not wanted(draft) or is_held_back(draft):
+    if job.pause.at or draft.view.result is not None or not wanted(draft) or is_held_back(draft):
         return
-    if draft.full or draft.now < max(job.starts_at, job.bootstrap_retry_at) or not _has_stayed(draft):
+    if draft.full or draft.now < max(job.starts_at, job.bootstraps.retry_at) or not _has_stayed(draft):
         return
     if draft.busy(FetchOffers(job.name, "", ()).key) or draft.reads:  # the answer would be taken for the next place's
         return
@@ -39,9 +41,9 @@ def drive_places(draft: Draft) -> None:
 def _has_stayed(draft: Draft) -> bool:
     """Whether it has been here for long enough. From the first place it goes as soon as that has refused."""
     job, stay_s = draft.job, draft.rules.place_s
-    if job.places_tried >= len(job.spec.places):
+    if job.places.tried >= len(job.spec.places):
         stay_s *= _LATER
-    return not job.placed_at or draft.elapsed_s(job.placed_at) >= stay_s
+    return not job.places.since or draft.elapsed_s(job.places.since) >= stay_s
 
 
 def _why_not_here(draft: Draft) -> str:
@@ -63,8 +65,10 @@ def _go_on(draft: Draft, why: str) -> None:
     job, places = draft.job, draft.job.spec.places
     here = places.index(job.spec.placement)
     there = places[(here + 1) % len(places)]
-    tried = job.places_tried + 1
-    draft.set_job(spec=job.spec.at(there), placed_at=draft.now, places_tried=tried)
+    tried = job.places.tried + 1
+    draft.set_job(
+        replace(draft.job, spec=job.spec.at(there), places=replace(draft.job.places, since=draft.now, tried=tried))
+    )
     draft.forget_offers()
     if tried <= len(places):  # later it only goes round, which is no news
         text = f"{job.name} goes from {places[here]} to {there}: {first_line(why, _MAX_REASON_CHARACTERS)}"

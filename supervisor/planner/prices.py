@@ -36,11 +36,11 @@ def _reprice(draft: Draft, node: NodeRecord, usd_per_hour: float | None, source:
     """A price that was never known is taken for that of the whole time."""
     offer = replace(node.offer, usd_per_hour=usd_per_hour, price_source=source)
     if node.offer.usd_per_hour is None:
-        draft.set_node(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0))
+        draft.set_node(replace(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0)))
     else:
         usd = node.usd(draft.now)
-        account = booked(begun(node), usd, draft.now, draft.job.round_times)
-        draft.set_node(node, offer=offer, usd_before=usd, priced_at=draft.now, account=account)
+        account = booked(begun(node), usd, draft.now, draft.job.billing.rounds)
+        draft.set_node(replace(node, offer=offer, usd_before=usd, priced_at=draft.now, account=account))
 
 
 def _period_s(draft: Draft) -> float:

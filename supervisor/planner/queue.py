@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from provisioners.base import Market, Offer
+from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.record import QueueRecord
 from supervisor.market.admission import Admission, Amount, Claim, admit
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import (
@@ -26,7 +28,7 @@ from supervisor.planner.world import CloudView, JobView, World
 from supervisor.spec import NO_CHECKPOINTS, JobSpec
 
 J, N = JobState, NodeState
-PRIORITY = "priority"  # JobRecord.limit_reached of a job that is paused for another
+PRIORITY = "priority"  # PauseRecord.by of a job that is paused for another
 # Of a job about which nothing could be decided, or that has ended.
 UNDECIDED = Admission(0, 0.0, needs_price=True, reason="the queue could not be decided: see the daemon's warnings")
 NOTHING_KNOWN = OffersView()
@@ -66,9 +68,9 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
     rest = [node for node in billed if node.id not in counts]
     going = [node for node in rest if not clouds.get(node.offer.cloud, CloudView()).is_ending(node)]
     usd = sum(node.offer.usd_per_hour or 0.0 for node in billed)
-    paused_for_another = job.limit_reached == PRIORITY and job.state is J.PAUSED
+    paused_for_another = job.pause.by == PRIORITY and job.state is J.PAUSED
     wants = not (job.ended or job.cancel_requested or view.result) and (
-        (not job.pause_requested_at or paused_for_another) and now >= job.starts_at
+        (not job.pause.at or paused_for_another) and now >= job.starts_at
     )
     wanted = _wanted(view, len(kept), moving) if wants else 0
     offer, others, can_ask = _next_offers(world, view, billed, kept, now) if len(kept) < wanted else (None, (), True)
@@ -86,8 +88,8 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         step=spec.nodes.multiple_of,
         kind=spec.resources_of(offer).gpu or (offer.gpu if offer else "") or "GPU",
         reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),
-        can_ask=can_ask and now >= job.bootstrap_retry_at,
-        pausable=is_pausable(spec) and not 0 <= now - job.displaced_at < world.rules.displaced_again_s,
+        can_ask=can_ask and now >= job.bootstraps.retry_at,
+        pausable=is_pausable(spec) and not 0 <= now - job.queue.displaced_at < world.rules.displaced_again_s,
         leaving=not wants,
         moving=Amount(len(moving), _gpus(moving, spec)),
         going=Amount(len(going), _gpus(going, spec)),
@@ -105,7 +107,7 @@ def _kept(billed: Iterable[NodeRecord]) -> list[NodeRecord]:
 
 def _asks_ahead(view: JobView, moving: list[NodeRecord]) -> bool:
     """Whether it moves, and does not leave its nodes yet."""
-    return view.record.moving_since > 0 and not any(node.left_behind for node in moving)
+    return view.record.moves.since > 0 and not any(node.left_behind for node in moving)
 
 
 def _wanted(view: JobView, kept: int, moving: list[NodeRecord]) -> int:
@@ -153,7 +155,7 @@ def _offer_to_move_to(
 ) -> Offer | None:
     """That of the nodes that are there already, or the one that would be asked for first, wherever it is."""
     there = next((node.offer for node in moving if node.ahead), None)
-    return there or (_next_offers(world, view, billed, [], now)[0] if view.record.moving_since else None)
+    return there or (_next_offers(world, view, billed, [], now)[0] if view.record.moves.since else None)
 
 
 def _next_offers(
@@ -167,7 +169,7 @@ def _next_offers(
     due = deadline_of(view.record, view.nodes.values(), view.progress, now)
     if due is not None and not due.needs_on_demand(now):
         offers = tuple(each for each in offers if each.market is Market.SPOT) or offers
-    lost_s = rules.preemption_s + view.record.checkpoint_s
+    lost_s = rules.preemption_s + view.record.checkpoints.save_s
     known = ranked(offers, memory, rules.hazard, lost_s, now, spec.preference)
     limits = Constraints(
         spec.placement.spread,
@@ -197,13 +199,14 @@ def drive_queue(draft: Draft) -> None:
     job, admission = draft.job, draft.admission
     if job.ended:
         return
-    if job.limit_reached == PRIORITY and job.state is J.PAUSED:
+    if job.pause.by == PRIORITY and job.state is J.PAUSED:
         if admission is None or admission.nodes >= job.min_nodes:
-            draft.set_job(pause_requested_at=0.0, limit_reached="", displaced_by="")
+            draft.set_part(PauseRecord())
+            draft.set_part(replace(job.queue, displaced_by=""))
             draft.add_event(EventKind.RESUMED, f"{job.name} goes on: there is room for it again")
-    elif admission is not None and admission.pause_for and not job.pause_requested_at:
-        draft.set_job(pause_requested_at=draft.now, limit_reached=PRIORITY)
-        draft.set_job(displaced_by=admission.pause_for, displaced_at=draft.now)
+    elif admission is not None and admission.pause_for and not job.pause.at:
+        draft.set_part(PauseRecord(draft.now, PRIORITY))
+        draft.set_part(QueueRecord(admission.pause_for, draft.now))
         text = f"{job.name} checkpoints and pauses: {displaced(admission.pause_for)}"
         draft.add_event(EventKind.DISPLACED, text, job=admission.pause_for)
 

@@ -45,10 +45,10 @@ def sentence(draft: Draft) -> str:
         return f"{ENDED_AS[job.state]}: {job.reason}{_releasing(draft)}{again}"
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
-    if job.pause_requested_at:
+    if job.pause.at:
         why = _why_it_pauses(job)
         return f"{why}pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
-    hung = "its steps hang: see the stacks in its logs" if job.hung_since else ""
+    hung = "its steps hang: see the stacks in its logs" if job.hang.since else ""
     clauses = [
         _training(draft),
         hung,
@@ -64,11 +64,11 @@ def sentence(draft: Draft) -> str:
 
 
 def _why_it_pauses(job: JobRecord) -> str:
-    if job.limit_reached == PRIORITY:
-        return f"{job.displaced_by} has a higher priority; "
-    if job.limit_reached in {BUDGET, USER_BUDGET}:
+    if job.pause.by == PRIORITY:
+        return f"{job.queue.displaced_by} has a higher priority; "
+    if job.pause.by in {BUDGET, USER_BUDGET}:
         return "its budget is spent; "
-    return f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
+    return f"limits.{job.pause.by} is reached; " if job.pause.by else ""
 
 
 def training_count(draft: Draft) -> str:
@@ -196,10 +196,10 @@ def _missing(draft: Draft) -> str:
     if draft.admission is not None and len(counted(draft)) >= draft.admission.nodes:
         return in_the_queue(draft.admission)
     spare, cloud = is_complete(draft), draft.job.spec.placement.cloud
-    if spare and draft.now < draft.job.spare_retry_at:
+    if spare and draft.now < draft.job.bootstraps.spare_retry_at:
         return "the next spare is requested later: the last one could not be bootstrapped"
-    if draft.now < draft.job.bootstrap_retry_at:
-        return f"{_failed_bootstraps(draft)}: the next is requested at {time_of_day(draft.job.bootstrap_retry_at)}"
+    if draft.now < draft.job.bootstraps.retry_at:
+        return f"{_failed_bootstraps(draft)}: the next is requested at {time_of_day(draft.job.bootstraps.retry_at)}"
     known = draft.volatile.offers.get(draft.job.name)
     if known is None or not known.known:
         error = first_line(known.error, MAX_REASON_CHARACTERS) if known else ""
@@ -218,7 +218,7 @@ def _missing(draft: Draft) -> str:
 def _deadline(draft: Draft) -> str:
     """That it cannot finish in time, or until when nodes that are missing are waited for on spot."""
     lacks = lacking(draft) > 0
-    return clause(draft) if lacks or draft.job.deadline_missed else ""
+    return clause(draft) if lacks or draft.job.deadline.missed else ""
 
 
 def in_the_queue(admission: Admission) -> str:
@@ -235,7 +235,7 @@ def _unpriced(draft: Draft) -> str:
 def _failed_bootstraps(draft: Draft) -> str:
     last = max((node for node in draft.nodes.values() if node.error), key=lambda node: node.state_since, default=None)
     why = f" ({first_line(last.error, MAX_REASON_CHARACTERS)})" if last else ""
-    return f"{node_count(draft.job.bootstrap_failures)} in a row could not be bootstrapped{why}"
+    return f"{node_count(draft.job.bootstraps.failures)} in a row could not be bootstrapped{why}"
 
 
 # -- phrases --------------------------------------------------------------------------------------------

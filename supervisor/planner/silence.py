@@ -181,18 +181,18 @@ def drive_silence(draft: Draft) -> None:
     """Report once that silent nodes are kept, each hour that they still are, and that all are heard again."""
     job, rules, text = draft.job, draft.rules, silence_text(draft)
     if not text:
-        if job.silence_since and job.silence_reported_at >= job.silence_since:
+        if job.silence.since and job.silence.reported_at >= job.silence.since:
             left = len(draft.in_states(N.SUSPECT))
             what = f"of the silent nodes of {job.name}, all but {left} are" if left else f"all nodes of {job.name} are"
             draft.add_event(EventKind.SILENCE_ENDED, f"{what} heard again, or known to have ended")
-        draft.set_job(silence_since=0.0)
+        draft.set_part(replace(draft.job.silence, since=0.0))
         return
-    if not job.silence_since:
-        draft.set_job(silence_since=draft.now)
-    reported = draft.job.silence_reported_at >= draft.job.silence_since
-    quiet_s = draft.now - draft.job.silence_reported_at
-    lasts = draft.elapsed_s(draft.job.silence_since) >= rules.suspect_s
+    if not job.silence.since:
+        draft.set_part(replace(draft.job.silence, since=draft.now))
+    reported = draft.job.silence.reported_at >= draft.job.silence.since
+    quiet_s = draft.now - draft.job.silence.reported_at
+    lasts = draft.elapsed_s(draft.job.silence.since) >= rules.suspect_s
     if lasts and quiet_s >= (rules.silence_reminder_s if reported else rules.silence_quiet_s):
-        draft.set_job(silence_reported_at=draft.now)
+        draft.set_part(replace(draft.job.silence, reported_at=draft.now))
         remedy = "They are kept until they are heard, their provider ends them, or you run `spotsupctl drain NODE`"
         draft.add_event(EventKind.SILENCE, f"{job.name}: {text} {remedy}")

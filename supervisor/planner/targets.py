@@ -31,20 +31,20 @@ def may_move(draft: Draft) -> bool:
     Moves that were given up are tried again later in any case."""
     job, progress = draft.job, draft.view.progress
     if has_nothing_to_lose(draft):
-        return not job.failed_moves or draft.now >= job.move_retry_at
+        return not job.moves.failed or draft.now >= job.moves.retry_at
     trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes
-    if not trains or job.pause_requested_at or draft.view.result is not None or left_behind(draft) or done(draft):
+    if not trains or job.pause.at or draft.view.result is not None or left_behind(draft) or done(draft):
         return False
     if job.spec.kind != "training" or job.spec.checkpoints == NO_CHECKPOINTS:
         return False
-    saves = not (job.checkpoint_problem or (progress is not None and progress.checkpoint_problem) or job.hung_since)
-    return saves and draft.now >= job.move_retry_at
+    saves = not (job.checkpoints.problem or (progress is not None and progress.checkpoint_problem) or job.hang.since)
+    return saves and draft.now >= job.moves.retry_at
 
 
 def has_nothing_to_lose(draft: Draft) -> bool:
     """Whether the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
     job, kept = draft.job, counted(draft)
-    if job.spec.kind != "training" or job.pause_requested_at or draft.view.result is not None or left_behind(draft):
+    if job.spec.kind != "training" or job.pause.at or draft.view.result is not None or left_behind(draft):
         return False
     if not kept or any(node.state is NodeState.REQUESTED for node in kept):
         return False
@@ -98,7 +98,7 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
     rank = draft.job.spec.preference.rank
     if rank(offer) < rank(kept[0].offer):  # what the job would rather have, whatever it costs
         # A move that has begun goes on under another daemon, which counts all times anew.
-        needed = next(of_use, None) if draft.job.moving_since or _has_stayed(draft, kept) else None
+        needed = next(of_use, None) if draft.job.moves.since or _has_stayed(draft, kept) else None
     elif rank(offer) > rank(kept[0].offer) and not (offer.market is Market.SPOT and bought_on_demand(draft, kept)):
         return None  # while it trains it keeps what it would rather have
     else:
@@ -121,7 +121,7 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
     speed = draft.job.spec.preference.speed
     more = count * speed(offer) / speed(kept[0].offer) - useful  # in node-hours of the nodes that it has
     gain = len(kept) * cheaper + (more if lacks else 0)
-    cost = (count * rules.move_arrival_s + useful * (rules.move_pause_s + draft.job.checkpoint_s)) / HOUR_S
+    cost = (count * rules.move_arrival_s + useful * (rules.move_pause_s + draft.job.checkpoints.save_s)) / HOUR_S
     return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost
 
 
@@ -152,5 +152,5 @@ def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeReco
 
 def _usd(draft: Draft, offer: Offer) -> float:
     rules, preference = draft.rules, draft.job.spec.preference
-    lost_s = rules.preemption_s + draft.job.checkpoint_s
+    lost_s = rules.preemption_s + draft.job.checkpoints.save_s
     return expected_usd(offer, draft.capacity, rules.hazard, lost_s, draft.now, preference)

@@ -67,7 +67,7 @@ def keep_warm(draft: Draft, node: NodeRecord) -> None:
     if not any(each.state in WAITING_NODE_STATES for each in draft.billed):
         text = f"{draft.job.name} has ended: its machines wait {draft.rules.warm.keep_s:g} s for the next job"
         draft.add_event(EventKind.KEPT_WARM, text)
-    kept = draft.move(node, N.CLEANING, "its job has ended, and what that left is removed", retry_at=0.0)
+    kept = draft.move(replace(node, retry_at=0.0), N.CLEANING, "its job has ended, and what that left is removed")
     draft.hand_overs.kept.append(kept)
 
 
@@ -96,7 +96,7 @@ def is_in_the_way(draft: Draft, node: NodeRecord) -> bool:
 
 def _would_take(draft: Draft, view: JobView, node: NodeRecord) -> bool:
     job, admission = view.record, draft.admissions.get(view.record.name)
-    lives = not (job.ended or job.cancel_requested or job.pause_requested_at) and draft.now >= job.starts_at
+    lives = not (job.ended or job.cancel_requested or job.pause.at) and draft.now >= job.starts_at
     lacks = sum(each.state in COUNTED_NODE_STATES and not each.doomed for each in view.billed) < job.desired_nodes
     return lives and lacks and (admission is None or admission.place <= 1) and _may_fit(draft, node, job)
 
@@ -219,10 +219,12 @@ def _may_have_one_more(draft: Draft, each: Waiting, limits: Constraints) -> bool
 def _give(draft: Draft, waiting: Waiting, lost: NodeRecord | None) -> None:
     node, old = waiting.node, waiting.job
     if old.name == draft.job.name:
-        node = draft.move(node, N.BOOTING, "its job, submitted again, uses it again", replaces=lost.id if lost else "")
+        node = draft.move(
+            replace(node, replaces=lost.id if lost else ""), N.BOOTING, "its job, submitted again, uses it again"
+        )
     else:
         number = draft.job.next_node
-        draft.set_job(next_node=number + 1)
+        draft.set_job(replace(draft.job, next_node=number + 1))
         node_id = f"{draft.job.task_id}-{number}"
         reason = f"{node_id} took its machine over"
         draft.end_record_of_other(closed(node, old, draft.now, reason), waiting.revision)
@@ -242,7 +244,7 @@ def _give(draft: Draft, waiting: Waiting, lost: NodeRecord | None) -> None:
 def closed(node: NodeRecord, job: JobRecord, now: float, reason: str) -> NodeRecord:
     """The record of the job that had the machine: it costs that job nothing any more."""
     at = max(now, node.state_since)
-    account = replace(booked(begun(node), node.usd(at), at, job.round_times), purpose=None, in_round=False)
+    account = replace(booked(begun(node), node.usd(at), at, job.billing.rounds), purpose=None, in_round=False)
     return replace(move_node(node, N.GONE, at, reason), ended_at=at, account=account)
 
 

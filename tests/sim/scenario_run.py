@@ -112,7 +112,7 @@ class ScenarioRun:
             for name in limited:
                 self.users.limit(name, NO_LIMIT_H)
             lifted = LIFTED | {PRIORITY}  # without their users
-            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached not in lifted]
+            paused = [n for n, job in jobs.items() if job.pause.at and job.pause.by not in lifted]
             for name in paused:
                 self.users.pause(name, on=False)
             if not (paused or limited):

@@ -120,7 +120,7 @@ def test_a_round_that_ended_unseen_is_unknown_since_its_last_noted_step() -> Non
     world = training_job()
     world.run(900.0)
     view = jobs_of(world)["job"]
-    assert view.record.round_times.step_at > 0
+    assert view.record.billing.rounds.step_at > 0
     world.lose_daemon()
     training = world.nodes.trainings["job"]
     world.cloud.end(machine_of(world, 2), EndCause.PREEMPTED)

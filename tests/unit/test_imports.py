@@ -55,6 +55,7 @@ SUPERVISOR = (
     ("deadlines", "spec_places"),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
+    ("features",),
     ("model",),
     ("new_job", "uploads"),
     ("market", "pool_days"),

@@ -269,8 +269,8 @@ def test_a_long_checkpoint_problem_is_truncated() -> None:
     found = jobs_of(world)["job"].progress
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
-    assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
-    assert len(record(world).checkpoint_problem) == MAX_PROBLEM_CHARACTERS
+    assert world.run_until(lambda w: bool(record(w).checkpoints.problem), 60.0)
+    assert len(record(world).checkpoints.problem) == MAX_PROBLEM_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.etcd.keys
 

@@ -72,7 +72,7 @@ def test_prices_are_read_again_now_and_then_while_machines_run() -> None:
     assert len(short.does(FetchOffers)) == 1, "once, although it lacks a node"
     taken_over = scene(member(1), record=job(1), volatile=offering(OFFER, asked_at=0.0), timers_paused_until=NOW - 9)
     assert taken_over.does(FetchOffers) == [], "a new leader does not read those of all jobs at once"
-    assert scene(record=job(1, J.PAUSED, pause_requested_at=NOW - 9), volatile=offering(asked_at=0.0)).actions == []
+    assert scene(record=job(1, J.PAUSED, pause={"at": NOW - 9}), volatile=offering(asked_at=0.0)).actions == []
 
 
 def test_the_reads_of_many_jobs_are_spread_over_half_a_period() -> None:

@@ -75,7 +75,7 @@ def test_a_job_with_a_schedule_is_submitted_again_once_no_machine_is_left(state:
     assert made is not None
     new, event = made
     assert (new.name, new.owner, new.run, new.code_sha256) == ("job", "ann", 4, "c0de")
-    assert (new.state, new.starts_at, new.trained_s) == (JobState.QUEUED, AT + DAY_S, 0.0)
+    assert (new.state, new.starts_at, new.limits.trained_s) == (JobState.QUEUED, AT + DAY_S, 0.0)
     assert new.task_id != old.record.task_id
     assert event.text == "job is submitted again by its schedule; it begins at 2026-12-25 22:00:00 UTC"
     assert event.id.startswith(new.task_id)

@@ -8,8 +8,8 @@ DECISIONS = (
     Mutant(
         "warm: one that could not be cleaned is given to nobody",
         "supervisor.planner.outcomes",
-        "    if not outcome.error:\n        return draft.move(node, N.WARM",
-        "    if True:\n        return draft.move(node, N.WARM",
+        "    if not outcome.error:\n        return draft.move(replace(node, bootstrapped=False), N.WARM",
+        "    if True:\n        return draft.move(replace(node, bootstrapped=False), N.WARM",
         "sim/test_warm.py::test_one_that_cannot_be_cleaned_is_terminated",
     ),
     Mutant(
@@ -124,7 +124,8 @@ DECISIONS = (
     Mutant(
         "unknown is never treated as not launched",
         "supervisor.planner.outcomes",
-        "            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)",
+        "            return draft.set_node(replace(node, launch_unknown=True, retry_at=retry_at, "
+        "error=outcome.message))",
         "            return _refused(draft, node, outcome.message)",
     ),
     Mutant(
@@ -190,7 +191,7 @@ DECISIONS = (
     Mutant(
         "a hang is reported once",
         "supervisor.planner.alerts",
-        "    if since and not draft.job.hung_since:",
+        "    if since and not draft.job.hang.since:",
         "    if since:",
         "sim/test_hangs.py::test_steps_that_hang_are_one_alert_and_so_is_the_next_step",
     ),
@@ -324,7 +325,7 @@ DECISIONS = (
     Mutant(
         "bootstrap: what the job brings is tried twice",
         "supervisor.planner.jobs",
-        "    own = job.own_failures >= draft.rules.own_failures\n",
+        "    own = job.bootstraps.own_failures >= draft.rules.own_failures\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
         "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
@@ -332,15 +333,15 @@ DECISIONS = (
     Mutant(
         "bootstrap: a job ends by two failures only where they are alike",
         "supervisor.planner.outcomes",
-        "    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0\n",
-        "    own = draft.job.own_failures + 1 if of_job else 0\n",
+        "    own = (before.own_failures if of_job == before.own_failure else 0) + 1 if of_job else 0\n",
+        "    own = before.own_failures + 1 if of_job else 0\n",
         "unit/test_plan_outcomes.py::"
         "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
     ),
     Mutant(
         "bootstrap: after a failure by what the job brings one machine is tried",
         "supervisor.planner.fleet",
-        "    own = draft.job.own_failures > 0 and not has_trained(draft)\n",
+        "    own = draft.job.bootstraps.own_failures > 0 and not has_trained(draft)\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
         "test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them",

@@ -55,7 +55,7 @@ MARKET = (
     Mutant(
         "a limit pauses a job, and does not end it",
         "supervisor.planner.limits",
-        "        draft.set_job(pause_requested_at=draft.now, limit_reached=over.name)\n",
+        "        draft.set_part(PauseRecord(draft.now, over.name))\n",
         "        draft.move_job(type(job.state).FAILED, over.name)\n",
         "sim/test_job_limits.py::test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_raised",
     ),
@@ -96,8 +96,8 @@ MARKET = (
     Mutant(
         "places: machines that are too few are given time from when they became so few",
         "supervisor.planner.fleet",
-        "    if few != draft.job.few_machines:\n",
-        "    if few and not draft.job.few_machines:\n",
+        "    if few != draft.job.gang.machines:\n",
+        "    if few and not draft.job.gang.machines:\n",
         "unit/test_plan_fleet.py::test_too_few_machines_are_released_once_they_were_so_many_for_long",
     ),
     Mutant(
@@ -253,14 +253,14 @@ MARKET = (
     Mutant(
         "moves: one that was given up is tried later, also by a job with nothing to lose",
         "supervisor.planner.targets",
-        "        return not job.failed_moves or draft.now >= job.move_retry_at\n",
+        "        return not job.moves.failed or draft.now >= job.moves.retry_at\n",
         "        return True\n",
         "sim/test_queue.py::test_a_job_that_may_not_have_both_sets_says_so_and_asks_ever_more_rarely",
     ),
     Mutant(
         "moves: one that was given up is tried later",
         "supervisor.planner.moves",
-        "        draft.set_job(failed_moves=failed, move_retry_at=draft.now + wait_s)\n",
+        "        draft.set_part(replace(draft.job.moves, failed=failed, retry_at=draft.now + wait_s))\n",
         "        pass\n",
         "unit/test_plan_moves.py::test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later",
     ),
@@ -309,7 +309,7 @@ MARKET = (
     Mutant(
         "moves: each is later than the one before while zones keep changing",
         "supervisor.planner.moves",
-        "    number = job.moves + 1 if draft.now - job.move_retry_at < rules.max_move_retry_s else 1\n",
+        "    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.max_move_retry_s else 1\n",
         "    number = 1\n",
         "unit/test_plan_moves.py::test_a_job_moves_ever_more_rarely_while_zones_keep_changing",
     ),
