@@ -13,12 +13,12 @@ from spotsup_trainer.objects import url as urls
 from supervisor.access import Action, Caller, refusal
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.errors import CommandRefusedError, ForbiddenError, PreconditionError, UsageError
+from supervisor.features.limits.rule import reached
 from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
 from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
-from supervisor.planner.limits import reached
-from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
 from supervisor.spec import LIMITS_OF_MONEY, NO_CHECKPOINTS, JobSpec, Limits, check_nodes
 from supervisor.validation import first_error

@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request, Response
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.rows import QueueRow
 from supervisor.api.service import Service
+from supervisor.features.limits.rule import LIFTED
+from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.market.admission import Admission
 from supervisor.model import COUNTED_NODE_STATES, JobState
-from supervisor.planner.limits import LIFTED
-from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status

@@ -15,8 +15,8 @@ from supervisor.api.service import Service
 from supervisor.api.views import cost_row, job_row
 from supervisor.curve import Curve, Point, Speed
 from supervisor.errors import SpotsupError
+from supervisor.features.limits.rule import spent_usd
 from supervisor.model import NodeRecord
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.world import JobView
 
 

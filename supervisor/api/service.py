@@ -41,7 +41,9 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.features.limits.rule import PAUSED_BY_USER, reached
 from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -56,8 +58,6 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.new_job import new_job
-from supervisor.planner.limits import PAUSED_BY_USER, reached
-from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock

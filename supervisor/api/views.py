@@ -19,12 +19,12 @@ from supervisor.api.rows import (
     NodeRow,
     PauseRow,
 )
+from supervisor.features.billing.bookings import bookings_of, bookings_of_node
+from supervisor.features.budgets.rule import month_usd
+from supervisor.features.deadline.rule import deadline_of
+from supervisor.features.deadline.rule import in_words as deadline_in_words
+from supervisor.features.limits.rule import spent_usd, trained_s
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
-from supervisor.planner.bookings import bookings_of, bookings_of_node
-from supervisor.planner.budgets import month_usd
-from supervisor.planner.deadlines import deadline_of
-from supervisor.planner.deadlines import in_words as deadline_in_words
-from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.accounts import merged
+from supervisor.features.billing.bookings import bookings_of_node
 from supervisor.model import PastRun
-from supervisor.planner.bookings import bookings_of_node
 from supervisor.planner.world import JobView
 
 KEPT_RUNS = 5  # per name

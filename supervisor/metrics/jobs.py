@@ -8,9 +8,9 @@ from typing import TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from supervisor.features.limits.rule import trained_s
 from supervisor.metrics.picture import JOB_LABEL, Picture
 from supervisor.model import ENDED_JOB_STATES, JobState, NodeState
-from supervisor.planner.limits import trained_s
 from supervisor.planner.world import JobView
 
 Value: TypeAlias = Callable[[JobView], float | None]

@@ -18,6 +18,8 @@ from provisioners.base import Instance
 from supervisor.accounts import merged
 from supervisor.alerts.routes import is_wanted
 from supervisor.budget import BudgetUse
+from supervisor.features.billing.bookings import bookings_of_node
+from supervisor.features.unhealthy.reports import too_many_unhealthy
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
@@ -35,8 +37,6 @@ from supervisor.model import (
     with_part,
 )
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
-from supervisor.planner.bookings import bookings_of_node
-from supervisor.planner.unhealthy import too_many_unhealthy
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioners.base import Market, Offer
+from supervisor.features.deadline.rule import may_pay
+from supervisor.features.moves.destinations import best_target
+from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
+from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
-from supervisor.planner.deadlines import may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import (
     PRESENT_NODE_STATES,
@@ -30,7 +33,6 @@ from supervisor.planner.predicates import (
     unreplaced,
     wanted,
 )
-from supervisor.planner.queue import is_admitted, is_held_back, may_add
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
     drive_leaving,
@@ -41,8 +43,6 @@ from supervisor.planner.release import (
     release_strays,
     release_surplus,
 )
-from supervisor.planner.targets import best_target
-from supervisor.planner.warm import take_over
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from supervisor.features.limits.rule import pause_reason, spent_usd
+from supervisor.features.queue.rule import is_held_back
+from supervisor.features.silence.rule import may_train
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.limits import pause_reason, spent_usd
 from supervisor.planner.predicates import has_trained, is_held, part_of_round
-from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count
-from supervisor.planner.silence import may_train
 
 J, N = JobState, NodeState
 LIMITED = "the operator's limits leave too little: `spotsupctl queue` says more"

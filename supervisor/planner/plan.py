@@ -9,38 +9,34 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
+from supervisor.features.billing.prices import drive_prices
+from supervisor.features.billing.rule import drive_accounts
+from supervisor.features.budgets.rule import budget_uses, drive_budgets, spent_budgets
+from supervisor.features.checkpoints.rule import drive_checkpoint_alerts, note_checkpoint_times
+from supervisor.features.deadline.rule import drive_deadline
+from supervisor.features.hang.rule import drive_worker_alerts
+from supervisor.features.limits.rule import drive_limits
+from supervisor.features.moves.rule import drive_moves
+from supervisor.features.places.rule import drive_places
+from supervisor.features.queue.rule import drive_queue, with_admissions
+from supervisor.features.silence.rule import drive_silence, hold_of, remember
+from supervisor.features.waits.rule import drive_wait_alerts
 from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
-from supervisor.planner.accounts import drive_accounts
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
-from supervisor.planner.alerts import (
-    denials_in_words,
-    drive_checkpoint_alerts,
-    drive_wait_alerts,
-    drive_worker_alerts,
-    note_checkpoint_times,
-    report_denials,
-)
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
-from supervisor.planner.deadlines import drive_deadline
 from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
+from supervisor.planner.denials import denials_in_words, report_denials
 from supervisor.planner.draft import Draft, HandOvers
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
-from supervisor.planner.limits import drive_limits
-from supervisor.planner.moves import drive_moves
 from supervisor.planner.pauses import report_pauses
-from supervisor.planner.places import drive_places
 from supervisor.planner.predicates import is_settled
-from supervisor.planner.prices import drive_prices
-from supervisor.planner.queue import drive_queue, with_admissions
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.records import clamp_future_times, delete_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sentences import sentence
-from supervisor.planner.silence import drive_silence, hold_of, remember
 from supervisor.planner.sync import sync_node
 from supervisor.planner.world import Hold, JobView, VolatileState, World
 

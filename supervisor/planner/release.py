@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from supervisor.features.warm.rule import is_over, keep_warm, stays_warm
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.actions import Clean, Find, Terminate
 from supervisor.planner.draft import Draft
@@ -18,7 +19,6 @@ from supervisor.planner.predicates import (
     sends_last_log,
     why_doomed,
 )
-from supervisor.planner.warm import is_over, keep_warm, stays_warm
 
 N = NodeState
 _TRAINING_NODE_STATES = frozenset({N.MEMBER, N.SUSPECT})

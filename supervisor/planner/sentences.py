@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 
 from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
+from supervisor.features.deadline.rule import clause, may_pay
+from supervisor.features.queue.rule import PRIORITY
+from supervisor.features.silence.rule import may_train, silence_text
 from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, tries_one
 from supervisor.planner.predicates import (
@@ -24,8 +26,6 @@ from supervisor.planner.predicates import (
     members,
     part_of_round,
 )
-from supervisor.planner.queue import PRIORITY
-from supervisor.planner.silence import may_train, silence_text
 from supervisor.starting_time import moment
 
 J, N = JobState, NodeState

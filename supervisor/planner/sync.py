@@ -7,6 +7,7 @@ from dataclasses import replace
 from spotsup_trainer.timing import MAX_PREPARE_S
 
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
+from supervisor.features.silence.rule import ask, in_hold, why_lost
 from supervisor.market.hazard import HOUR_S
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
@@ -29,7 +30,6 @@ from supervisor.planner.predicates import (
     vacancies,
     why_doomed,
 )
-from supervisor.planner.silence import ask, in_hold, why_lost
 from supervisor.planner.world import CLOCKS_S, MAX_NOTICE_S, Rules
 
 N = NodeState

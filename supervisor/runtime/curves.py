@@ -18,9 +18,9 @@ from spotsup_trainer.wire import Progress
 
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended, with_measured
 from supervisor.errors import JournalUnavailableError
+from supervisor.features.limits.rule import spent_usd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import JobRecord, JobState, NodeRecord
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.pauses import pauses_of
 from supervisor.planner.world import JobView
 from supervisor.runtime.background import in_background

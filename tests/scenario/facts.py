@@ -16,8 +16,8 @@ from spotsup_trainer import __version__
 from provisioners.base import EndCause, Market
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.cli.show import counted
+from supervisor.features.limits.rule import spent_usd
 from supervisor.model import Event, EventKind, JobState
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.world import JobView
 from supervisor.simulation.training import Training
 from supervisor.web.timeline import Timeline, Window, timeline

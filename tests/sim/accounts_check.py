@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.accounts import MAX_MONTHS, Purpose
+from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.planner.bookings import bookings_of
 from supervisor.planner.world import JobView
 
 # The rounding of sums of a few thousand numbers.

@@ -19,8 +19,8 @@ from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
 from supervisor import market as market_package
+from supervisor.features.queue.rule import is_pausable
 from supervisor.market.hazard import HazardRules
-from supervisor.planner.queue import is_pausable
 from supervisor.planner.world import Rules
 from supervisor.replay import oracle
 from supervisor.replay.costs import Costs
@@ -195,7 +195,14 @@ def test_a_job_that_is_played_moves_to_a_fuller_zone_and_may_pause_for_others() 
 # -- numbers of the policy -------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-POLICY = ("moves", "targets", "fleet", "rounds", "queue", "deadlines")
+POLICY = (
+    "features/moves/rule",
+    "features/moves/destinations",
+    "planner/fleet",
+    "planner/rounds",
+    "features/queue/rule",
+    "features/deadline/rule",
+)
 
 
 def numbers_of_the_policy() -> set[str]:
@@ -213,7 +220,7 @@ def numbers_of_the_policy() -> set[str]:
     read = {
         name
         for module in POLICY
-        for name in re.findall(r"rules\.(\w+)", (ROOT / f"supervisor/planner/{module}.py").read_text(encoding="utf-8"))
+        for name in re.findall(r"rules\.(\w+)", (ROOT / f"supervisor/{module}.py").read_text(encoding="utf-8"))
     }
     numbers = {each.name for each in fields(Rules) if isinstance(getattr(Rules(), each.name), int | float)}
     named = {name for name in numbers if name.startswith(("move_", "max_move", "few_"))}

@@ -81,7 +81,7 @@ from tests.unit.scene import (
 TRUSTED = {"plan", "Boundary.within", "Boundary.__init__", "fault", "report", "unreadable", "absorb", "init_journal"}
 COMMANDS = "supervisor.planner.adoption"
 # Where a limit of the operator cannot be decided, nothing is requested: tests/unit/test_queue.py.
-QUEUE = ("supervisor.planner.queue", "supervisor.market.admission")
+QUEUE = ("supervisor.features.queue.rule", "supervisor.market.admission")
 # Most functions are called in all of them, in the same way.
 SCENES_PER_FUNCTION = 8
 

@@ -28,6 +28,7 @@ from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
 from supervisor.api.unix_socket import PEER
 from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
@@ -37,7 +38,6 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import MAX_CODES, Rules, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
 from supervisor.simulation.world import World

@@ -11,10 +11,17 @@ import pytest
 from supervisor.accounts import Booking, NodeAccount, Purpose, Spent
 from supervisor.api.changes import LimitChanges, limited_job
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.features.budgets.rule import (
+    budget_uses,
+    current_month,
+    drive_budgets,
+    month_usd,
+    over_budget,
+    spent_before,
+)
 from supervisor.model import EventKind, JobRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.budgets import budget_uses, current_month, drive_budgets, month_usd, over_budget, spent_before
 from supervisor.planner.world import Rules
 from tests.unit.scene import NOW, J, hint_of, job, member, scene, spec, view, world_of
 

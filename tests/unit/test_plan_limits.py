@@ -10,8 +10,8 @@ from spotsup_trainer.wire import Progress
 
 from supervisor.api.changes import LimitChanges, limited_job
 from supervisor.errors import UsageError
+from supervisor.features.limits.rule import Use, trained_s
 from supervisor.model import EventKind, JobRecord
-from supervisor.planner.limits import Use, trained_s
 from tests.unit.scene import NOW, J, N, hint_of, job, launcher, member, name, node, round_of, scene, spec, view
 
 HOUR = 3600.0

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import Offer
+from supervisor.features.limits.rule import spent_usd
 from supervisor.market.offers import OffersView
 from supervisor.planner.actions import MAX_OPERATIONS, FetchOffers
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.plan import plan
 from supervisor.planner.world import Rules
 from tests.unit.scene import (

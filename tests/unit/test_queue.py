@@ -21,11 +21,11 @@ from supervisor.api.unix_socket import PEER
 from supervisor.cli.show import show_queue
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.features.queue.rule import claim_of
 from supervisor.market.admission import Admission, Amount, Cap, Claim, QueueRules, admit
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import Launch, LaunchDone
 from supervisor.planner.plan import plan
-from supervisor.planner.queue import claim_of
 from supervisor.planner.world import Rules
 from tests.sim.harness import empty_world, service, submit
 from tests.unit.scene import (

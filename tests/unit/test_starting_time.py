@@ -11,9 +11,9 @@ import pytest
 from supervisor.api.queue import queue_rows
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
+from supervisor.features.queue.rule import claim_of
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.queue import claim_of
 from supervisor.planner.world import JobView, Rules
 from supervisor.runtime.renewals import renewed
 from supervisor.spec import parse_spec

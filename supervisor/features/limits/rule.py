@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from supervisor.accounts import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
+from supervisor.features.budgets.rule import month_usd, over_budget
 from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY, displaced
+from supervisor.features.silence.rule import advances, kept
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.budgets import month_usd, over_budget
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import done, in_round
-from supervisor.planner.queue import PRIORITY, displaced
-from supervisor.planner.silence import advances, kept
 
 N = NodeState
 WARN_AT = 0.8  # of a limit

@@ -10,6 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provisioners.base import Offer
+from supervisor.features.moves.destinations import (
+    Target,
+    best_target,
+    bought_on_demand,
+    has_nothing_to_lose,
+    may_move,
+    target_of,
+)
+from supervisor.features.queue.rule import is_admitted
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
@@ -23,10 +32,8 @@ from supervisor.planner.predicates import (
     left_behind,
     machine_room,
 )
-from supervisor.planner.queue import is_admitted
 from supervisor.planner.release import release
 from supervisor.planner.sentences import node_count
-from supervisor.planner.targets import Target, best_target, bought_on_demand, has_nothing_to_lose, may_move, target_of
 
 N = NodeState
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from provisioners.base import Market, Offer
+from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.record import QueueRecord
 from supervisor.market.admission import Admission, Amount, Claim, admit
@@ -21,7 +22,6 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.deadlines import deadline_of
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, done_nodes
 from supervisor.planner.world import CloudView, JobView, World

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from provisioners.base import Market, Offer
+from supervisor.features.deadline.rule import may_go_back
 from supervisor.market.hazard import HOUR_S
 from supervisor.market.offers import Constraints, expected_usd, is_allowed
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
-from supervisor.planner.deadlines import may_go_back
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, done, left_behind, members
 from supervisor.spec import NO_CHECKPOINTS

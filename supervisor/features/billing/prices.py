@@ -6,10 +6,10 @@ import zlib
 from dataclasses import replace
 
 from supervisor.accounts import booked, priced
+from supervisor.features.billing.bookings import begun
 from supervisor.market.offers import OffersView
 from supervisor.model import NodeRecord
 from supervisor.planner.actions import FetchOffers
-from supervisor.planner.bookings import begun
 from supervisor.planner.draft import Draft
 
 

@@ -12,6 +12,10 @@ from dataclasses import dataclass, replace
 
 from provisioners.base import InstanceState, Offer
 from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
+from supervisor.features.billing.bookings import begun
+from supervisor.features.budgets.rule import over_budget
+from supervisor.features.limits.rule import reached
+from supervisor.features.queue.rule import UNDECIDED, may_add
 from supervisor.market.offers import Constraints, OffersView
 from supervisor.market.warm import Wish, fits, has_room, is_alike, offered_as
 from supervisor.model import (
@@ -26,12 +30,8 @@ from supervisor.model import (
     move_node,
 )
 from supervisor.planner.actions import Bootstrap
-from supervisor.planner.bookings import begun
-from supervisor.planner.budgets import over_budget
 from supervisor.planner.draft import Draft
-from supervisor.planner.limits import reached
 from supervisor.planner.predicates import lacking, placed
-from supervisor.planner.queue import UNDECIDED, may_add
 from supervisor.planner.world import JobView
 
 N = NodeState

@@ -12,8 +12,8 @@ from dataclasses import replace
 from spotsup_trainer.wire import Progress, Round
 
 from supervisor.accounts import Purpose, RoundTimes, booked, month_start, moved
+from supervisor.features.billing.bookings import BOOTING_NODE_STATES, begun
 from supervisor.model import NodeRecord, NodeState
-from supervisor.planner.bookings import BOOTING_NODE_STATES, begun
 from supervisor.planner.draft import Draft
 from supervisor.planner.pauses import pauses_of
 from supervisor.planner.predicates import has_stopped, in_round

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.features.queue.rule import is_held_back
 from supervisor.market.offers import OffersView, is_allowed, obstacle
 from supervisor.model import EventKind
 from supervisor.planner.actions import FetchOffers
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, offers_of, without_dear
 from supervisor.planner.predicates import wanted
-from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import first_line
 
 _LATER = 5.0  # once each place was tried, the job stays so many times as long in each
