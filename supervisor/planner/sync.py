@@ -41,6 +41,14 @@ MIN_DOUBTFUL_FAILURES = 3  # rounds in a row that failed on nodes which are not 
 _GIVEN_UP = (N.LOST, N.FAILED)
 
 
+def sync_nodes(draft: Draft) -> None:
+    """Sync each node with what is known of it."""
+    for node in draft.open_nodes():
+        if draft.full:
+            break
+        sync_node(draft, node)
+
+
 def sync_node(draft: Draft, node: NodeRecord) -> None:
     """One node: first the outcomes of its actions, then its cloud's listing, then what its agent publishes."""
     for outcome in draft.outcomes.get(node.id, ()):

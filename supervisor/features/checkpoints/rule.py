@@ -14,6 +14,12 @@ MAX_PROBLEM_CHARACTERS = 400
 MIN_MARGIN_S = 3.0
 
 
+def drive_checkpoints(draft: Draft) -> None:
+    """Report that checkpoints fail, and note what they take."""
+    drive_checkpoint_alerts(draft)
+    note_checkpoint_times(draft)
+
+
 def drive_checkpoint_alerts(draft: Draft) -> None:
     """Report that checkpoints fail, and that they are written again.
 

@@ -369,8 +369,8 @@ DECISIONS = (
     ),
     Mutant(
         "moves: a job leaves a full zone",
-        "supervisor.planner.plan",
-        "    drive_moves(draft)\n",
+        "supervisor.planner.phases",
+        '    Phase(drive_moves, "a round is chosen without the nodes that a move leaves behind"),\n',
         "",
         "sim/test_places.py::"
         "test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_without_losing_a_step",
