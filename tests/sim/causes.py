@@ -10,7 +10,7 @@ from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
 from supervisor.simulation.clock import NEVER
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.nodes import Agent
 from supervisor.simulation.spans import Loss
 from supervisor.simulation.training import STEP_TIME_S

@@ -20,8 +20,8 @@ from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, L
 from supervisor.planner.orphans import MORE_S
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import CLOCKS_S, JobView
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,

@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import LEADER_TTL_S
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import NO_FAULTS, RULES, alive, in_state, record, service, submit
 from tests.sim.promises import Promises, events_of, jobs_of, settled
