@@ -12,14 +12,14 @@ from typing import Any
 import boto3
 import pytest
 
-from provisioners.account import Wish
-from provisioners.aws.account.hand import AwsAccount
+from provisioners.account import Account, Wish
+from provisioners.aws.client import Aws
 from provisioners.aws.network import check
 from provisioners.base import Owner, ProvisionerError
 from provisioners.calls import Deadline
 from supervisor.cli.account import permissions
 from tests.clouds.base import wire_cloud
-from tests.support.accounts import deleted, made
+from tests.support.accounts import account_of, deleted, made
 from tests.support.machines import OTHER, OWNER
 from tests.unit.test_cloud_docs import granted
 
@@ -43,11 +43,11 @@ def server() -> Iterator[Any]:
         yield server
 
 
-def opened(server: Any, wish: Wish = WISH, **settings: Any) -> AwsAccount:
+def opened(server: Any, wish: Wish = WISH, **settings: Any) -> Account:
     """In two zones: each more is one more mount target, and some calls."""
     zones = [each for each in server.cloud.fleet.backend(REGION).describe_subnets() if each.default_for_az][:2]
     subnets = {each.availability_zone: each.id for each in zones}
-    return AwsAccount(server.settings(**{"subnets": subnets, **settings}), wish)
+    return account_of("aws", server.settings(**{"subnets": subnets, **settings}), wish)
 
 
 def client(server: Any, service: str) -> Any:
@@ -92,7 +92,7 @@ def test_what_is_made_is_what_check_asks_for(server: Any) -> None:
     account = opened(server)
     made(account)
     settings = server.settings(security_groups={REGION: tuple(account.made().settings["security_groups"][REGION])})
-    message = check(account._aws, replace_settings(settings, efa=True), REGION, Deadline(30.0))
+    message = check(Aws(settings), replace_settings(settings, efa=True), REGION, Deadline(30.0))
     assert message.endswith("lets the daemon in, and nodes reach each other")
 
 

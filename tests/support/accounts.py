@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from provisioners.account import Clock, CloudAccount, Plan, Said, carry_out
+from typing import Any
+
+from provisioners.account import Account, Clock, CloudAccount, Plan, Said, Wish, carry_out
+from provisioners.registry import CLOUDS
+
+
+def account_of(cloud: str, settings: Any, wish: Wish) -> Account:
+    """A cloud's account, as the command line opens it."""
+    factory = CLOUDS[cloud].account
+    assert factory is not None
+    account = factory(settings, wish)
+    assert isinstance(account, Account)
+    return account
 
 
 class Waits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -10,18 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.account import Clock, NotYetError, Plan, Said, Wish, carry_out
-from provisioners.aws.account import plan as aws
-from provisioners.aws.account.plan import (
-    Delete,
-    Facts,
-    FoundBucket,
-    FoundFileSystem,
-    FoundGroup,
-    FoundProfile,
-    FoundRole,
+from provisioners.account import (
+    Account,
+    Begun,
+    Clock,
+    Found,
+    Key,
+    Made,
+    NotYetError,
+    Plan,
+    Resource,
+    Row,
+    Said,
+    Seen,
+    State,
+    Step,
+    Verb,
+    Wish,
+    carry_out,
+    missing,
+    remaining,
 )
-from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
+from provisioners.aws.account import wanted as aws
+from provisioners.aws.account.table import AwsTable
+from provisioners.aws.account.wanted import Network, Rule
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Owner, ProvisionerError
 from provisioners.descriptor import Descriptor
@@ -116,54 +129,215 @@ def test_a_problem_ends_it_before_any_step() -> None:
     assert account.puts == []
 
 
-# -- AWS -------------------------------------------------------------------------------------------------------
+# -- a step ----------------------------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A cloud with boxes, in which things are, and a drawer of data: it does as it is told, and counts."""
+
+    marked_by = "tags"
+
+    def __init__(self) -> None:
+        self.there: dict[Key, Found] = {}
+        self.calls: list[str] = []
+        self.failure: str | None = None
+        self.rows: Sequence[Row] = (
+            Row("box", lambda _: self._all("box"), self._put, self._drop),
+            Row("thing", lambda _: self._all("thing"), self._put, self._drop),
+            Row("drawer", lambda _: self._all("drawer"), self._begin, self._drop, data=True),
+        )
+
+    def _all(self, kind: str) -> list[Found]:
+        return [each for each in self.there.values() if each.what.kind == kind]
+
+    def _put(self, what: Resource, _seen: Seen) -> None:
+        self.calls.append(f"put {what.name}")
+        self.there[what.key] = Found(what, OWNER)
+
+    def _begin(self, what: Resource, _seen: Seen) -> Begun:
+        self.calls.append(f"begin {what.name}")
+        return Begun(operation="op-1")
+
+    def _drop(self, what: Resource, _seen: Seen) -> None:
+        self.calls.append(f"drop {what.name}")
+        del self.there[what.key]
+
+    def whose(self) -> str:
+        return "the shelf"
+
+    def wanted(self) -> list[Resource]:
+        return [BOX, Resource("thing", "t", of=BOX), DRAWER]
+
+    def outcome(self, operation: str) -> str | None:
+        assert operation == "op-1"
+        return self.failure
+
+    def made(self, seen: Seen) -> Made:
+        return Made({"boxes": [each.what.name for each in seen.ours("box")]})
+
+
+BOX, DRAWER = Resource("box", "b", "here"), Resource("drawer", "d")
+
+
+def test_an_operation_that_was_begun_is_asked_for_and_not_begun_again() -> None:
+    shelf = Shelf()
+    account = Account(shelf, OWNER)
+    step = account.missing().steps[-1]
+    account.take(step)
+    for failure, error in ((None, "the cloud is at it"), ("", "does not show it yet")):
+        shelf.failure = failure
+        with pytest.raises(NotYetError, match=error):
+            account.take(step)
+    account.take(step)  # it is not shown: again
+    shelf.failure = "no more drawers"
+    with pytest.raises(ProvisionerError, match="could not make the drawer d: no more drawers"):
+        account.take(step)
+    assert shelf.calls == ["begin d", "begin d"]
+
+
+def test_what_something_uses_is_deleted_after_it_and_data_only_if_it_is_still_ours() -> None:
+    shelf = Shelf()
+    for what in shelf.wanted():
+        shelf.there[what.key] = Found(what, OWNER)
+    account = Account(shelf, OWNER)
+    drawer, thing, box = account.remaining(with_data=True).steps
+    assert [str(each) for each in (drawer, thing, box)] == [
+        *("delete the drawer d", "delete the thing t of b", "delete the box b (here)")
+    ]
+    with pytest.raises(NotYetError, match="the thing t still uses it"):
+        account.take(box)
+    account.take(thing)
+    account.take(box)
+    shelf.there[DRAWER.key] = Found(DRAWER, OTHER)
+    with pytest.raises(ProvisionerError, match="the drawer d does not have this installation's tags any more: nothing"):
+        account.take(drawer)
+    del shelf.there[DRAWER.key]
+    with pytest.raises(NotYetError, match="it is not shown any more"):
+        account.take(drawer)
+    assert shelf.calls == ["drop t", "drop b"]
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.GOING])
+def test_what_is_on_its_way_is_waited_for(state: State) -> None:
+    shelf = Shelf()
+    shelf.there[BOX.key] = Found(BOX, OWNER, state=state, said="Updating")
+    account = Account(shelf, OWNER)
+    with pytest.raises(NotYetError, match="it is in the state Updating, which may take minutes"):
+        account.take(account.missing().steps[0])
+    assert shelf.calls == []
+
+
+# -- what is compared: all clouds ------------------------------------------------------------------------------
 
 WISH = Wish(OWNER, ("198.51.100.7",), shared_storage=True, checkpoints="s3://models", permissions=permissions())
 SETTINGS = AwsSettings(regions=("us-east-1",))
 NETWORK = Network("us-east-1", "vpc-1", ("subnet-a", "subnet-b"))
-CALLED = names(OWNER.cluster)
-WANTED = wanted(SETTINGS, WISH, [NETWORK])
+CALLED = aws.names(OWNER.cluster)
+TABLES = {
+    "aws": (AwsTable(SETTINGS, WISH), aws.wanted(SETTINGS, WISH, [NETWORK])),
+}
+CLOUDS_OF_TABLES = pytest.mark.parametrize("cloud", TABLES)
 
 
-def whole(needed: Wanted = WANTED) -> Facts:
-    """An account in which nothing is missing."""
-    return Facts(
-        tuple(
-            FoundGroup(each.region, each.vpc, each.name, f"sg-{number}", OWNER, frozenset(each.rules))
-            for number, each in enumerate(needed.groups)
-        ),
-        tuple(FoundRole(each.name, OWNER, {POLICY: each.policy}) for each in needed.roles),
-        tuple(FoundProfile(each.name, OWNER, (each.name,)) for each in needed.roles),
-        tuple(
-            FoundFileSystem(
-                each.region, each.name, "fs-1", OWNER, {subnet: f"fsmt-{subnet}" for subnet in each.subnets}
-            )
-            for each in needed.file_systems
-        ),
-        buckets=tuple(FoundBucket(each.region, each.name, OWNER, closed=True, aborts=True) for each in needed.buckets),
-    )
+def nothing(cloud: str) -> Seen:
+    """A look at an account in which all is missing."""
+    return Seen(OWNER, TABLES[cloud][1])
 
 
-def test_nothing_is_missing_where_all_is_there() -> None:
-    assert aws.missing(WANTED, whole(), OWNER) == Plan()
+def whole(cloud: str, foreign: Container[str] = ()) -> Seen:
+    """A look at an account in which nothing is missing. `foreign`: the names of what is another installation's."""
+    seen = nothing(cloud)
+    seen.add(Found(each, OTHER if (each.of or each).name in foreign else OWNER) for each in seen.wanted)
+    return seen
+
+
+def steps_of(cloud: str, seen: Seen) -> list[Step]:
+    plan = missing(TABLES[cloud][0].rows, seen)
+    assert plan.problems == ()
+    return list(plan.steps)
+
+
+def deleting(cloud: str, seen: Seen, *, with_data: bool = True) -> Plan:
+    return remaining(TABLES[cloud][0].rows, seen, TABLES[cloud][0].marked_by, with_data=with_data)
+
+
+@CLOUDS_OF_TABLES
+def test_nothing_is_missing_where_all_is_there(cloud: str) -> None:
+    assert missing(TABLES[cloud][0].rows, whole(cloud)) == Plan()
+
+
+@CLOUDS_OF_TABLES
+def test_each_thing_is_made_after_what_it_is_part_of_or_uses(cloud: str) -> None:
+    """And what others need is read before them, and deleted after them."""
+    wanted, rows = TABLES[cloud][1], [row.kind for row in TABLES[cloud][0].rows]
+    keys = [each.key for each in wanted]
+    assert len(keys) == len(set(keys))
+    for each in wanted:
+        for key in (*each.needs, *([each.of.key] if each.of else ())):
+            assert keys.index(key) < keys.index(each.key)
+            assert rows.index(key[0]) <= rows.index(each.kind)
+
+
+@CLOUDS_OF_TABLES
+@given(st.data(), st.booleans())
+def test_nothing_without_our_tags_is_ever_in_a_plan(cloud: str, data: st.DataObject, with_data: bool) -> None:
+    table, wanted = TABLES[cloud]
+    shared = {row.kind for row in table.rows if row.shared}
+    own = {each.name for each in wanted if each.of is None and each.kind != aws.SPOT}
+    foreign = data.draw(st.sets(st.sampled_from(sorted(own))))
+    seen = whole(cloud, foreign)
+    plan = deleting(cloud, seen, with_data=with_data)
+    assert all(step.found is not None and step.found.owner == OWNER for step in plan.steps)
+    theirs = {each.what.key for each in seen.found.values() if each.owner == OTHER}
+    assert not theirs & {step.what.key for step in plan.steps}
+    kept = [each for each in plan.left if f"does not have this installation's {table.marked_by}" in each]
+    wholes = [each for each in wanted if each.of is None and each.key in theirs and each.kind not in shared]
+    assert len(kept) == len(wholes)
+    # What is shared is used as it is; with anything else of another's, nothing is done.
+    found = missing(table.rows, seen)
+    assert (len(found.problems), found.steps) == (len(wholes), ())
+
+
+@CLOUDS_OF_TABLES
+def test_data_stays_unless_that_is_to_go(cloud: str) -> None:
+    rows = {row.kind: row for row in TABLES[cloud][0].rows}
+    seen = whole(cloud)
+    plan = deleting(cloud, seen, with_data=False)
+    assert not [step for step in plan.steps if rows[step.what.kind].data]
+    data = [each for each in seen.wanted if rows[each.kind].data]
+    assert len([each for each in plan.left if "stays with its data, which is billed: --with-data" in each]) == len(data)
+    gone = [step.what for step in deleting(cloud, seen).steps if rows[step.what.kind].data]
+    assert sorted(map(str, gone)) == sorted(map(str, data))
+
+
+@CLOUDS_OF_TABLES
+def test_what_a_cloud_gave_up_is_said_and_left_alone(cloud: str) -> None:
+    seen = whole(cloud)
+    first = next(each for each in seen.found.values() if each.what.kind != aws.SPOT)
+    seen.add([replace(first, state=State.BROKEN, said="Failed")])
+    plan = missing(TABLES[cloud][0].rows, seen)
+    assert plan.steps == ()
+    assert plan.problems == (f"{first} is in the state Failed: look at it in the console, or delete it, and repeat",)
+
+
+# -- AWS -------------------------------------------------------------------------------------------------------
 
 
 def test_what_others_need_comes_first_and_what_costs_money_last() -> None:
-    steps = [str(step) for step in aws.missing(WANTED, Facts(has_spot_role=False), OWNER).steps]
-    assert steps == [
+    assert [str(step) for step in steps_of("aws", nothing("aws"))] == [
         "make AWSServiceRoleForEC2Spot, the account's own role for spot machines",
-        f"make the security group {CALLED['nodes']} in vpc-1 (us-east-1)",
+        f"make the security group {CALLED['nodes']} (us-east-1, vpc-1)",
         f"let the security group {CALLED['nodes']} (us-east-1) have tcp port 22 from 198.51.100.7/32",
         f"let the security group {CALLED['nodes']} (us-east-1) have all traffic from {CALLED['nodes']}",
         f"let the security group {CALLED['nodes']} (us-east-1) have all traffic to {CALLED['nodes']}",
-        f"make the security group {CALLED['storage']} in vpc-1 (us-east-1)",
+        f"make the security group {CALLED['storage']} (us-east-1, vpc-1)",
         f"let the security group {CALLED['storage']} (us-east-1) have tcp port 2049 from {CALLED['nodes']}",
         *(
             f"{each} {CALLED[name]}{end}"
             for name in ("node", "daemon")
             for each, end in (
                 ("make the IAM role", ""),
-                (f"write the policy {POLICY} of the role", ": docs/permissions"),
+                ("write the policy spotsup of the role", ": docs/permissions"),
                 ("make the instance profile", ""),
                 ("put the role", " into its instance profile"),
             )
@@ -178,64 +352,39 @@ def test_what_others_need_comes_first_and_what_costs_money_last() -> None:
 
 
 def test_a_policy_that_differs_is_written_anew() -> None:
-    facts = whole()
-    changed = replace(facts, roles=(replace(facts.roles[0], policies={POLICY: "{}"}), *facts.roles[1:]))
-    assert [str(step) for step in aws.missing(WANTED, changed, OWNER).steps] == [
-        f"write anew the policy {POLICY} of the role {facts.roles[0].name}: docs/permissions"
-    ]
+    seen = whole("aws")
+    found = seen.ours(aws.POLICY)[0]
+    seen.add([replace(found, what=replace(found.what, has="{}"))])
+    (step,) = steps_of("aws", seen)
+    assert (step.verb, step.what.has) == (Verb.CHANGE, found.what.has)
+    assert str(step) == f"write the policy spotsup of the role {CALLED['node']}: docs/permissions"
 
 
 def test_a_profile_of_ours_that_holds_another_role_is_a_problem() -> None:
-    facts = whole()
-    changed = replace(facts, profiles=(replace(facts.profiles[0], roles=("admin",)),))
-    plan = aws.missing(WANTED, changed, OWNER)
+    seen = whole("aws")
+    seen.add([replace(seen.ours(aws.PROFILE)[0], raw=["admin"])])
+    plan = missing(TABLES["aws"][0].rows, seen)
     assert (plan.steps, len(plan.problems)) == ((), 1)
+    assert "holds the role admin: take it out, and repeat" in plan.problems[0]
 
 
 def test_what_uses_something_is_deleted_before_it() -> None:
-    steps = aws.remaining(whole(), OWNER, with_data=True).steps
-    kinds = [step.kind for step in steps if isinstance(step, Delete)]
-    assert kinds == [
-        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.BUCKET, aws.GROUP, aws.GROUP),
-        *(aws.MEMBER, aws.PROFILE, aws.MEMBER, aws.PROFILE),
-        *(aws.POLICY_KIND, aws.ROLE, aws.POLICY_KIND, aws.ROLE),
+    steps = deleting("aws", whole("aws")).steps
+    assert [step.what.kind for step in steps] == [
+        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.BUCKET, aws.MEMBER, aws.MEMBER, aws.PROFILE, aws.PROFILE),
+        *(aws.POLICY, aws.POLICY, aws.ROLE, aws.ROLE, aws.GROUP, aws.GROUP),
     ]
-    groups = [step.name for step in steps if isinstance(step, Delete) and step.kind == aws.GROUP]
+    groups = [step.what.name for step in steps if step.what.kind == aws.GROUP]
     assert groups == [CALLED["storage"], CALLED["nodes"]]  # a rule of the first names the second
-
-
-@given(st.sets(st.integers(0, 6)), st.booleans())
-def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
-    facts = whole()
-    things: list[Any] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems, *facts.buckets]
-    mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
-    given = Facts(
-        tuple(each for each in mixed if isinstance(each, FoundGroup)),
-        tuple(each for each in mixed if isinstance(each, FoundRole)),
-        tuple(each for each in mixed if isinstance(each, FoundProfile)),
-        tuple(each for each in mixed if isinstance(each, FoundFileSystem)),
-        buckets=tuple(each for each in mixed if isinstance(each, FoundBucket)),
-    )
-    plan = aws.remaining(given, OWNER, with_data=with_data)
-    kinds = {FoundGroup: aws.GROUP, FoundRole: aws.ROLE, FoundProfile: aws.PROFILE, FoundFileSystem: aws.FILE_SYSTEM}
-    kinds |= {FoundBucket: aws.BUCKET}
-    theirs = {(kinds[type(each)], getattr(each, "id", each.name)) for each in mixed if each.owner == OTHER}
-    assert not theirs & {(step.kind, step.id) for step in plan.steps if isinstance(step, Delete)}
-    # A bucket of a person's own is used as it is.
-    theirs = {(kind, name) for kind, name in theirs if kind != aws.BUCKET}
-    assert len([each for each in plan.left if "does not have this installation's tags" in each]) == len(theirs)
-    found = aws.missing(WANTED, given, OWNER)
-    assert (bool(found.problems), found.steps) == (bool(theirs), ())
 
 
 def test_the_names_fit_what_iam_takes() -> None:
     """The longest name of a cluster (supervisor/config.py); a role's has at most 64 characters: CreateRole."""
-    assert all(len(name) <= 64 for name in names("c" * 31).values())
+    assert all(len(name) <= 64 for name in aws.names("c" * 31).values())
 
 
 def test_a_rule_reads_as_a_sentence() -> None:
     assert str(Rule("tcp", 22, "10.0.0.0/16")) == "tcp port 22 from 10.0.0.0/16"
-    assert "secret" not in repr(Role("r", "d", "secret"))
 
 
 # -- Google Cloud ----------------------------------------------------------------------------------------------
