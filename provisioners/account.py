@@ -81,8 +81,13 @@ class Resource:
 
     @property
     def key(self) -> Key:
-        """Identifies it in the account."""
+        """Return what identifies it in the account."""
         return (self.kind, self.place, self.name, *(self.of.key if self.of else ()))
+
+    @property
+    def whole(self) -> Resource:
+        """Return what it is part of, or itself."""
+        return self.of or self
 
     def __str__(self) -> str:
         return f"the {self.kind} {self.name}{f' ({self.place})' if self.place else ''}"
@@ -125,27 +130,27 @@ class Seen:
         self.found: dict[Key, Found] = {}
 
     def add(self, found: Iterable[Found]) -> None:
-        """Add, or replace by its key."""
+        """Add these, or replace them by their keys."""
         self.found |= {each.what.key: each for each in found}
 
     def get(self, what: Resource) -> Found | None:
-        """The thing that is there."""
+        """Return the thing, if it is there."""
         return self.found.get(what.key)
 
     def all(self, *kinds: str) -> list[Found]:
-        """Everything of these kinds."""
+        """Return everything of these kinds."""
         return [each for each in self.found.values() if each.what.kind in kinds]
 
     def ours(self, *kinds: str) -> list[Found]:
-        """What of these kinds is this installation's."""
+        """Return what of these kinds is this installation's."""
         return [each for each in self.all(*kinds) if each.owner == self.owner]
 
     def wants(self, kind: str) -> list[Resource]:
-        """What is wanted of a kind."""
+        """Return what is wanted of a kind."""
         return [each for each in self.wanted if each.kind == kind]
 
     def there(self, what: Resource) -> Found:
-        """The thing that a step needs. Raises NotYetError while it is not there."""
+        """Return the thing that a step needs. Raises NotYetError while it is not there."""
         found = self.get(what)
         if found is None or found.owner != self.owner:
             raise NotYetError(f"{what} is not there yet")
@@ -160,15 +165,7 @@ class Begun:
     operation: str = ""
 
 
-Do = Callable[[Resource, Seen], "Begun | None"]
-
-
-def _no_problem(_what: Resource, _found: Found) -> str:
-    return ""
-
-
-def _as_wanted(what: Resource, _found: Found) -> Resource:
-    return what
+Do = Callable[[Resource, Seen], Begun | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +182,9 @@ class Row:
     delete: Do | None = None
     change: Do | None = None
     # What a found thing should be: with what others have added to it.
-    settle: Callable[[Resource, Found], Resource] = _as_wanted
+    settle: Callable[[Resource, Found], Resource] | None = None
     # Why a found thing can be neither used nor changed; "" if it can.
-    problem: Callable[[Resource, Found], str] = _no_problem
+    problem: Callable[[Resource, Found], str] | None = None
     data: bool = False  # whether it holds people's data, and is deleted only if they say so
     shared: bool = False  # whether one that is not ours is used as it is
     optional: bool = False  # whether the account may not use its API at all
@@ -200,19 +197,19 @@ class Table(Protocol):
     marked_by: str  # how a person knows what is ours, as "tags"
 
     def whose(self) -> str:
-        """The account and the identity that the credentials are for, for a person to agree to."""
+        """Return the account and the identity that the credentials are for, for a person to agree to."""
         ...
 
     def wanted(self) -> Sequence[Resource]:
-        """What there should be, in the order in which it is made: what costs most comes last."""
+        """Return what there should be, in the order in which it is made: what costs most comes last."""
         ...
 
     def outcome(self, operation: str) -> str | None:
-        """Why an operation has failed, "" if it has not; None while it goes on, or is not shown."""
+        """Return why an operation has failed, "" if it has not; None while it goes on, or is not shown."""
         ...
 
     def made(self, seen: Seen) -> Made:
-        """What came of it."""
+        """Return what came of it."""
         ...
 
 
@@ -245,7 +242,7 @@ class Step:
 
     @property
     def cost(self) -> str:
-        """What it costs from then on; "" for nothing."""
+        """Return what it costs from then on; "" for nothing."""
         return self.what.cost if self.verb is Verb.MAKE else ""
 
     def __str__(self) -> str:
@@ -262,7 +259,7 @@ class Step:
 class Plan:
     """Steps, in order. With `problems` nothing is to be done. `left`: what stays as it is, and why."""
 
-    steps: tuple[Any, ...] = ()
+    steps: tuple[Step, ...] = ()
     problems: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
 
@@ -271,25 +268,27 @@ def missing(rows: Sequence[Row], seen: Seen) -> Plan:
     """Return the steps to what is wanted. Pure. What has our name and not our tags is a problem: nothing is done."""
     handled = {row.kind: row for row in rows}
     problems, steps = list[str](), list[Step]()
-    for what in seen.wanted:
-        row, found = handled[what.kind], seen.get(what)
-        whole = seen.get(what.of) if what.of else found
+    for wish in seen.wanted:
+        row, found = handled[wish.kind], seen.get(wish)
+        whole = seen.get(wish.whole)
         if whole is not None and whole.owner != seen.owner:
-            if whole is found and (problem := row.problem(what, whole) if row.shared else _not_ours(whole)):
-                problems.append(problem)
-        elif found is None:
-            steps.append(Step(Verb.MAKE, what))
-        elif found.state is State.BROKEN:
+            problems += [] if wish.of or row.shared else [_not_ours(whole)]
+            continue
+        if found is None:
+            steps.append(Step(Verb.MAKE, wish))
+            continue
+        what = row.settle(wish, found) if row.settle else wish
+        if found.state is State.BROKEN:
             # To write it again might take away what others have added.
             problems.append(
                 f"{found} is in the state {found.said}: look at it in the console, or delete it, and repeat"
             )
-        elif problem := row.problem(what, found):
+        elif row.problem and (problem := row.problem(wish, found)):
             problems.append(problem)
         elif found.state in {State.PENDING, State.GOING}:
-            steps.append(Step(Verb.MAKE, what, found))
-        elif found.state is State.DELETED or row.settle(what, found).has != found.what.has:
-            steps.append(Step(Verb.CHANGE, row.settle(what, found), found))
+            steps.append(Step(Verb.MAKE, wish, found))
+        elif found.state is State.DELETED or what.has != found.what.has:
+            steps.append(Step(Verb.CHANGE, what, found))
     return Plan(problems=tuple(problems)) if problems else Plan(tuple(steps))
 
 
@@ -326,6 +325,8 @@ class Account:
     """One installation's part of an account. All methods raise ProvisionerError."""
 
     def __init__(self, table: Table, owner: Owner) -> None:
+        if not (owner.cluster and owner.key_mark):
+            raise ProvisionerError("without a cluster's name and its key's mark, everyone's things would count as ours")
         self._table = table
         self._rows = {row.kind: row for row in table.rows}
         self._seen = Seen(owner)
@@ -365,6 +366,8 @@ class Account:
         """Take one step of these plans. Raises NotYetError."""
         row, what, found = self._rows[step.what.kind], step.what, step.found
         self._check_operation(str(step))
+        if found is not None:
+            self._seen.found.setdefault(found.what.key, found)
         if step.verb is Verb.DELETE and found is not None:
             begun = self._delete(row, found)
         elif step.verb is Verb.CHANGE:
@@ -382,7 +385,8 @@ class Account:
     def _delete(self, row: Row, found: Found) -> Begun | None:
         """Delete what is still ours, once nothing uses it."""
         assert row.delete is not None
-        assert found.owner == self._seen.owner
+        if found.owner != self._seen.owner:
+            raise ProvisionerError(f"{found} is not this installation's: nothing was deleted")
         if found.state is State.GOING:
             raise NotYetError("it is being deleted, which may take minutes")
         if user := next((each for each in self._seen.found.values() if self._uses(each, found.what)), None):
@@ -414,30 +418,6 @@ class Account:
         if failure:
             raise ProvisionerError(f"could not {step}: {failure}")
         raise NotYetError("the cloud has done it, and does not show it yet")
-
-
-class CloudAccount(Protocol):
-    """What a person's commands need of an account."""
-
-    def whose(self) -> str:
-        """As Account says."""
-        ...
-
-    def missing(self) -> Plan:
-        """As Account says."""
-        ...
-
-    def remaining(self, *, with_data: bool) -> Plan:
-        """As Account says."""
-        ...
-
-    def take(self, step: Any) -> None:
-        """As Account says."""
-        ...
-
-    def made(self) -> Made:
-        """As Account says."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,39 +550,3 @@ def words_in(description: str, key: str) -> tuple[str, ...]:
 def owner_in(description: str) -> Owner:
     """Return the owner that a description names; "" for what it does not say."""
     return owner_of({key: next(iter(words_in(description, key)[-1:]), "") for key in (CLUSTER_TAG, KEY_TAG)})
-
-
-def states(ready: str = "", pending: str = "", going: str = "", broken: str = "") -> Mapping[str, State]:
-    """Return states by the cloud's words for them, separated by spaces."""
-    told = ((ready, State.READY), (pending, State.PENDING), (going, State.GOING), (broken, State.BROKEN))
-    return {word: state for words, state in told for word in words.split()}
-
-
-# -- for the two clouds that are not moved yet -------------------------------------------------------------
-
-
-class Free:
-    """A step that costs nothing from then on."""
-
-    __slots__ = ()
-
-    @property
-    def cost(self) -> str:
-        """Nothing."""
-        return ""
-
-
-def whose(found: Any, unmarked: str) -> str:
-    """Whose a thing is that is not this installation's. `unmarked`: what shows that it is no installation's."""
-    mark = found.owner.key_mark
-    return f"{found} is " + (f"another installation's (key mark {mark})" if mark else f"not spotsup's: {unmarked}")
-
-
-def not_ours(found: Any, unmarked: str) -> str:
-    """Why nothing is made where a thing has a name of ours and not our tags, and what to do."""
-    return f"{whose(found, unmarked)}; nothing was made: give --cluster another name, or delete it"
-
-
-def left_alone(found: Iterable[Any], owner: Owner, marked_by: str = "tags") -> list[str]:
-    """What of these stays, because it is not `owner`'s."""
-    return [f"{each} stays: it does not have this installation's {marked_by}" for each in found if each.owner != owner]

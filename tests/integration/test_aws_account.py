@@ -286,6 +286,24 @@ def test_a_group_that_stays_in_use_is_left_after_a_while_in_one_sentence(server:
     assert GROUP in server.cloud.ec2.account.left()
 
 
+def test_a_rule_of_another_group_that_stands_in_the_way_is_named_with_the_command(server: Any) -> None:
+    """As docs/install.md has the daemon's host let nodes reach etcd."""
+    wish = replace(WISH, shared_storage=False, checkpoints="")
+    made(opened(server, wish))
+    ec2, nodes = client(server, "ec2"), group(server)["GroupId"]
+    host = ec2.create_security_group(GroupName="host", Description="host")["GroupId"]
+    pair = {"IpProtocol": "tcp", "FromPort": 2379, "ToPort": 2379, "UserIdGroupPairs": [{"GroupId": nodes}]}
+    ec2.authorize_security_group_ingress(GroupId=host, IpPermissions=[pair])
+    rule = f"--group-id {host} --protocol tcp --port 2379 --source-group {nodes}"
+    with pytest.raises(
+        ProvisionerError, match=f"host \\({host}\\) names it: `aws ec2 revoke-security-group-ingress {rule}`"
+    ):
+        deleted(opened(server, wish), limit_s=60.0)
+    ec2.revoke_security_group_ingress(GroupId=host, IpPermissions=[pair])
+    deleted(opened(server, wish))
+    assert server.cloud.ec2.account.left() == ["host"]
+
+
 def test_a_zone_without_efs_is_left_out(server: Any) -> None:
     server.cloud.ec2.account.zones_without_efs = {"us-east-1e"}
     made(opened(server, subnets={}))  # the default VPC's

@@ -138,9 +138,8 @@ class Buckets:
                 yield Found(wanted.closed(bucket.what), bucket.owner)
 
     def _close(self, what: Resource, _seen: Seen) -> None:
-        assert what.of is not None
-        wish = {"Bucket": what.of.name, "PublicAccessBlockConfiguration": CLOSED}
-        self._calls.change("s3", what.of.place, "put_public_access_block", **wish)
+        wish = {"Bucket": what.whole.name, "PublicAccessBlockConfiguration": CLOSED}
+        self._calls.change("s3", what.whole.place, "put_public_access_block", **wish)
 
     def _aborting(self, seen: Seen) -> Iterator[Found]:
         for bucket in seen.ours(wanted.BUCKET) if seen.wanted else ():
@@ -154,9 +153,8 @@ class Buckets:
 
     def _abort_uploads(self, what: Resource, _seen: Seen) -> None:
         """One call writes all rules: those that a person has added stay."""
-        assert what.of is not None
         try:
-            others = [each for each in self._rules(what.of) if each.get("ID") != RULE]
+            others = [each for each in self._rules(what.whole) if each.get("ID") != RULE]
         except ApiError as error:
             if error.reply.code != "NoSuchBucket":
                 raise
@@ -167,8 +165,8 @@ class Buckets:
             "Filter": {"Prefix": ""},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": ABORT_DAYS},
         }
-        wish = {"Bucket": what.of.name, "LifecycleConfiguration": {"Rules": [*others, rule]}}
-        self._calls.change("s3", what.of.place, "put_bucket_lifecycle_configuration", **wish)
+        wish = {"Bucket": what.whole.name, "LifecycleConfiguration": {"Rules": [*others, rule]}}
+        self._calls.change("s3", what.whole.place, "put_bucket_lifecycle_configuration", **wish)
 
 
 def _is_ours(rule: Mapping[str, Any]) -> bool:

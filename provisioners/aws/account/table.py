@@ -52,7 +52,7 @@ class AwsTable:
                     VpcId=lambda what, _: what.place.partition(", ")[2],
                     TagSpecifications=lambda what, _: [{"ResourceType": "security-group", "Tags": tags(what, _)}],
                 ),
-                ec2("delete_security_group", GroupId=_id),
+                self._delete_group,
             ),
             Row(wanted.RULE, _rules, self._allow),
             Row(
@@ -183,10 +183,21 @@ class AwsTable:
             what = wanted.group(region, str(each.get("VpcId", "")), each["GroupName"], rules)
             yield Found(what, owner_of(tags_of(each)), str(each["GroupId"]), raw=rules)
 
+    def _delete_group(self, what: Resource, seen: Seen) -> None:
+        """Raises NotYetError; it names the rules of others, as that of the daemon's host, which stand in the way."""
+        group, region = seen.there(what).id, region_of(what)
+        try:
+            self._calls.change("ec2", region, "delete_security_group", GroupId=group)
+        except NotYetError as error:
+            selected = filters({"ip-permission.group-id": group})
+            raw = self._calls.ask("ec2", region, "describe_security_groups", want="SecurityGroups", Filters=selected)
+            others = [each for each in raw["SecurityGroups"] if each["GroupId"] != group]
+            named = [text for each in others for text in _rules_against(group, each)]
+            raise NotYetError("; ".join(named) or str(error)) from error
+
     def _allow(self, what: Resource, seen: Seen) -> None:
         """Have a rule in a group, as EC2 takes it."""
-        assert what.of is not None
-        rule, group = what.given, seen.there(what.of)
+        rule, group = what.given, seen.there(what.whole)
         ports = {} if rule.protocol == "-1" else {"FromPort": rule.port, "ToPort": rule.port}
         if "/" not in rule.peer:
             other = replace(group.what, name=rule.peer)
@@ -198,7 +209,7 @@ class AwsTable:
             peer = {"IpRanges": [{"CidrIp": rule.peer}]}
         operation = f"authorize_security_group_{'egress' if rule.outbound else 'ingress'}"
         permissions = [{"IpProtocol": rule.protocol, **ports, **peer}]
-        self._calls.change("ec2", region_of(what.of), operation, GroupId=group.id, IpPermissions=permissions)
+        self._calls.change("ec2", region_of(what.whole), operation, GroupId=group.id, IpPermissions=permissions)
 
     # -- IAM -----------------------------------------------------------------------------------------------
 
@@ -244,11 +255,10 @@ class AwsTable:
                     yield Found(what, system.owner, str(each["MountTargetId"]))
 
     def _make_target(self, what: Resource, seen: Seen) -> None:
-        assert what.of is not None
-        group, system = seen.there(what.given), seen.there(what.of)
+        group, system = seen.there(what.given), seen.there(what.whole)
         named = {"FileSystemId": system.id, "SubnetId": what.name, "SecurityGroups": [group.id]}
         try:
-            self._calls.change("efs", what.of.place, "create_mount_target", **named)
+            self._calls.change("efs", what.whole.place, "create_mount_target", **named)
         except ApiError as error:
             if error.reply.code != "UnsupportedAvailabilityZone":
                 raise
@@ -269,8 +279,7 @@ def _given(what: Resource, _seen: Seen) -> Any:
 
 def _whole(what: Resource, _seen: Seen) -> str:
     """The name of what it is part of."""
-    assert what.of is not None
-    return what.of.name
+    return what.whole.name
 
 
 def _id(what: Resource, seen: Seen) -> str:
@@ -299,6 +308,18 @@ def _rules_in(raw: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[Rul
             peers += [str(found["CidrIpv6"]) for found in each.get("Ipv6Ranges", ())]
             for peer in peers:
                 yield Rule(str(each.get("IpProtocol")), 0 if everything else first, peer, outbound)
+
+
+def _rules_against(group: str, raw: Mapping[str, Any]) -> Iterator[str]:
+    """The rules of another group that name this one, each with the command that takes it away."""
+    for each in raw.get("IpPermissions", ()):
+        if group in [pair.get("GroupId") for pair in each.get("UserIdGroupPairs", ())]:
+            first, last = each.get("FromPort"), each.get("ToPort")
+            ports = "" if first is None else f" --port {first}" if first == last else f" --port {first}-{last}"
+            protocol = "all" if each.get("IpProtocol") == "-1" else each.get("IpProtocol")
+            rule = f"--group-id {raw['GroupId']} --protocol {protocol}{ports} --source-group {group}"
+            command = f"`aws ec2 revoke-security-group-ingress {rule}`"
+            yield f"a rule of the security group {raw['GroupName']} ({raw['GroupId']}) names it: {command}"
 
 
 def _members(seen: Seen) -> Iterator[Found]:

@@ -64,7 +64,7 @@ class Network:
 
 def region_of(what: Resource) -> str:
     """The region in the place of a resource, or of what it is part of; "" for IAM's."""
-    return (what.of or what).place.partition(",")[0]
+    return what.whole.place.partition(",")[0]
 
 
 def names(cluster: str) -> dict[str, str]:
