@@ -158,7 +158,6 @@ def audit_line(row: dict[str, Any]) -> str:
 _VERBS = {
     "POST /v1/jobs": "submit",
     "PUT /v1/blobs": "upload code",
-    "POST /v1/blobs/{sha256}": "upload code",
     "POST /v1/nodes/{node}/drain": "drain",
     "POST /v1/nodes/{node}/login": "ssh",
     "POST /v1/daemon/pause": "daemon pause",
