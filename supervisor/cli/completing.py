@@ -63,15 +63,15 @@ def _names(path: str, key: str, describe: str) -> Completer:
 
     def complete(context: click.Context, _: click.Parameter, begin: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
+        from spotsup.contexts import default_daemon
+        from spotsup.transport import Transport
 
-        from supervisor.cli.client import Client
-        from supervisor.cli.ctl import default_daemon
         from supervisor.errors import SpotsupError
 
         given = context.find_root().params
         try:
             where = given.get("socket_path") or default_daemon(given.get("context_name"))
-            with closing(Client(where, timeout_s=TIMEOUT_S)) as daemon:
+            with closing(Transport(where, timeout_s=TIMEOUT_S)) as daemon:
                 rows: list[dict[str, Any]] = daemon.get(path)
         except SpotsupError:
             return []

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from spotsup_trainer import __version__
+from spotsup import __version__
 
 from supervisor.cli.common import EXIT_CODES, exit_on_error
 from supervisor.cli.completing import HelpfulGroup
-
-if TYPE_CHECKING:
-    from supervisor.cli.contexts import Context
-
-
-def default_socket(host: Path, own: Path, *, root: bool) -> Path:
-    """The daemon's socket below one of two state folders: the host's for root, and for users without a daemon of their
-    own where the host has one.
-    """
-    folder = host if root or (host.is_dir() and not own.is_dir()) else own
-    return folder / "spotsupd.sock"
-
-
-def default_daemon(context: str | None = None) -> Path | Context:
-    """The daemon of a context, or of a command without --context and --socket. Raises SpotsupError."""
-    if context is None and (socket := os.environ.get("SPOTSUP_SOCKET")):
-        return Path(socket)
-    context = context or os.environ.get("SPOTSUP_CONTEXT")
-    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "spotsup" / "contexts.json"
-    if context is None and not file.exists():
-        return _default_socket()  # and nothing more is loaded
-    from supervisor.cli import contexts
-
-    kept = contexts.load(file)
-    return kept.get(context or kept.current) or _default_socket()
-
-
-def _default_socket() -> Path:
-    # As in supervisor.config, without loading pydantic.
-    own = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "spotsup"
-    return default_socket(Path("/var/lib/spotsup"), own, root=os.geteuid() == 0)
 
 
 @click.group(
@@ -70,6 +37,8 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
     explicit = context.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     context.obj = None if explicit else socket_path
     if context.obj is None and context.invoked_subcommand not in {"login", "logout", "contexts", "completion", "init"}:
+        from spotsup.contexts import default_daemon
+
         with exit_on_error("spotsupctl"):
             context.obj = default_daemon(context_name if explicit else None)
 

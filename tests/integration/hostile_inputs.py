@@ -13,11 +13,11 @@ import zipfile
 from typing import Any
 
 import pytest
+from spotsup.archive import MAX_ENTRIES, Archive
+from spotsup.errors import PackError
 
-from bootstrap.archive import MAX_ENTRIES, Archive
 from bootstrap.environment import lock
 from bootstrap.environment.lock import MAX_UNPACKED_BYTES
-from bootstrap.errors import PackError
 from supervisor.api.gate import MAX_BLOB_BYTES, MAX_BODY_BYTES
 from supervisor.uploads import MAX_UNUSED
 from tests.support.hostile import Site, Table

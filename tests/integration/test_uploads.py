@@ -1,26 +1,21 @@
-"""Code over a line that breaks, through both clients and a real HTTPS server: it is sent again."""
+"""Code over a line that breaks, through a real HTTPS server: it is sent again."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import spotsup.upload as client_upload
-from spotsup.archive import Archive as ClientArchive
-from spotsup.transport import Target, Transport
+from spotsup.archive import Archive
+from spotsup.contexts import Context
+from spotsup.transport import Transport
+from spotsup.upload import TRIES, upload
 
-import supervisor.cli.upload as command_upload
-from bootstrap.archive import Archive
-from supervisor.cli.client import Client
-from supervisor.cli.contexts import Context
-from supervisor.cli.upload import TRIES
 from supervisor.errors import DaemonUnreachableError
 from tests.sim.harness import empty_world
 from tests.support.https import TOKEN, Https
@@ -90,25 +85,16 @@ def line_to(https: Https, breaks_after: int, breaks: int) -> Iterator[Line]:
         line.close()
 
 
-def by_command(https: Https, line: Line) -> str:
-    where = Context("it", f"https://localhost:{line.port}", "ann", TOKEN, https.ca)
-    with closing(Client(where)) as daemon:
-        return command_upload.upload(Archive.of(DATA), daemon, lambda _: None)
+def sent_over(https: Https, line: Line) -> str:
+    with closing(Transport(Context("it", f"https://localhost:{line.port}", "ann", TOKEN, https.ca))) as daemon:
+        return upload(Archive.of(DATA), daemon, lambda _: None)
 
 
-def by_client(https: Https, line: Line) -> str:
-    transport = Transport(Target(f"https://localhost:{line.port}", TOKEN, https.ca))
-    return client_upload.upload(ClientArchive.of(DATA), transport, lambda _: None)
-
-
-@pytest.mark.parametrize("upload", [by_command, by_client])
 @pytest.mark.parametrize("breaks_after", [0, 10_000, 1_900_000])
-def test_where_the_line_breaks_twice_the_code_is_there(
-    tmp_path: Path, breaks_after: int, upload: Callable[[Https, Line], str]
-) -> None:
+def test_where_the_line_breaks_twice_the_code_is_there(tmp_path: Path, breaks_after: int) -> None:
     world = empty_world()
     with Https.started(tmp_path, world) as https, line_to(https, breaks_after, TRIES - 1) as line:
-        assert upload(https, line) == DIGEST
+        assert sent_over(https, line) == DIGEST
     assert line.breaks == 0
     assert world.journal.get_blob(DIGEST) == DATA
 
@@ -116,14 +102,5 @@ def test_where_the_line_breaks_twice_the_code_is_there(
 def test_a_line_that_breaks_each_time_is_one_sentence(tmp_path: Path) -> None:
     with Https.started(tmp_path) as https, line_to(https, 1_000_000, TRIES) as line:
         with pytest.raises(DaemonUnreachableError, match=r"2\.0 MB of code were sent 3 times: nothing was submitted"):
-            by_command(https, line)
+            sent_over(https, line)
         assert line.breaks == 0
-
-
-def test_both_clients_send_in_the_same_way() -> None:
-    source = inspect.getsource(command_upload)
-    for ours, theirs in (("supervisor.errors", "spotsup.errors"), ("bootstrap.archive", "spotsup.archive")):
-        source = source.replace(f"from {ours}", f"from {theirs}")
-    assert inspect.getsource(client_upload) == source, (
-        "client/spotsup/upload.py is a copy of supervisor/cli/upload.py: copy it again"
-    )

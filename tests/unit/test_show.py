@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 import pytest
+from spotsup import transport
 from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
 from supervisor.api.changes import alternatives, scaled_job
 from supervisor.api.rows import JobRow, NodeRow
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
-from supervisor.cli import client, show
+from supervisor.cli import show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
 from supervisor.cli.submission import prepare
@@ -171,8 +172,8 @@ def test_what_would_fail_on_every_node_is_refused_at_once(
 
 
 def test_a_socket_of_another_user_is_explained() -> None:
-    assert "ask root to add you to that group" in client._fix(PermissionError(13, "Permission denied"))
-    assert "is it running" in client._fix(ConnectionRefusedError(111, "Connection refused"))
+    assert "ask root to add you to that group" in transport._fix(PermissionError(13, "Permission denied"))
+    assert "is it running" in transport._fix(ConnectionRefusedError(111, "Connection refused"))
 
 
 def test_scaling_is_said_innumbers_of() -> None:

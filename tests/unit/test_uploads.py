@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotsup.archive import Archive
+from spotsup.upload import MAX_ASKED_WAIT_S, TRIES, WAITS_S, upload
 
-from bootstrap.archive import Archive
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
-from supervisor.cli.upload import MAX_ASKED_WAIT_S, TRIES, WAITS_S, upload
 from supervisor.errors import BusyError, DaemonUnreachableError, SpotsupError, UsageError
 from supervisor.simulation.world import World
 from supervisor.uploads import MAX_UNUSED, MAX_UNUSED_BYTES, Upload, displaced
@@ -37,11 +38,13 @@ class Line:
         self.sent: list[str] = []
         self.waits: list[float] = []
 
-    def send(self, method: str, path: str, body: Any) -> Any:
-        self.sent.append(f"{method} {path}")
+    def put(self, path: str, data: bytes, sent: Callable[[int], None]) -> Any:
+        self.sent.append(path)
         if self.failures:
             raise self.failures.pop(0)
-        return {"sha256": service(self.world).put_blob(body)}
+        for part in (0, len(data) // 2, len(data)):
+            sent(part)
+        return {"sha256": service(self.world).put_blob(data)}
 
     def upload(self, data: bytes = DATA) -> str:
         return upload(Archive.of(data), self, self.waits.append)
@@ -56,7 +59,7 @@ def away(retry_after_s: float = 0.0) -> SpotsupError:
 def test_an_archive_is_one_request() -> None:
     line = Line(empty_world())
     assert line.upload() == sha256(DATA)
-    assert (line.sent, line.waits) == (["PUT /v1/blobs"], [])
+    assert (line.sent, line.waits) == (["/v1/blobs"], [])
     assert line.world.journal.get_blob(sha256(DATA)) == DATA
 
 
@@ -85,16 +88,20 @@ def test_what_the_daemon_refuses_is_not_tried_again() -> None:
     assert (len(line.sent), line.waits) == (1, [])
 
 
-def test_a_terminal_is_told_of_a_try_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_is_told_of_a_try_that_failed_and_how_much_has_gone(capsys: pytest.CaptureFixture[str]) -> None:
     busy = BusyError("8 archives are being uploaded already")
     busy.retry_after_s = 30.0
-    Line(empty_world(), away()).upload()
+    Line(empty_world(), busy).upload(bytes(4_000_000))
     assert capsys.readouterr().err == ""
+    busy.retry_after_s = 30.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stderr.isatty", lambda: True)
         Line(empty_world(), busy).upload()
-    told = "sending the code failed (8 archives are being uploaded already): again in 30 s\n"
-    assert capsys.readouterr().err == told
+        told = "sending the code failed (8 archives are being uploaded already): again in 30 s\n"
+        assert capsys.readouterr().err == told, "and nothing of an archive that is sent at once"
+        Line(empty_world()).upload(bytes(4_000_000))
+    shown = [f"\r\033[Kcode: {sent} of 4 MB sent" for sent in (0, 2, 4)]
+    assert capsys.readouterr().err == "".join([*shown, "\r\033[K"])
 
 
 # -- which unused archives are kept ------------------------------------------------------------------------------------
