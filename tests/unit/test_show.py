@@ -15,9 +15,10 @@ from provisioners.base import Market, Offer
 from supervisor.api.changes import alternatives, scaled_job
 from supervisor.api.rows import JobRow, NodeRow
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
-from supervisor.cli import show
+from supervisor.cli import ctl, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
+from supervisor.cli.completing import HelpfulGroup
 from supervisor.cli.submission import prepare
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
@@ -190,3 +191,12 @@ def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
     assert scaled_job(pairs, Scale(desired=4, min_nodes=2)).desired_nodes == 4
     with pytest.raises(CommandRefusedError, match=r"cannot scale .*: desired is 3; it must be a multiple of 2"):
         scaled_job(pairs, Scale(desired=3, min_nodes=2))
+
+
+def test_help_has_each_commands_own_line() -> None:
+    assert isinstance(ctl.main, HelpfulGroup)
+    context = click.Context(ctl.main)
+    for name, place in ctl.main.places.items():
+        command = ctl.main.get_command(context, name)
+        assert command is not None
+        assert place.line == command.get_short_help_str(1000), name
