@@ -79,7 +79,7 @@ $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pypr
 	$(python) -m venv --without-pip $(frameworks)
 	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser importlib-metadata pyre-extensions tabulate
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
-	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
+	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable '.[daemon]' hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue optuna
 	$(into_frameworks) --no-deps torchx  # which asks for urllib3 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -34,7 +33,6 @@ from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import (
-    BusyError,
     CommandRefusedError,
     JournalUnavailableError,
     NotFoundError,
@@ -148,45 +146,15 @@ class Service:
         """The pause of all daemons, if there is one."""
         return self._read().pause
 
-    def put_blob(self, data: bytes) -> str:
-        """Store a code archive. Returns its SHA-256."""
+    def put_blob(self, data: bytes, owner: str = "") -> str:
+        """Store a code archive of the user `owner`. Returns its SHA-256."""
         if len(data) > MAX_BLOB_BYTES:
             raise UsageError(
                 f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted: "
                 "list what is not code in "
                 ".spotsupignore"
             )
-        return self._journal.put_blob(data)
-
-    def missing_chunks(self, user: str, sha256: str, hashes: Sequence[str]) -> list[str]:
-        """Make an archive of chunks that a user has uploaded: those that are missing, or none once it is stored.
-
-        Raises UsageError if they are another archive.
-        """
-        uploads = self._journal.uploads
-        missing = uploads.missing(user, hashes, self._clock.now())
-        if missing:
-            return missing
-        if (size_bytes := uploads.size_bytes(user, hashes)) > MAX_BLOB_BYTES:
-            raise UsageError(
-                f"the chunks have {size_bytes} bytes together; at most {MAX_BLOB_BYTES} are accepted: list what is not "
-                "code in .spotsupignore"
-            )
-        data = uploads.read(user, hashes)
-        if data is None:
-            raise BusyError("the chunks were deleted while they were read: ask again which are missing")
-        if (found := hashlib.sha256(data).hexdigest()) != sha256:
-            raise UsageError(
-                f"the chunks are, in this order, the archive {found}, and not {sha256}: cut and hash the archive again"
-            )
-        self.put_blob(data)
-        return []
-
-    def put_chunk(self, user: str, sha256: str, data: bytes) -> None:
-        """Keep a chunk of an archive for a user. Raises UsageError if it is another one."""
-        if (found := hashlib.sha256(data).hexdigest()) != sha256:
-            raise UsageError(f"the chunk that came has the SHA-256 {found}, and not {sha256}: send it again")
-        self._journal.uploads.put(user, sha256, data, self._clock.now())
+        return self._journal.put_blob(data, owner)
 
     def parse(self, value: Any) -> JobSpec:
         """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""

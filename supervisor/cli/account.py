@@ -218,12 +218,13 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
 
 def _check_ended(config: Config, owner: Owner) -> None:
     """Raises CommandRefusedError while a job or a machine is left, ProvisionerError."""
+    from spotsup.transport import Transport
+
     from provisioners.base import InstanceState
-    from supervisor.cli.client import Client
     from supervisor.clouds import open_cloud
     from supervisor.errors import CommandRefusedError, DaemonUnreachableError
 
-    daemon = Client(config.socket)
+    daemon = Transport(config.socket)
     try:
         running = [str(job["name"]) for job in daemon.get("/v1/jobs") if job["state"] not in ENDED]
     except DaemonUnreachableError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from spotsup.upload import upload
 
 from supervisor.cli.common import (
     ENDED,
@@ -30,11 +31,10 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.job_options import spec_options
 from supervisor.cli.submission import Prepared, prepare
-from supervisor.cli.upload import upload
 from supervisor.errors import SpotsupError, UsageError
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
 MODULE = "spotsup_trainer.bench_network"
 RESULT_PREFIX = "spotsup-bench-network "  # as in MODULE, which needs torch and cannot be loaded here
@@ -144,7 +144,7 @@ def result_in(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return found
 
 
-def _wait(daemon: Client, name: str) -> dict[str, Any]:
+def _wait(daemon: Transport, name: str) -> dict[str, Any]:
     """The result, once the job has succeeded. Prints its status on stderr meanwhile."""
     printed, until = "", float("inf")
     while True:

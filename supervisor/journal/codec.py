@@ -16,7 +16,6 @@ from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 from supervisor.sweep import SweepRecord
-from supervisor.uploads import UploadRecord
 
 AnyRecord: TypeAlias = (
     JobRecord
@@ -31,7 +30,6 @@ AnyRecord: TypeAlias = (
     | TokenRecord
     | AuditEntry
     | SweepRecord
-    | UploadRecord
 )
 Record = TypeVar(
     "Record",
@@ -47,7 +45,6 @@ Record = TypeVar(
     TokenRecord,
     AuditEntry,
     SweepRecord,
-    UploadRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}

@@ -24,6 +24,7 @@ ALLOWED = {
     "supervisor": (
         "provisioners",
         "bootstrap",
+        "spotsup",
         "spotsup_trainer.wire",
         "spotsup_trainer.decoding",
         "spotsup_trainer.etcd",
@@ -41,7 +42,7 @@ ALLOWED = {
         "spotsup_trainer.rendezvous.view",
     ),
     "provisioners": (),
-    "bootstrap": ("provisioners.host",),
+    "bootstrap": ("provisioners.host", "spotsup.archive", "spotsup.errors"),
     "spotsup_trainer": (),
     "spotsup": (),
 }

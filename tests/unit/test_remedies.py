@@ -13,8 +13,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 FILES = sorted([*(REPO / "supervisor/api").glob("*.py"), *(REPO / "client/spotsup").glob("*.py")])
 ERRORS = {
-    "BusyError", "CommandRefusedError", "ConflictError", "ForbiddenError", "JournalUnavailableError", "NotFoundError",
-    "PackError", "PreconditionError", "SpotsupError", "UnreachableError", "UsageError",
+    "BusyError", "CommandRefusedError", "DaemonUnreachableError", "ForbiddenError", "JournalUnavailableError",
+    "NotFoundError", "PackError", "PreconditionError", "SpotsupError", "UntrustedError", "UsageError",
 }  # fmt: skip
 # Sentences that end with what is shown at "…", which brings what to do, or is the daemon's or a job's own.
 ELSEWHERE = {

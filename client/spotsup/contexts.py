@@ -1,4 +1,4 @@
-"""Where `spotsupctl` finds its daemon: a Unix socket, or an address with a token, kept by `spotsupctl login`."""
+"""Where the daemon is: a Unix socket, or an address with a token, as `spotsupctl login` keeps it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import json
 import os
 import ssl
 import stat
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from supervisor.errors import CommandRefusedError, NotFoundError, UsageError
-from supervisor.files import replace_file
+from spotsup.errors import CommandRefusedError, NotFoundError, UsageError
 
 # The name of the Unix socket, beside those of contexts.
 SOCKET = "socket"
 DEFAULT_PORT = 8443
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Context:
     """A daemon over the network."""
 
@@ -35,15 +34,15 @@ class Context:
     own_ca: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contexts:
     """All of a user, and which one is used."""
 
-    found: dict[str, Context]
+    found: Mapping[str, Context]
     current: str = SOCKET
 
     def get(self, name: str) -> Context | None:
-        """None for the Unix socket. Raises NotFoundError."""
+        """Return one of them, None for the Unix socket. Raises NotFoundError."""
         if name == SOCKET:
             return None
         if name not in self.found:
@@ -52,13 +51,37 @@ class Contexts:
         return self.found[name]
 
 
+def default_daemon(context: str | None = None) -> Path | Context:
+    """Return the daemon of a context, or else what this user's environment and `spotsupctl login` say.
+
+    Raises SpotsupError.
+    """
+    if context is None and (socket := os.environ.get("SPOTSUP_SOCKET")):
+        return Path(socket)
+    kept = load(file_of_user())
+    return kept.get(context or os.environ.get("SPOTSUP_CONTEXT") or kept.current) or _default_socket()
+
+
+def _default_socket() -> Path:
+    # As in supervisor.config.
+    own = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "spotsup"
+    return default_socket(Path("/var/lib/spotsup"), own, root=hasattr(os, "geteuid") and os.geteuid() == 0)
+
+
+def default_socket(host: Path, own: Path, *, root: bool) -> Path:
+    """Return the daemon's socket below one of two state folders: the host's for root, and for users without a daemon of
+    their own where the host has one."""
+    folder = host if root or (host.is_dir() and not own.is_dir()) else own
+    return folder / "spotsupd.sock"
+
+
 def file_of_user() -> Path:
-    """Where they are kept (XDG base directories)."""
+    """Return where contexts are kept (XDG base directories)."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "spotsup" / "contexts.json"
 
 
 def load(file: Path) -> Contexts:
-    """What is kept in a file; nothing without one. Raises CommandRefusedError if others can read it, UsageError."""
+    """Read contexts; none without the file. Raises CommandRefusedError if others can read it, UsageError."""
     try:
         with file.open() as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -75,22 +98,8 @@ def load(file: Path) -> Contexts:
         raise UsageError(f"{file} is damaged: delete it, then `spotsupctl login` again") from error
 
 
-def save(file: Path, contexts: Contexts) -> None:
-    """Write them, readable by their user alone. Raises UsageError."""
-    rows: dict[str, Any] = {}
-    for name, each in contexts.found.items():
-        rows[name] = asdict(each)
-        del rows[name]["name"]
-    text = json.dumps({"current": contexts.current, "contexts": rows}, indent=2) + "\n"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(file, text.encode(), 0o600)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
-
-
 def checked_url(text: str) -> str:
-    """`https://host:port` as it is kept. Raises UsageError: a token is sent over nothing else."""
+    """Return `https://host:port` as it is kept. Raises UsageError: a token is sent over nothing else."""
     try:
         parts = urlsplit(text if "://" in text else f"https://{text}")
         port = parts.port or DEFAULT_PORT
@@ -105,7 +114,7 @@ def checked_url(text: str) -> str:
 
 
 def fingerprint(pem: str) -> str:
-    """Of a certificate, as people compare it. Raises UsageError."""
+    """Return a certificate's fingerprint, as people compare it. Raises UsageError."""
     try:
         if pem.count("-----BEGIN CERTIFICATE-----") != 1:
             raise ValueError("it is not one certificate")
@@ -119,11 +128,14 @@ def fingerprint(pem: str) -> str:
 
 
 def tls_of(context: Context) -> ssl.SSLContext:
-    """By which its daemon is verified. Raises UsageError."""
+    """Return how the daemon of a context is verified. Raises UsageError."""
     try:
         made = ssl.create_default_context(cadata=context.ca or None)
     except (ValueError, ssl.SSLError) as error:
-        raise UsageError(f"the CA of {context.name} cannot be read: `spotsupctl login {context.url}` again") from error
+        raise UsageError(
+            f"the CA of {context.name} cannot be read ({error}): it is the text of a PEM file; "
+            f"`spotsupctl login {context.url}` fetches it"
+        ) from error
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.check_hostname = not context.own_ca
     return made
