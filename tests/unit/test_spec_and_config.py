@@ -45,6 +45,7 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
     ("change", "sentence"),
     [
         ({"colour": 1}, "unknown key `colour`; known here: name, kind, nodes"),
+        ({"early_stop": 500}, "`early_stop` is not a key any more; to end a sweep's worst jobs early, use Optuna"),
         ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
         ({"nodes": {"min": 2, "desired": 3, "max": 4, "multiple_of": 2}}, "desired is 3; it must be a multiple of 2"),
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
