@@ -8,8 +8,11 @@ _EARLY_STOP = (
     "to end a sweep's worst jobs early, use Optuna with a pruner: `spotsup.optuna.optimize` of spotsup-client[optuna]"
 )
 
+_EMAIL = "for e-mail, let a signed webhook (`[[alerts.webhook]]`) or Alertmanager send it: docs/alerts.md says how"
+
 # By the name of a command, an option, a key or an argument.
 INSTEAD: Mapping[str, str] = {
     "--early-stop": _EARLY_STOP,
+    "alerts.email": _EMAIL,
     "early_stop": _EARLY_STOP,
 }

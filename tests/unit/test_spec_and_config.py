@@ -146,6 +146,7 @@ def test_numbers_are_accepted_as_environment_variables() -> None:
     [
         ("cluster = 3", "`cluster` is 3"),
         ("colour = 1", "unknown key `colour`"),
+        ("[[alerts.email]]\nname = 'ops'", "`alerts.email` is not a key any more; for e-mail, let a signed webhook"),
         ("[aws]\nregion = 'us-east-1'", "unknown key `aws.region`; known here: regions, ssh_user"),
         ("[timing]\ntick = 1", "unknown key `timing.tick`; known here: tick_s"),
         ("[timing]\ntick_s = 9.0", "tick_s (9 s) must be smaller than leader_ttl_s (6 s)"),
