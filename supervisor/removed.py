@@ -10,9 +10,12 @@ _EARLY_STOP = (
 
 _EMAIL = "for e-mail, let a signed webhook (`[[alerts.webhook]]`) or Alertmanager send it: docs/alerts.md says how"
 
+_BENCH_NETWORK = "submit the example trainer/examples/all_reduce.py as a job: docs/nodes.md has its job file"
+
 # By the name of a command, an option, a key or an argument.
 INSTEAD: Mapping[str, str] = {
     "--early-stop": _EARLY_STOP,
     "alerts.email": _EMAIL,
+    "bench-network": _BENCH_NETWORK,
     "early_stop": _EARLY_STOP,
 }

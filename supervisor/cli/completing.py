@@ -49,6 +49,8 @@ class HelpfulGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            if instead := INSTEAD.get(args[0]):
+                raise click.UsageError(f"there is no command {args[0]} any more; {instead}", ctx)
             import difflib
 
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)

@@ -75,7 +75,6 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
 
 
 _MODULES = {
-    "bench_network": ("bench-network",),
     "change": ("cancel", "drain", "limits", "pause", "resume", "scale"),
     "completing": ("completion",),
     "dashboard": ("dashboard",),

@@ -247,3 +247,11 @@ def test_a_sweep_that_cannot_be_right_is_one_sentence(desk: Desk, options: tuple
     job = desk.write("job.yaml", "name: search\nnodes: 1\nrun: train.py\n")
     result = desk.ctl("submit", job, *options)
     assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
+
+
+def test_a_command_that_is_gone_names_what_takes_its_place(desk: Desk) -> None:
+    result = desk.ctl("bench-network", "job.yaml")
+    assert result.exit_code == 2
+    assert (
+        "there is no command bench-network any more; submit the example trainer/examples/all_reduce.py" in result.stderr
+    )
