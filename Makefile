@@ -77,12 +77,11 @@ into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --
 $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser importlib-metadata pyre-extensions tabulate
+	$(into_frameworks) hatchling editables tyro hydra-core
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
 	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue optuna
-	$(into_frameworks) --no-deps torchx  # which asks for urllib3 1
 	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
 	$(into_frameworks) --no-deps mosaicml-streaming
 	touch $@
