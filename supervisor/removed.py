@@ -12,9 +12,12 @@ _EMAIL = "for e-mail, let a signed webhook (`[[alerts.webhook]]`) or Alertmanage
 
 _BENCH_NETWORK = "submit the example trainer/examples/all_reduce.py as a job: docs/nodes.md has its job file"
 
+_PLOT = "`-o json` has the numbers, to be drawn by what you draw with"
+
 # By the name of a command, an option, a key or an argument.
 INSTEAD: Mapping[str, str] = {
     "--early-stop": _EARLY_STOP,
+    "--plot": _PLOT,
     "alerts.email": _EMAIL,
     "bench-network": _BENCH_NETWORK,
     "early_stop": _EARLY_STOP,

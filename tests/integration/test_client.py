@@ -30,7 +30,7 @@ from supervisor.cli import contexts
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
-from tests.sim.harness import empty_world, service, training_world
+from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 from tests.sim.test_sweeps import run as run_sweeps
 from tests.support.https import TOKEN, Https
@@ -171,27 +171,6 @@ def test_a_token_goes_over_https_alone() -> None:
             with pytest.raises(UsageError):
                 Client(wrong, token=TOKEN)
     assert TOKEN not in repr(Client("https://spot.example.org", token=TOKEN, ca="").__dict__)
-
-
-def test_a_job_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = training_world(1, 2, 2)
-    points = [
-        {"at": 3600.0 * hour, "loss": None if hour == 0 else 1.0 / hour, "nodes": 2, "usd": float(hour)}
-        for hour in range(4)
-    ]
-    report = {"points": points, "pauses": [{"at": 1800.0, "seconds": 600.0}, {"at": 2000.0, "seconds": None}]}
-    with unix(world, tmp_path / "s"):
-        monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
-        job = Client().job("job")
-        if not job.report()["points"]:
-            with pytest.raises(UsageError, match="has made no step yet"):
-                job.plot()
-        monkeypatch.setattr(job, "report", lambda: report)
-        figure = job.plot()
-    assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "nodes", "US dollars"]
-    drawn = io.BytesIO()
-    figure.savefig(drawn)
-    assert drawn.getvalue().startswith(b"\x89PNG")
 
 
 def test_it_is_used_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
