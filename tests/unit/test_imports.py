@@ -51,7 +51,8 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron", "files", "plots", "validation"),
+    ("errors", "cron", "files", "plots", "removed"),
+    ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
     ("deadlines", "spec_places"),
     ("spec", "identity"),
@@ -215,7 +216,7 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
 def test_the_client_needs_nothing_but_what_its_extras_bring() -> None:
     allowed = sys.stdlib_module_names | {"spotsup"}
     found = forbidden(["spotsup"], lambda found: found.partition(".")[0] not in allowed)
-    extras = {"matplotlib": "spotsup.plot", "torchx": "spotsup.torchx", "optuna": "spotsup.optuna"}
+    extras = {"optuna": "spotsup.optuna"}
     importers = {(importer, imported.partition(".")[0]) for importer, _, imported in map(str.split, found)}
     assert importers == {(home, extra) for extra, home in extras.items()}
     assert not any(is_below(each, *extras.values()) for each in imports("spotsup.client") | imports("spotsup"))

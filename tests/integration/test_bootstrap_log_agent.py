@@ -1,9 +1,8 @@
-"""The scripts of the monitoring and log-agent steps, run in a sandbox."""
+"""The scripts of the log-agent step, run in a sandbox."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,34 +10,9 @@ import pytest
 
 from bootstrap.log_agent.model import LogAgent
 from bootstrap.model import Run
-from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.steps import plan
-from tests.support.plans import SYSTEMCTL_SHOW, a_setup
+from tests.support.plans import a_setup
 from tests.support.sandbox import Sandbox
-
-
-def test_exporters_are_started_on_a_machine_of_ours_only(tmp_path: Path) -> None:
-    box = Sandbox(tmp_path / "box")
-    box.write("state/show", SYSTEMCTL_SHOW)
-    box.program(
-        "systemctl",
-        'case $1 in show) cat "$BOX/state/show" ;; enable) echo "$*" >>"$BOX/log" ;; *) echo running ;; esac',
-    )
-    assert box.facts(a_setup()).monitoring.units == {"prometheus-node-exporter": "active", "nvidia-dcgm": "inactive"}
-    (command,) = box.bootstrap(a_setup(), "monitoring")
-    assert box.log == ["enable --now nvidia-dcgm"]
-    assert isinstance(command, Run)
-    assert box.run(command, node="another").returncode == 1
-    assert len(box.log) == 1
-
-
-def test_the_script_gathers_facts_of_this_computer() -> None:
-    done = subprocess.run(
-        ["/bin/sh", "-c", monitoring_script(a_setup())], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert isinstance(monitoring_facts(json.loads(done.stdout))["monitoring"], Monitoring)
-
 
 CTL = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 PACKAGE = f"""
@@ -80,3 +54,8 @@ def test_a_node_goes_on_without_the_clouds_own_agent(tmp_path: Path, wanted: Log
     assert done.stderr.splitlines()[0] == "curl: (6) Could not resolve host"
     assert done.stderr.splitlines()[-1].endswith(" does not ship this node's logs; training goes on")
     assert box.facts(setup).log_agent.key == ""
+
+
+def test_a_log_group_is_a_name() -> None:
+    with pytest.raises(ValueError, match="is not a log group"):
+        LogAgent("cloudwatch", "a'; rm -rf /")
