@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,14 +24,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from spotsup_trainer.session import agreement, parallel, retention, seeds
-from spotsup_trainer.session.agreement import Call, Level
+from spotsup_trainer.session.agreement import Agreement, Call, Level, Wish
 from spotsup_trainer.session.arrangement import arranged, of_session, when_saved
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.course import Course, SessionError
+from spotsup_trainer.session.due import Due
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.metrics import Metrics
+from spotsup_trainer.session.opening import opened
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
@@ -40,10 +41,11 @@ from spotsup_trainer.session.positions import Positions
 from spotsup_trainer.session.replicas import Replicas
 from spotsup_trainer.session.sampler import Part, StepSampler
 from spotsup_trainer.session.seeds import Seeds
+from spotsup_trainer.session.work import Work
 from spotsup_trainer.session.wrapped import Reshard, Wrapped
 from spotsup_trainer.timing import SaveTimes
-from spotsup_trainer.wire import Progress
-from spotsup_trainer.worker_files import WorkerFiles, earlier_places
+from spotsup_trainer.wire import Progress, RankTimes
+from spotsup_trainer.worker_files import WorkerFiles
 
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
@@ -106,8 +108,6 @@ class Session:
             raise ValueError(f"every_steps is {every_steps}, every_s is {every_s}; they must be more than 0")
         if rng not in {"per-rank", "keep"}:
             raise ValueError(f"rng is {rng!r}; it must be 'per-rank' or 'keep'")
-        self._every_steps, self._every_s = every_steps, every_s
-        self._keep_every = keep_every
         self._rng = rng
         self._park_timeout_s = park_timeout_s
         self._clock = clock
@@ -123,6 +123,8 @@ class Session:
         self._loss = LossReading()
         self._metrics = Metrics()
         self._gradients = Gradients(state, self._peers)
+        self._work = Work(self._gradients.replicas if self._world == self._peers.world else ())
+        self._agreement = Agreement(self._peers)
         self._replicas = Replicas(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
@@ -136,20 +138,20 @@ class Session:
         self._times_written = SaveTimes()
         self._progress_failed = False
         self._positions = Positions()
-        self._checkpoints = self._open_checkpoints(
+        self._checkpoints = opened(
             {**state, _POSITIONS: self._positions},
             place,
             (keep, keep_every),
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
+            (self._peers, self._round),
             environ,
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
         program = self._agreed_seeds()
-        # What the round began from is in memory only: the first step is written at once.
-        self._unwritten = self._checkpoints is not None and self._checkpoints.unwritten
         start = restored or Position(0, rng_seed=program.torch)
         self._course = Course(replace(start, round=self._round, world=self._peers.world))
-        self._due_from = (self.steps_done, clock())
+        self._due = Due(every_steps, every_s, keep_every, self.steps_done, clock())
+        self._due.unwritten = self._checkpoints is not None and self._checkpoints.unwritten
         if rng == "per-rank":
             seeds.begin(program, start.rng_seed, self.steps_done, self.rank)
         self._files.announce()
@@ -284,7 +286,8 @@ class Session:
             self._described = True
             arrangement = made.described(part, self._peers.world, position, self._when_saved)
             print(f"spotsup: {arrangement}", file=sys.stderr, flush=True)
-        return Batches(self._course, made.order, part, load, self._gradients.before, epochs, made.micro_batch)
+        before, asks = self._gradients.before, self._work.begin
+        return Batches(self._course, made.order, part, load, before, asks, epochs, made.micro_batch)
 
     def wrap(
         self,
@@ -320,8 +323,9 @@ class Session:
             course=self._course,
             positions=self._positions,
             peers=self._peers,
-            compare=lambda call, batches: self._compare(call, Level.CONTINUE, batches)[1],
+            compare=self._agree_on_batch,
             before=self._gradients.before,
+            asks=self._work.begin,
             epochs=epochs,
         )
 
@@ -342,7 +346,8 @@ class Session:
         mean of what `backward` got; rank 0's is shown.
 
         Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
-        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step, or if ranks
+        ranks, and parks until the launcher ends this process: where a step takes less than a second, one step after the
+        ranks have said so, so that none waits for another. Raises SessionError in the middle of a step, or if ranks
         have trained different weights.
         """
         if self._must_ask:
@@ -351,6 +356,7 @@ class Session:
                 "write `if session.accumulating: continue` after session.backward(), or give session.loader() a "
                 "micro_batch as large as global_batch"
             )
+        self._work.complete(self._course.samples_here)
         self._course.complete()
         self._gradients.complete()
         self._loss.put(self._gradients.mean_loss if loss is None else loss)
@@ -363,10 +369,11 @@ class Session:
             self._trains = True
             if self._checkpoints:
                 self._checkpoints.claim()
-        level = self._agree(Call.STEP)
+        level = self._agree_on_step()
         self._replicas.check(self.steps_done)
         self._report(now=first)
         self._act(level)
+        self._work.begin()
 
     def checkpoint_point(self) -> None:
         """A point between two steps where all ranks can checkpoint and park. Collective, like `step`.
@@ -386,7 +393,7 @@ class Session:
         self._act(self._agree(Call.SAVE))
         if self._checkpoints is None:
             return False
-        self._due_from = (self.steps_done, self._clock())
+        self._due.begun(self.steps_done, self._clock())
         return self._save(self._checkpoints, anew=True)
 
     def report(self, **values: Any) -> None:
@@ -420,7 +427,7 @@ class Session:
             return False
         new = retention.Best(name, value, mode, self.steps_done)
         self._course.know_best(retention.tried(best, new))
-        self._due_from = (self.steps_done, self._clock())
+        self._due.begun(self.steps_done, self._clock())
         left_s = self._checkpoints.timeout_s - (
             time.monotonic() - began
         )  # else others would wait longer than gloo does
@@ -459,71 +466,46 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _open_checkpoints(
-        self,
-        state: Mapping[str, Any],
-        place: str | os.PathLike[str] | None,
-        keep: tuple[int, int | None],
-        warn_after_s: float,
-        environ: Mapping[str, str],
-    ) -> Checkpointer | None:
-        if place:
-            from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
-            from spotsup_trainer.session.memory import Keeper
-
-            return Checkpointer(
-                place if isinstance(place, str) else Path(place),
-                state,
-                self._peers,
-                keep[0],
-                keep_every=keep[1],
-                round_number=self._round,
-                warn_after_s=warn_after_s,
-                resume_from=earlier_places(environ),
-                keeper=Keeper.named_by(environ, self._peers.rank, self._peers.world),
-            )
-        if self._files.yield_ is not None and self._peers.rank == 0:
-            print(
-                "spotsup: there is no place for checkpoints: training starts over after every interruption",
-                file=sys.stderr,
-                flush=True,
-            )
-        return None
-
     def _agree(self, call: Call) -> Level:
         """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
-        wanted = Level.YIELD if self._files.yield_wanted() else Level.CHECKPOINT if self._due() else Level.CONTINUE
-        return self._compare(call, wanted)[0]
+        return self._agreement.at_once(call, self.steps_done, self._wish()).level
 
-    def _compare(
-        self, call: Call, wanted: Level, batches: Sequence[int] = agreement.NO_BATCHES
-    ) -> tuple[Level, list[int]]:
-        busy = self._checkpoints is not None and self._checkpoints.busy
-        digest = self._course.digest
-        return agreement.compare(self._peers, call, self.steps_done, wanted, busy=busy, digest=digest, batches=batches)
+    def _agree_on_batch(self, call: Call, batches: Sequence[int]) -> list[int]:
+        wish = self._wish()._replace(level=Level.CONTINUE, batches=batches)
+        return self._agreement.at_once(call, self.steps_done, wish).batches
 
-    def _due(self) -> bool:
+    def _agree_on_step(self) -> Level:
+        step = self.steps_done
+        waits = self._checkpoints is not None and self._due.by_steps(step)
+        level = self._agreement.of_step(step, self._wish(), self._work.say, waits=waits)
+        said = self._agreement.take_work()
+        if said and self._peers.rank == 0:
+            times = tuple(each / 1e9 for each in said)
+            self._files.write_rank_times(RankTimes(self._round, self._clock(), times[::2], times[1::2]))
+        return level
+
+    def _wish(self) -> Wish:
+        return Wish(
+            Level.YIELD if self._files.yield_wanted() else Level.CHECKPOINT if self._is_due() else Level.CONTINUE,
+            busy=self._checkpoints is not None and self._checkpoints.busy,
+            digest=self._course.digest,
+            step_s=self._pace.usual_step_s,
+            asks=self._peers.rank == 0 and self._files.rank_times is not None and self._work.is_due,
+        )
+
+    def _is_due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
         if self._checkpoints is not None and self._files.save_wanted():
-            return self.steps_done != self._due_from[0]
+            return self.steps_done != self._due.step
         if self._checkpoints is None or self._peers.rank != 0:
             return False
         self._checkpoints.check()
-        step, at = self._due_from
-        if self._checkpoints.busy or self.steps_done == step:
-            return False
-        if self._unwritten:
-            return True
-        if self._keep_every is not None and self.steps_done // self._keep_every > step // self._keep_every:
-            return True
-        if self._every_steps is not None and self.steps_done - step >= self._every_steps:
-            return True
-        # a clock that was set back must not delay the next one
-        return self._every_s is not None and not 0 <= self._clock() - at < self._every_s
+        return not self._checkpoints.busy and self._due.is_due(self.steps_done, self._clock())
 
     def _act(self, level: Level) -> None:
         if level == Level.CHECKPOINT and self._checkpoints:
-            self._due_from, self._unwritten = (self.steps_done, self._clock()), False
+            self._due.begun(self.steps_done, self._clock())
+            self._due.unwritten = False
             self._files.save_begun()
             self._positions.collect(self._peers)
             self._checkpoints.begin(self._course.position)
@@ -571,7 +553,7 @@ class Session:
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
-            checkpoint_every_s=self._every_s or (self._every_steps or 0) * self._pace.longest_step_s,
+            checkpoint_every_s=self._due.interval_s(self._pace.longest_step_s),
             first_step=self._first_step,
             fraction=self._fraction_done(),
             metrics=self._metrics.values,
@@ -589,7 +571,8 @@ class Session:
         """What leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
         budget_s = sum(each.budget_s for each in self._park_calls)
-        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + budget_s:.2g}"))
+        later_s = self._pace.usual_step_s if self._agreement.is_quick else 0.0
+        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + later_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""
