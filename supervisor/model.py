@@ -20,7 +20,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -208,6 +208,9 @@ class NodeRecord:
     left_behind: str = ""  # why its job has moved to others; empty while it has not
     unhealthy: str = ""  # why its GPUs cannot train, as last reported; empty while they can
     unhealthy_at: float = 0.0  # since when it is to leave for that; 0 also while too many are unhealthy at once
+    slow_at: float = 0.0  # when people were told that all others wait for it; 0 while they do not
+    slow_factor: float = 0.0  # how many times as long as most it worked in a step, then
+    slow_leaves_at: float = 0.0  # since when it is to leave for that, once it is replaced; 0 while it is not
     has_joined: bool = False  # it is or was in a round
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
@@ -218,9 +221,10 @@ class NodeRecord:
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, or
-        its job has moved."""
-        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at or self.left_behind)
+        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, all
+        others wait for it, or its job has moved."""
+        found = self.unhealthy_at or self.slow_leaves_at or self.left_behind
+        return self.notice is not None or self.drain_requested or bool(found)
 
     @property
     def machine_name(self) -> str:
@@ -298,6 +302,7 @@ class JobRecord:
     checkpoint_problem_step: int = 0  # step of the newest checkpoint at that report
     checkpoint_problem_at: float = 0.0  # when it was reported
     hung_since: float = 0.0  # since when its steps hang, as reported; 0 once a step was completed again
+    slow_replaced_at: tuple[float, ...] = ()  # when slow nodes were to be replaced, of the last day
     checkpoint_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
     step_s: float = 0.0  # its longest recent step, as last noted
     wait_reported_at: float = 0.0  # when people were told that it has waited for long; 0 once it trains, or has ended
@@ -391,6 +396,8 @@ class EventKind(StrEnum):
     BOOTSTRAPS_RECOVERED = "bootstraps-recovered"
     NODE_UNHEALTHY = "node-unhealthy"
     UNHEALTHY_HELD = "unhealthy-held"
+    NODE_SLOW = "node-slow"
+    SLOW_ENDED = "slow-ended"
     MACHINE_TYPE_BLOCKED = "machine-type-blocked"
     FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
@@ -454,6 +461,8 @@ ALERT_KINDS = frozenset(
         EventKind.CERTIFICATE_ENDS,
         EventKind.NODE_UNHEALTHY,
         EventKind.UNHEALTHY_HELD,
+        EventKind.NODE_SLOW,
+        EventKind.SLOW_ENDED,
         EventKind.MACHINE_TYPE_BLOCKED,
         EventKind.FOREIGN_HOST,
         EventKind.UNDECIDED,

@@ -84,6 +84,9 @@ class NodeChanges(TypedDict, total=False):
     notice: NoticeRecord
     unhealthy: str
     unhealthy_at: float
+    slow_at: float
+    slow_factor: float
+    slow_leaves_at: float
     has_joined: bool
     took_over_from: str
     error: str
@@ -133,6 +136,7 @@ class JobChanges(TypedDict, total=False):
     checkpoint_problem_step: int
     checkpoint_problem_at: float
     hung_since: float
+    slow_replaced_at: tuple[float, ...]
     checkpoint_s: float
     step_s: float
     wait_reported_at: float

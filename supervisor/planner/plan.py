@@ -41,6 +41,7 @@ from supervisor.planner.records import clamp_future_times, delete_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sentences import sentence
 from supervisor.planner.silence import drive_silence, hold_of, remember
+from supervisor.planner.slow import drive_slow
 from supervisor.planner.sync import sync_node
 from supervisor.planner.world import Hold, JobView, VolatileState, World
 
@@ -180,6 +181,7 @@ def _plan_job(draft: Draft) -> None:
     drive_limits(draft)
     drive_deadline(draft)
     drive_queue(draft)
+    drive_slow(draft)
     drive_moves(draft)
     drive_rounds(draft)
     report_pauses(draft)

@@ -116,6 +116,7 @@ class Agreement:
         earlier = self._read()
         rank, world = self._peers.rank, self._peers.world
         said = (0, 0) * rank + say() + (0, 0) * (world - rank - 1) if self._asked else ()
+        self._asked = False
         self._begin(Call.STEP, step, wish, said)
         goes_on = earlier is None or earlier.level is Level.CONTINUE
         if self.is_quick and goes_on and not waits:
@@ -140,7 +141,7 @@ class Agreement:
             return None
         begun, self._begun = self._begun, None
         agreed = _agreed(self._peers, begun)
-        self.is_quick, self._asked = agreed.is_quick, agreed.asked
+        self.is_quick, self._asked = agreed.is_quick, self._asked or agreed.asked
         self._work = agreed.work or self._work
         return agreed
 

@@ -25,7 +25,7 @@ class LateError(RuntimeError):
 
 @dataclass(frozen=True)
 class Peers:
-    """Every method but the last two, and reading what was begun, is collective: all ranks must call it, in the same order."""
+    """Every method but the last two is collective: all ranks must call it, in the same order."""
 
     rank: int
     world: int

@@ -477,7 +477,8 @@ class Session:
     def _agree_on_step(self) -> Level:
         step = self.steps_done
         waits = self._checkpoints is not None and self._due.by_steps(step)
-        level = self._agreement.of_step(step, self._wish(), self._work.say, waits=waits)
+        asks = self._peers.rank == 0 and self._files.rank_times is not None and self._work.asks()
+        level = self._agreement.of_step(step, self._wish()._replace(asks=asks), self._work.say, waits=waits)
         said = self._agreement.take_work()
         if said and self._peers.rank == 0:
             times = tuple(each / 1e9 for each in said)
@@ -490,7 +491,6 @@ class Session:
             busy=self._checkpoints is not None and self._checkpoints.busy,
             digest=self._course.digest,
             step_s=self._pace.usual_step_s,
-            asks=self._peers.rank == 0 and self._files.rank_times is not None and self._work.is_due,
         )
 
     def _is_due(self) -> bool:

@@ -65,16 +65,17 @@ class Work:
             self._stretches.append((self._began, self._ended))
         self._began = self._ended = None
 
-    @property
-    def is_due(self) -> bool:
-        """Whether all ranks should be asked."""
-        return self._since_asked >= MIN_STEPS and self._clock() - self._asked_at >= ASK_EVERY_S
+    def asks(self) -> bool:
+        """Whether all ranks are to be asked now."""
+        is_due = self._since_asked >= MIN_STEPS and self._clock() - self._asked_at >= ASK_EVERY_S
+        if is_due:
+            self._asked_at, self._since_asked = self._clock(), 0
+        return is_due
 
     def say(self) -> tuple[int, int]:
         """The median of this rank's work in a step, and of that for each sample, in ns; 0: not known."""
         took = [(sum(map(_seconds, stretches)), samples) for stretches, samples in self._steps if _is_over(stretches)]
         self._steps.clear()
-        self._asked_at, self._since_asked = self._clock(), 0
         each = [seconds / samples for seconds, samples in took if samples]
         return _ns([seconds for seconds, _ in took]), _ns(each)
 
