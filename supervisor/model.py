@@ -30,6 +30,7 @@ from supervisor.features.places.record import PlacesRecord
 from supervisor.features.queue.record import QueueRecord
 from supervisor.features.rounds.record import RoundsRecord
 from supervisor.features.silence.record import SilenceRecord
+from supervisor.features.slow.record import SlowNode, SlowRecord
 from supervisor.features.waits.record import WaitsRecord
 from supervisor.spec import JobSpec
 
@@ -223,6 +224,7 @@ class NodeRecord:
     left_behind: str = ""  # why its job has moved to others; empty while it has not
     unhealthy: str = ""  # why its GPUs cannot train, as last reported; empty while they can
     unhealthy_at: float = 0.0  # since when it is to leave for that; 0 also while too many are unhealthy at once
+    slow: SlowNode = SlowNode()
     has_joined: bool = False  # it is or was in a round
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
@@ -233,9 +235,10 @@ class NodeRecord:
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, or
-        its job has moved."""
-        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at or self.left_behind)
+        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, all
+        others wait for it, or its job has moved."""
+        found = self.unhealthy_at or self.slow.leaves_at or self.left_behind
+        return self.notice is not None or self.drain_requested or bool(found)
 
     @property
     def machine_name(self) -> str:
@@ -289,6 +292,7 @@ class JobRecord:
     silence: SilenceRecord = SilenceRecord()
     checkpoints: CheckpointsRecord = CheckpointsRecord()
     hang: HangRecord = HangRecord()
+    slow: SlowRecord = SlowRecord()
     waits: WaitsRecord = WaitsRecord()
     billing: BillingRecord = BillingRecord()
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
@@ -329,6 +333,7 @@ JobPart: TypeAlias = (
     | SilenceRecord
     | CheckpointsRecord
     | HangRecord
+    | SlowRecord
     | WaitsRecord
     | BillingRecord
 )
@@ -407,6 +412,8 @@ class EventKind(StrEnum):
     BOOTSTRAPS_RECOVERED = "bootstraps-recovered"
     NODE_UNHEALTHY = "node-unhealthy"
     UNHEALTHY_HELD = "unhealthy-held"
+    NODE_SLOW = "node-slow"
+    SLOW_ENDED = "slow-ended"
     MACHINE_TYPE_BLOCKED = "machine-type-blocked"
     FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
@@ -470,6 +477,8 @@ ALERT_KINDS = frozenset(
         EventKind.CERTIFICATE_ENDS,
         EventKind.NODE_UNHEALTHY,
         EventKind.UNHEALTHY_HELD,
+        EventKind.NODE_SLOW,
+        EventKind.SLOW_ENDED,
         EventKind.MACHINE_TYPE_BLOCKED,
         EventKind.FOREIGN_HOST,
         EventKind.UNDECIDED,

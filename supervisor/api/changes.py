@@ -20,7 +20,8 @@ from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
 from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
 from supervisor.planner.world import JobView
-from supervisor.spec import LIMITS_OF_MONEY, NO_CHECKPOINTS, JobSpec, Limits, check_nodes
+from supervisor.spec import NO_CHECKPOINTS, JobSpec, check_nodes
+from supervisor.spec_limits import LIMITS_OF_MONEY, Limits
 from supervisor.validation import first_error
 
 MAX_NAMES_SHOWN = 8

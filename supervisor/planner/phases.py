@@ -15,6 +15,7 @@ from supervisor.features.moves.rule import drive_moves
 from supervisor.features.places.rule import drive_places
 from supervisor.features.queue.rule import drive_queue
 from supervisor.features.silence.rule import drive_silence
+from supervisor.features.slow.rule import drive_slow
 from supervisor.features.waits.rule import drive_wait_alerts
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
@@ -45,6 +46,7 @@ PHASES = (
     Phase(drive_limits, "a job that pauses for a limit or a budget moves nowhere and asks for nothing"),
     Phase(drive_deadline, "the pace of steps decides whether moves and requests may pay for on-demand machines"),
     Phase(drive_queue, "nor does one that makes room for another job move"),
+    Phase(drive_slow, "a slow node is replaced only where nothing above stops the job, and no move is under way"),
     Phase(drive_moves, "a round is chosen without the nodes that a move leaves behind"),
     Phase(drive_rounds, "no hint has a node any more when it is released"),
     Phase(drive_fleet, "what is asked for is what rounds and moves leave missing"),

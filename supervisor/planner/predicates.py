@@ -259,7 +259,9 @@ def why_doomed(node: NodeRecord) -> str:
     """Return why a node will leave."""
     if node.notice:
         return "its provider takes it"
-    return node.left_behind or ("its GPUs are unhealthy" if node.unhealthy_at else "a user drains it")
+    if node.left_behind or node.unhealthy_at:
+        return node.left_behind or "its GPUs are unhealthy"
+    return "a user drains it" if node.drain_requested else "all others wait for it"
 
 
 def leaving_takes_s(draft: Draft) -> float:

@@ -51,6 +51,7 @@ def clamp_future_times(draft: Draft) -> None:
             node.launched_at - now,
             node.priced_at - now,
             node.unhealthy_at - now,
+            node.slow.leaves_at - now,
             node.retry_at - latest,
             node.ready_by - latest,
         )
@@ -64,6 +65,7 @@ def clamp_future_times(draft: Draft) -> None:
                     launched_at=min(node.launched_at, now),
                     priced_at=min(node.priced_at, now),
                     unhealthy_at=min(node.unhealthy_at, now),
+                    slow=replace(node.slow, leaves_at=min(node.slow.leaves_at, now)),
                     retry_at=min(node.retry_at, latest),
                     ready_by=min(node.ready_by, latest),
                 )

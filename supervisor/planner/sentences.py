@@ -128,6 +128,8 @@ def _leaving(draft: Draft) -> list[str]:
     draining = [node for node in others if node.state is N.DRAINING]
     unhealthy = [node for node in others if node.state is not N.DRAINING and node.unhealthy]
     moving = [node for node in others if node.state is not N.DRAINING and node.left_behind]
+    slow = [node for node in others if node.state is N.MEMBER and node.slow.at and not node.doomed]
+    exchanged = [node for node in others if node.state is not N.DRAINING and node.slow.leaves_at and not node.unhealthy]
     to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
     preempted = f"will be preempted in about {_left_s(draft, present)} s"
     groups = [
@@ -135,6 +137,8 @@ def _leaving(draft: Draft) -> list[str]:
         (draining, "is draining", "are draining"),
         (moving, "leaves as the job moves", "leave as the job moves"),
         (unhealthy, "has unhealthy GPUs", "have unhealthy GPUs"),
+        (slow, "is slow", "are slow"),
+        (exchanged, "is slow and leaves once replaced", "are slow and leave once replaced"),
         (to_drain, "leaves once replaced", "leave once replaced"),
         ([] if silence_text(draft) else draft.in_states(N.SUSPECT), "is silent", "are silent"),
     ]

@@ -310,7 +310,8 @@ def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
     that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its deadline."""
     if node.drain_requested:
         return draft.rules.suspect_s
-    return leaving_timeout_s(draft) if node.unhealthy_at or node.left_behind else 0.0
+    leaves = node.unhealthy_at or node.slow.leaves_at or node.left_behind
+    return leaving_timeout_s(draft) if leaves else 0.0
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:

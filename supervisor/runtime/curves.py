@@ -238,6 +238,7 @@ def cause_of(view: JobView, before: frozenset[str], members: frozenset[str], sin
 # Of a node that left the round, in this order.
 _CAUSES: dict[Cause, Callable[[NodeRecord], bool]] = {
     "unhealthy": lambda node: bool(node.unhealthy_at),
+    "slow": lambda node: bool(node.slow.leaves_at) and node.notice is None,
     "preempted": lambda node: node.notice is not None,
     "drained": lambda node: node.drain_requested,
     "lost": lambda node: node.needs_replacement,

@@ -56,6 +56,9 @@ def _of_a_job(view: JobView, now: float) -> Iterator[Finding]:
     if job.bootstraps.failures:
         count = f"{job.bootstraps.failures} node{'s' if job.bootstraps.failures > 1 else ''}"
         yield Finding("near", view.name, f"{count} in a row could not be prepared")
+    for node in view.nodes.values():
+        if node.slow.at and node.state is NodeState.MEMBER:
+            yield Finding("near", view.name, f"all others wait for {node.id}: {node.slow.factor:.1f} times as long")
     silent = sum(node.state is NodeState.SUSPECT for node in view.nodes.values())
     if silent:
         yield Finding("near", view.name, f"{silent} node{'s are' if silent > 1 else ' is'} silent")

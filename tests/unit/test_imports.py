@@ -55,6 +55,7 @@ SUPERVISOR = (
     ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
     ("deadlines", "spec_places"),
+    ("spec_limits",),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
     ("features",),

@@ -110,7 +110,7 @@ DECISIONS = (
     Mutant(
         "silence: a node that is to leave is not kept for ever because its steps advance",
         "supervisor.planner.sync",
-        "    return leaving_timeout_s(draft) if node.unhealthy_at or node.left_behind else 0.0\n",
+        "    return leaving_timeout_s(draft) if leaves else 0.0\n",
         "    return 0.0\n",
         "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
     ),
