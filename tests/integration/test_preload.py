@@ -61,6 +61,10 @@ MODULES = {
     "lazy": "import importlib\ndef __getattr__(name):\n    return importlib.import_module('sample_' + name)",
     "behind": "print('imported', flush=False)",
     "thread": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "jemalloc": (
+        "import threading, time\nthread = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nthread.start()\n"
+        "open(f'/proc/self/task/{thread.native_id}/comm', 'w').write('jemalloc_bg_thd')"
+    ),
     "short": "import threading; threading.Thread(target=int).start()",
     "rank": "import os; RANK = int(os.environ.get('LOCAL_RANK', '0'))",
     "master": "import os; HERE = 'MASTER_ADDR' in os.environ",
@@ -124,6 +128,13 @@ def test_workers_have_what_was_imported_and_its_environment_and_their_own(tmp_pa
     assert (worker["set"], worker["rank"], worker["threads"]) == ("yes", "1", 1)
     assert worker["argv"] == str(tmp_path / "worker.py")
     assert worker["torch_check"] is None, "set only while modules are imported"
+
+
+def test_a_module_whose_only_thread_is_one_of_jemallocs_is_imported(tmp_path: Path) -> None:
+    """pyarrow has it. A worker is without it, and frees its memory by itself."""
+    host, worker = prepared(tmp_path, "jemalloc")
+    assert host["left_out"] == {}
+    assert (worker["modules"], worker["threads"]) == (["sample_jemalloc"], 1)
 
 
 REASONS = [
