@@ -269,6 +269,9 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
         job.stepping(2, 1)
         assert job.round().nodes() == ("a", "b")
         assert job.round().app_failures == 0
+        log = job.log("a").read_text()
+        assert log.count("sending the workers SIGTERM, as they have no Session that checkpoints: b joins\n") == 1
+        assert "asking the workers" not in log
         # leaving takes no longer for it
         job.launchers["b"].send_signal(signal.SIGTERM)
         assert job.exit_code("b") == 0

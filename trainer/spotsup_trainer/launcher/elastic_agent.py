@@ -401,14 +401,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._handler.client.announce(problem=problem)
             self._pcontext.end_left()
         elif isinstance(action, AskToYield):
-            log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
+            if self._local.sessions == self._local.ranks:  # the others are sent SIGTERM next
+                log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
             self._run_dir.ask_to_yield(self._round.number)
             self._local = replace(self._local, yielding_since=time.monotonic())
         elif isinstance(action, LeaveEarly):
             log.info("round %d: leaving as its machine is taken: the workers catch SIGTERM", self._round.number)
             self._leaves_early = True
         elif isinstance(action, AskToEnd):
-            log.info("round %d: sending the workers SIGTERM: %s", self._round.number, action.reason)
+            log.info(
+                "round %d: sending the workers SIGTERM, as they have no Session that checkpoints: %s",
+                self._round.number,
+                action.reason,
+            )
             self._pcontext.ask_to_end()
             self._local = replace(self._local, ending_since=time.monotonic())
         elif isinstance(action, AnnounceDone) and self._local.done_since is None:
