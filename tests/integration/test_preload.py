@@ -62,8 +62,8 @@ MODULES = {
     "behind": "print('imported', flush=False)",
     "thread": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     "jemalloc": (
-        "import threading, time\nthread = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nthread.start()\n"
-        "open(f'/proc/self/task/{thread.native_id}/comm', 'w').write('jemalloc_bg_thd')"
+        "import threading, time; own = threading.Thread(target=time.sleep, args=(600,), daemon=True); own.start()\n"
+        "open(f'/proc/self/task/{own.native_id}/comm', 'w').write('jemalloc_bg_thd')"
     ),
     "short": "import threading; threading.Thread(target=int).start()",
     "rank": "import os; RANK = int(os.environ.get('LOCAL_RANK', '0'))",

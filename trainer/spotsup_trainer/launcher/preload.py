@@ -27,7 +27,7 @@ _OF_WORKERS = re.compile(
 )
 _THREAD_END_S = 0.2
 # The thread that gives freed memory back, of pyarrow's jemalloc for one. Before a fork jemalloc takes the locks that it
-# may hold, and a forked process is as one with `background_thread:false` (background_thread_postfork_child in jemalloc's
+# may hold, and a forked process is as one with `background_thread:false` (background_thread_postfork_child in its
 # background_thread.c): it keeps some of what it has freed until it uses that again.
 _OF_JEMALLOC = "jemalloc_bg_thd"
 
