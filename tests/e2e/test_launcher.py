@@ -240,7 +240,6 @@ def test_nodes_that_are_lost_without_a_notice_are_one_sentence_in_the_logs_of_th
         assert [log.count(f": {gone} left\n") for gone in (store, other)] == [1, 1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "start", [own_program(sys.executable, "main"), [sys.executable, "-m", "spotsup_trainer.launcher"]]
 )
