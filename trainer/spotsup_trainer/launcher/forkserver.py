@@ -26,13 +26,14 @@ from typing import Any
 from spotsup_trainer.launcher import processes
 from spotsup_trainer.launcher.parent_death import adopt_orphans, die_with_parent, outlive_parent, set_process_name
 from spotsup_trainer.launcher.preload import changed_environ, end_children, problem_of, with_changes
-from spotsup_trainer.launcher.processes import Process, descendants
+from spotsup_trainer.launcher.processes import Process
 from spotsup_trainer.launcher.program_imports import Import
 from spotsup_trainer.launcher.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
 _END_TIMEOUT_S = 5.0  # after its pipe has closed, and again after SIGKILL
 _STRAYS_TIMEOUT_S = 1.0  # for what a worker has started in a session of its own
+_KILLS = 50  # at a time: something that forks and ends at once is hit by one of them
 _POLL_S = 0.005
 _LOOK_S = 0.25  # at who has to go, and is no child of this process: of its children the kernel tells the end
 _CHUNK = 65536
@@ -353,7 +354,7 @@ class _Server:
             self._asked.discard(pid)
             del self._codes[pid]
             self._reply({"gone": pid})
-        if self._sweeping and not self._kill_descendants(found):
+        if self._sweeping and not self._workers and self._kill_all():
             self._sweeping = False
             self._reply({"swept": True})
 
@@ -362,14 +363,22 @@ class _Server:
             if each.parent == self.pid and each.state == "Z" and pid not in self._workers:
                 os.waitpid(pid, os.WNOHANG)
 
-    def _kill_descendants(self, found: Mapping[int, Process]) -> int:
-        """Kill all that live and are not workers; return how many these are."""
-        below = ((pid, found[pid]) for pid in descendants(self.pid, found))
-        strays = [pid for pid, each in below if each.alive and each.group not in self._workers]
-        for pid in strays:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(strays)
+    def _kill_all(self) -> bool:
+        """Kill and reap what is left below this process; return whether nothing is.
+
+        Its children are enough: it is the subreaper, so what a killed one leaves is its child next. Exact, where a look
+        at /proc may miss what forks meanwhile: the kernel says that there is no child.
+        """
+        for _ in range(_KILLS):
+            for pid in processes.children(self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return True
+        return False
 
     def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -381,6 +390,6 @@ class _Server:
         for pid in self._workers:
             self._kill(pid, signal.SIGKILL, group=True)
         deadline = time.monotonic() + _STRAYS_TIMEOUT_S
-        while self._kill_descendants(processes.snapshot()) and time.monotonic() < deadline:
+        while not self._kill_all() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         os._exit(0)

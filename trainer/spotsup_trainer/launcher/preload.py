@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from spotsup_trainer.launcher import processes
 from spotsup_trainer.launcher.program_imports import Import
 
 # What torchrun gives each worker: none of it is known before the fork.
@@ -53,7 +54,7 @@ def problem_of(wanted: Import) -> str:
         return "it seeds random numbers when it is imported, which a fork loses"
     if gpus := _open_gpus():
         return f"it opened {gpus}"
-    if _children():
+    if processes.children(os.getpid()):
         return "it started a process"
     if left := _threads_after_fork():
         return f"it started {left} thread{'' if left == 1 else 's'}, which a worker would not have"
@@ -121,17 +122,9 @@ def _open_gpus() -> str:
     return ""
 
 
-def _children() -> list[int]:
-    """The processes that this one has started, and that have not been waited for."""
-    with contextlib.suppress(OSError):
-        texts = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
-        return [int(pid) for text in texts for pid in text.split()]
-    return []
-
-
 def end_children() -> None:
     """Kill them: this process is of no use, and ends."""
-    for pid in _children():
+    for pid in processes.children(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
