@@ -151,6 +151,19 @@ def test_a_killed_server_takes_its_workers_along_and_the_launcher_gets_an_error(
         nothing_is_left(made)
 
 
+def test_a_killed_server_takes_along_what_has_left_its_workers_groups(tmp_path: Path) -> None:
+    """Nobody is left to find it below that server: a next launcher's rounds would meet it."""
+    with host(tmp_path, "setsid sh -c 'setsid sleep 600 & wait' & echo > '{ready}'; wait") as made:
+        server = int(made.read())
+        made.read()
+        made.ready()
+        eventually("there are server, worker and both", lambda: len(made.left()) == 4)
+        os.kill(server, signal.SIGKILL)
+        made.send("wait 5")
+        assert made.read() == "True -9"
+        nothing_is_left(made)
+
+
 def test_a_worker_ends_whose_model_goes_after_its_process_group(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(DROPS_ITS_MODEL_LAST)
