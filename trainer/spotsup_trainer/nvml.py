@@ -14,6 +14,7 @@ from typing import Any
 LIBRARY = "libnvidia-ml.so.1"
 
 _MAX_EVENTS = 64  # read from the driver's queue at a time
+_MAX_PROCESSES = 1024  # of one GPU
 _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _SUCCESS, _TEMPERATURE_GPU, _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 0, 0, 1, 0
@@ -51,6 +52,17 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t of versions 2 and 3."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class _Event(ctypes.Structure):
     _fields_ = (
         ("device", ctypes.c_void_p),
@@ -82,6 +94,18 @@ class Nvml:
         """All GPUs."""
         self._read_events()
         return [self._reading(index, device) for index, device in enumerate(self._devices)]
+
+    def processes(self) -> frozenset[int] | None:
+        """Return the pids, in the machine's own namespace, that have a CUDA context on any GPU; None if the driver does
+        not list them."""
+        found: set[int] = set()
+        for device in self._devices:
+            count, rows = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
+            names = (f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (3, 2))
+            if not any(self._call(name, device, ctypes.byref(count), rows) for name in names):
+                return None
+            found |= {row.pid for row in rows[: count.value]}
+        return frozenset(found)
 
     # -- inside --------------------------------------------------------------------------------------------
 
