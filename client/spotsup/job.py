@@ -151,10 +151,10 @@ class Job:
         return self._post("/resume")
 
     def _get(self, rest: str, **params: Any) -> Any:
-        return self._transport.json("GET", self._path(rest), **params)
+        return self._transport.get(self._path(rest), **params)
 
     def _post(self, rest: str, body: Mapping[str, Any] | None = None) -> Status:
-        return Status.of(self._transport.json("POST", self._path(rest), body or {}))
+        return Status.of(self._transport.post(self._path(rest), body or {}))
 
     def _path(self, rest: str) -> str:
         if not self.name:

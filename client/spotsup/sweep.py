@@ -95,7 +95,7 @@ class Sweep:
 
     def status(self) -> SweepStatus:
         """How it is."""
-        return SweepStatus.of(self._transport.json("GET", self._path))
+        return SweepStatus.of(self._transport.get(self._path))
 
     def results(self) -> tuple[Trial, ...]:
         """Its jobs with their parameters and scores, the best first."""
@@ -116,7 +116,7 @@ class Sweep:
 
     def cancel(self) -> SweepStatus:
         """End its jobs, and begin no more of them."""
-        return SweepStatus.of(self._transport.json("POST", f"{self._path}/cancel"))
+        return SweepStatus.of(self._transport.post(f"{self._path}/cancel"))
 
     @property
     def _path(self) -> str:

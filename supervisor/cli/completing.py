@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -25,11 +26,19 @@ HOW = {
 }
 
 
+class Place(NamedTuple):
+    """Where a command is, and its line in its group's help."""
+
+    module: str
+    attribute: str
+    line: str
+
+
 class HelpfulGroup(click.Group):
     """A group that says which command a misspelt one may have meant, and loads the one that is used."""
 
-    # By name, where it is: `module:attribute`. Loading all of them takes longer than most commands.
-    places: Mapping[str, str] = {}
+    # By name. Loading all of them takes longer than most commands.
+    places: Mapping[str, Place] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As click does."""
@@ -39,10 +48,17 @@ class HelpfulGroup(click.Group):
         """As click does."""
         if cmd_name not in self.places:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self.places[cmd_name].partition(":")
-        found = getattr(import_module(module), attribute)
+        place = self.places[cmd_name]
+        found = getattr(import_module(place.module), place.attribute)
         assert isinstance(found, click.Command)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, shorten(self.places[name].line, room, placeholder="...")) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -77,15 +93,15 @@ def _names(path: str, key: str, describe: str) -> Completer:
 
     def complete(context: click.Context, _: click.Parameter, begin: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
+        from spotsup.contexts import default_daemon
+        from spotsup.transport import Transport
 
-        from supervisor.cli.client import Client
-        from supervisor.cli.ctl import default_daemon
         from supervisor.errors import SpotsupError
 
         given = context.find_root().params
         try:
             where = given.get("socket_path") or default_daemon(given.get("context_name"))
-            with closing(Client(where, timeout_s=TIMEOUT_S)) as daemon:
+            with closing(Transport(where, timeout_s=TIMEOUT_S)) as daemon:
                 rows: list[dict[str, Any]] = daemon.get(path)
         except SpotsupError:
             return []

@@ -11,7 +11,8 @@ from supervisor.cli.common import connected, output_option, print_json, warn
 from supervisor.cli.job_options import job_options, planned_job_options
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
+
     from supervisor.cli.submission import Prepared
 
 OFFERS_EXPLAINED = 5
@@ -90,7 +91,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
         warn(daemon.post("/v1/check", asked)["warnings"])
         if not yes and output == "text" and at_a_terminal():
             _agree(daemon, prepared)
-        from supervisor.cli.upload import upload
+        from spotsup.upload import upload
 
         digest = upload(prepared.pack(), daemon)
         job = daemon.post("/v1/jobs", {**asked, "code_sha256": digest, "submission": prepared.submission})
@@ -166,7 +167,7 @@ def at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _agree(daemon: Client, prepared: Prepared, at_once: int = 1) -> None:
+def _agree(daemon: Transport, prepared: Prepared, at_once: int = 1) -> None:
     """Ask the person at the terminal, before money is spent. `at_once`: so many jobs like it run together.
 
     Raises CommandRefusedError if they do not agree.

@@ -17,7 +17,6 @@ from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 from supervisor.sweep import SweepRecord
-from supervisor.uploads import UploadRecord
 
 AnyRecord: TypeAlias = (
     JobRecord
@@ -32,7 +31,6 @@ AnyRecord: TypeAlias = (
     | TokenRecord
     | AuditEntry
     | SweepRecord
-    | UploadRecord
 )
 Record = TypeVar(
     "Record",
@@ -48,7 +46,6 @@ Record = TypeVar(
     TokenRecord,
     AuditEntry,
     SweepRecord,
-    UploadRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}

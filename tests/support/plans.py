@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bootstrap.archive import Archive
+from spotsup.archive import Archive
+
 from bootstrap.decision import Decision
 from bootstrap.facts import Facts, System
 from bootstrap.gpu.facts import read_gpu

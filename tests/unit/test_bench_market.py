@@ -19,8 +19,8 @@ from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
 from supervisor import market as market_package
+from supervisor.features.queue.rule import is_pausable
 from supervisor.market.hazard import HazardRules
-from supervisor.planner.queue import is_pausable
 from supervisor.planner.world import Rules
 from supervisor.replay import oracle
 from supervisor.replay.costs import Costs

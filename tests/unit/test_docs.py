@@ -321,8 +321,9 @@ def test_the_version_is_one() -> None:
     assert "version" in project["project"]["dynamic"]
     assert "version" in trainer["project"]["dynamic"]
     assert project["tool"]["hatch"]["version"]["path"] == f"trainer/{trainer['tool']['hatch']['version']['path']}"
-    pins = [each for each in project["project"]["dependencies"] if each.startswith("spotsup-trainer")]
-    assert pins == [f"spotsup-trainer=={spotsup_trainer.__version__}"]
+    daemon = project["project"]["optional-dependencies"]["daemon"]
+    pins = [each for each in (*project["project"]["dependencies"], *daemon) if each.startswith("spotsup-")]
+    assert pins == [f"spotsup-{name}=={spotsup_trainer.__version__}" for name in ("client", "trainer")]
 
 
 def test_the_commit_hooks_are_the_checks_of_make_check() -> None:

@@ -23,6 +23,7 @@ from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
 from supervisor.api.unix_socket import PEER
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
@@ -32,7 +33,6 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import MAX_CODES, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
 from supervisor.simulation.world import World
@@ -225,8 +225,8 @@ def test_a_long_checkpoint_problem_is_truncated() -> None:
     found = jobs_of(world)["job"].progress
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
-    assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
-    assert len(record(world).checkpoint_problem) == MAX_PROBLEM_CHARACTERS
+    assert world.run_until(lambda w: bool(record(w).checkpoints.problem), 60.0)
+    assert len(record(world).checkpoints.problem) == MAX_PROBLEM_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.etcd.keys
 
