@@ -67,7 +67,6 @@ class Client:
         parallel: int | None = None,
         metric: str = "loss",
         mode: str = "min",
-        early_stop: int | None = None,
         spec: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Sweep:
@@ -75,8 +74,7 @@ class Client:
 
         `parameters`: `{"lr": [0.1, 0.01]}` adds `--lr 0.1` to `run`; a name with a dot is a key of the job file.
         `metric`, `mode`: what `Session.report` has under that name, and whether its "min" or "max" is the best.
-        `early_stop`: at this step, and at 3, 9, … times it, only the best third goes on. The rest is as for `submit`.
-        Raises SpotsupError.
+        The rest is as for `submit`. To end the worst early, see `spotsup.optuna`. Raises SpotsupError.
         """
         made, folder = _made(run, name, nodes, code, spec, more)
         axes = [{"name": key, "values": _values(key, given)} for key, given in (parameters or {}).items()]
@@ -91,7 +89,6 @@ class Client:
                 "submission": submission,
                 "axes": axes,
                 "parallel": max(1, min(parallel or count, count)),
-                "early_stop": {"first_step": early_stop} if early_stop else None,
                 "metric": "" if metric == "loss" else metric,
                 "mode": mode,
             },

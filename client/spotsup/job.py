@@ -117,7 +117,7 @@ class Job:
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in self._get("/events", after=after)]
 
     def report(self) -> Mapping[str, Any]:
-        """How it trained: speed, pauses, dollars; as `spotsupctl report -o json`."""
+        """Return how it trained: speed, pauses, dollars, and `points` over time; as `spotsupctl report -o json`."""
         found: Mapping[str, Any] = self._get("/report")
         return found
 
@@ -149,12 +149,6 @@ class Job:
     def resume(self) -> Status:
         """Go on from its checkpoint."""
         return self._post("/resume")
-
-    def plot(self) -> Any:
-        """Loss, nodes and dollars over time, as a figure of matplotlib, which has to be installed."""
-        from spotsup.plot import figure_of
-
-        return figure_of(self.name, self.report())
 
     def _get(self, rest: str, **params: Any) -> Any:
         return self._transport.get(self._path(rest), **params)

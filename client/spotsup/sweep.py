@@ -25,8 +25,6 @@ class Trial:
     # By which trials are compared: the sweep's metric, or the loss. None while there is nothing.
     value: float | None
     usd: float
-    # Why it was ended early, empty if it was not.
-    stopped: str
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
@@ -67,7 +65,6 @@ class SweepStatus:
                 each["loss"],
                 each[key],
                 each["usd"],
-                each["stopped"] or "",
                 each,
             )
             for each in row["members"]

@@ -39,6 +39,9 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.features.limits.rule import PAUSED_BY_USER, reached
+from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -53,8 +56,6 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.new_job import new_job
-from supervisor.planner.limits import PAUSED_BY_USER, reached
-from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
@@ -221,7 +222,7 @@ class Service:
         record = new_job(spec, code_sha256, submission, now)
         begins = starts_at(spec.start_after, spec.schedule, now)
         finish_by = finish_by_at(spec.finish_by, spec.work, begins, now)
-        record = replace(record, owner=owner, starts_at=begins, finish_by=finish_by)
+        record = replace(record, owner=owner, starts_at=begins, deadline=replace(record.deadline, finish_by=finish_by))
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
@@ -306,12 +307,12 @@ class Service:
 
         def change(view: JobView) -> Change | None:
             job = view.record
-            if job.pause_requested_at and not job.limit_reached:
+            if job.pause.at and not job.pause.by:
                 return None
             # Of a job that is paused for a limit: raising that limit does not resume it any more.
             reason = PAUSED_BY_USER if job.state is JobState.PAUSED else job.reason
-            at = job.pause_requested_at or self._clock.now()
-            paused = replace(job, pause_requested_at=at, limit_reached="", reason=reason)
+            at = job.pause.at or self._clock.now()
+            paused = replace(job, reason=reason, pause=PauseRecord(at))
             return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
 
         return self._change(name, change)
@@ -323,16 +324,16 @@ class Service:
         """
 
         def change(view: JobView) -> Change | None:
-            if not view.record.pause_requested_at:
+            if not view.record.pause.at:
                 return None
-            if view.record.limit_reached == PRIORITY:
-                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.displaced_by)}")
+            if view.record.pause.by == PRIORITY:
+                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.queue.displaced_by)}")
             if over := reached(view.record, view.nodes.values(), self._clock.now()):
                 raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
-            if view.record.limit_reached in {BUDGET, USER_BUDGET}:
+            if view.record.pause.by in {BUDGET, USER_BUDGET}:
                 why = view.record.reason if view.record.state is JobState.PAUSED else "its budget is spent"
                 raise CommandRefusedError(f"job {name} stays paused: {why}")
-            resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")
+            resumed = replace(view.record, pause=PauseRecord())
             return Change(resumed, EventKind.RESUMED, f"{name}: a user resumed it")
 
         return self._change(name, change)

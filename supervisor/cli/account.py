@@ -14,7 +14,7 @@ import click
 from supervisor.cli.common import ENDED, exit_on_error
 
 if TYPE_CHECKING:
-    from provisioners.account import CloudAccount, Made, Plan, Wish
+    from provisioners.account import Account, Made, Plan, Wish
     from provisioners.base import Owner
     from supervisor.config import Config
 
@@ -41,7 +41,7 @@ def account_cloud(config: Config) -> str:
     raise UsageError(f"this is for a configuration with exactly one of {', '.join(able)}, and there are {len(found)}")
 
 
-def open_account(config: Config, wish: Wish) -> CloudAccount:
+def open_account(config: Config, wish: Wish) -> Account:
     """The account of a configuration's one cloud. Raises UsageError, ProvisionerError."""
     from provisioners.registry import CLOUDS
 
@@ -108,13 +108,13 @@ def agree(question: str, *, yes: bool, refusal: str) -> None:
         raise CommandRefusedError(refusal)
 
 
-def make(account: CloudAccount) -> Made:
+def make(account: Account) -> Made:
     """Make what is missing, and say each step. Raises StartError."""
     _carry_out(account.missing, account)
     return account.made()
 
 
-def _carry_out(look: Callable[[], Plan], account: CloudAccount) -> Plan:
+def _carry_out(look: Callable[[], Plan], account: Account) -> Plan:
     from provisioners.account import Clock, Said, carry_out
     from provisioners.base import ProvisionerError
     from supervisor.errors import StartError

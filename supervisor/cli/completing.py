@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from supervisor.removed import INSTEAD
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -63,12 +65,24 @@ class HelpfulGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            if instead := INSTEAD.get(args[0]):
+                raise click.UsageError(f"there is no command {args[0]} any more; {instead}", ctx)
             import difflib
 
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             hint = f"did you mean {' or '.join(close)}?" if close else f"`{ctx.command_path} --help` lists all"
             raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but says what takes the place of an option that is gone."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if instead := INSTEAD.get(error.option_name):
+                sentence = f"there is no option {error.option_name} any more; {instead}"
+                raise click.UsageError(sentence, error.ctx) from None
+            raise
 
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]

@@ -45,7 +45,6 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
 
 # By module: its commands, or `command:attribute`, with the line of `--help`, which loads none of them.
 _COMMANDS = {
-    "bench_network": {"bench-network": "Measure the network between a job's nodes."},
     "change": {
         "cancel": "End jobs and release their machines.",
         "drain": "Replace nodes without losing a step.",

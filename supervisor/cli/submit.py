@@ -36,12 +36,6 @@ OFFERS_EXPLAINED = 5
 )
 @click.option("--parallel", type=click.IntRange(1, 1000), help="With --sweep: so many jobs at a time.  [default: all]")
 @click.option(
-    *("--early-stop", "first_step"),
-    type=click.IntRange(min=1),
-    metavar="STEP",
-    help="With --sweep: at this step, and at 3, 9, … times it, only the best third goes on (ASHA).",
-)
-@click.option(
     "--metric",
     metavar="NAME",
     help="With --sweep: compare by what the program's `Session.report` names so.  [default: loss]",
@@ -62,7 +56,6 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
     yes: bool,
     axes: tuple[str, ...],
     parallel: int | None,
-    first_step: int | None,
     metric: str | None,
     mode: str | None,
     output: str,
@@ -78,8 +71,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
         raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
     if axes and (follow or resume_from or explain):
         raise click.UsageError("--sweep makes several jobs: leave --follow, --resume-from and --explain out")
-    if not axes and (parallel or first_step):
-        raise click.UsageError("--parallel and --early-stop go with --sweep")
+    if parallel and not axes:
+        raise click.UsageError("--parallel goes with --sweep")
     if (metric and not axes) or (mode and not metric):
         raise click.UsageError("--metric goes with --sweep, and --mode with --metric")
     with connected(context) as daemon:
@@ -91,7 +84,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
             from supervisor.cli.sweep import submit_sweep
 
             agree = None if yes or output == "json" or not at_a_terminal() else _agree
-            sweep = submit_sweep(daemon, prepared, axes, parallel, first_step, (metric or "", mode or "min"), agree)
+            sweep = submit_sweep(daemon, prepared, axes, parallel, (metric or "", mode or "min"), agree)
             print_json(sweep) if output == "json" else click.echo(sweep["name"])
             return
         asked = {"spec": prepared.spec, "resume_from": resume_from}

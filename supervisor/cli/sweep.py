@@ -46,7 +46,6 @@ def submit_sweep(
     prepared: Prepared,
     axes: Sequence[str],
     parallel: int | None,
-    first_step: int | None,
     by: tuple[str, str],
     agree: Callable[[Transport, Prepared, int], None] | None,
 ) -> dict[str, Any]:
@@ -67,7 +66,6 @@ def submit_sweep(
         "submission": prepared.submission,
         "axes": [{"name": name, "values": values} for name, values in parsed],
         "parallel": at_once,
-        "early_stop": {"first_step": first_step} if first_step else None,
         "metric": "" if by[0] == "loss" else by[0],
         "mode": by[1],
     }

@@ -22,6 +22,8 @@ from spotsup_trainer.wire import CaBundle, Keys, encode
 from supervisor.access import AuditEntry, TokenRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
+from supervisor.features.budgets.rule import spent_before
+from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
@@ -29,8 +31,6 @@ from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS
 from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
-from supervisor.planner.budgets import spent_before
-from supervisor.planner.warm import carry_over, warm_nodes
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
 from supervisor.sweep import SweepRecord
@@ -141,7 +141,9 @@ class Journal:
         guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if replaced is not None:
             # What it has spent this month counts, also once it is forgotten. The guard holds the sum.
-            record = dataclasses.replace(record, earlier_spending=spent_before(replaced, record.submitted_at))
+            record = dataclasses.replace(
+                record, billing=dataclasses.replace(record.billing, earlier=spent_before(replaced, record.submitted_at))
+            )
             guards += [Compare(self._node_key(name, each.id), "mod", replaced.revisions[each.id]) for each in waiting]
             carried = carry_over(replaced, record, record.submitted_at)
             operations = self._puts(carried.job, event)

@@ -36,7 +36,7 @@ from supervisor.cli.login import save
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World
-from tests.sim.harness import empty_world, service, training_world
+from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 from tests.sim.test_sweeps import run as run_sweeps
 from tests.support.https import TOKEN, Https
@@ -129,7 +129,7 @@ def test_a_notebook_runs_a_sweep(tmp_path: Path, code: Path, monkeypatch: pytest
         run_sweeps(world, 5)
         first, second = sweep.results()
         assert (first.name, first.value, first.parameters) == ("search-2", 0.9, {"lr": 0.01})
-        assert (second.value, second.stopped) == (0.7, "")
+        assert second.value == 0.7
         assert sweep.job(first).status().state == "running"
         with pytest.raises(TimeoutError, match="search is running after 0 s"):
             sweep.wait(0.0)
@@ -142,6 +142,8 @@ def test_a_notebook_runs_a_sweep(tmp_path: Path, code: Path, monkeypatch: pytest
         for wrong in refused:
             with pytest.raises(UsageError):
                 client.sweep("train.py", wrong, name="wrong", code=code)
+        with pytest.raises(UsageError, match="use Optuna with a pruner"):
+            client.sweep("train.py", {"a": [1]}, name="wrong", code=code, early_stop=500)
         with pytest.raises(NotFoundError):
             client.sweep_named("none")
         other = client.sweep("train.py", {"a": [1]}, name="other", code=code)
@@ -174,27 +176,6 @@ def test_a_token_goes_over_https_alone() -> None:
         with pytest.raises(UsageError):
             Client(wrong, token=TOKEN)
     assert TOKEN not in repr(Client("https://spot.example.org", token=TOKEN, ca="").__dict__)
-
-
-def test_a_job_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = training_world(1, 2, 2)
-    points = [
-        {"at": 3600.0 * hour, "loss": None if hour == 0 else 1.0 / hour, "nodes": 2, "usd": float(hour)}
-        for hour in range(4)
-    ]
-    report = {"points": points, "pauses": [{"at": 1800.0, "seconds": 600.0}, {"at": 2000.0, "seconds": None}]}
-    with unix(world, tmp_path / "s"):
-        monkeypatch.setenv("SPOTSUP_SOCKET", str(tmp_path / "s"))
-        job = Client().job("job")
-        if not job.report()["points"]:
-            with pytest.raises(UsageError, match="has made no step yet"):
-                job.plot()
-        monkeypatch.setattr(job, "report", lambda: report)
-        figure = job.plot()
-    assert [axis.get_ylabel() for axis in figure.axes] == ["loss", "nodes", "US dollars"]
-    drawn = io.BytesIO()
-    figure.savefig(drawn)
-    assert drawn.getvalue().startswith(b"\x89PNG")
 
 
 def test_it_is_used_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,25 +17,6 @@ from bootstrap.network.facts import read_network
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
 
-# What `systemctl show` prints about the exporters of a machine.
-SYSTEMCTL_SHOW = """\
-Id=node_exporter.service
-LoadState=not-found
-ActiveState=inactive
-
-Id=prometheus-node-exporter.service
-LoadState=loaded
-ActiveState=active
-
-Id=nvidia-dcgm.service
-LoadState=loaded
-ActiveState=inactive
-
-Id=dcgm-exporter.service
-LoadState=masked
-ActiveState=inactive
-"""
-
 
 def a_setup(**changes: Any) -> Setup:
     value: dict[str, Any] = {
