@@ -58,7 +58,14 @@ class HelpfulGroup(click.Group):
         names = self.list_commands(ctx)
         room = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, shorten(self.places[name].line, room, placeholder="...")) for name in names])
+            formatter.write_dl([(name, shorten(self._line(ctx, name), room, placeholder="...")) for name in names])
+
+    def _line(self, ctx: click.Context, name: str) -> str:
+        if name in self.places:
+            return self.places[name].line
+        command = super().get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(1000)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
