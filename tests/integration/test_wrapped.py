@@ -355,7 +355,7 @@ def test_a_rank_without_a_shard_has_no_length() -> None:
 def test_one_line_says_what_was_wrapped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = session(tmp_path, every_steps=5)
     wrapped = one.wrap(Stream(), epochs=3, micro_batches=2)
-    for _ in zip(range(2), wrapped):  # the first step
+    for _ in zip(range(2), wrapped, strict=False):  # the first step
         pass
     one.step()
     one.save()
