@@ -126,8 +126,7 @@ DECISIONS = (
         "supervisor.planner.slow",
         "    return today < rules.max_slow_a_day and",
         "    return True or",
-        "sim/test_slow_nodes.py::"
-        "test_a_hostile_report_costs_no_more_than_three_machines_a_day_one_at_a_time",
+        "sim/test_slow_nodes.py::test_a_hostile_report_costs_no_more_than_three_machines_a_day_one_at_a_time",
     ),
     Mutant(
         "slow nodes: where a successor is as slow it is not the machine",
