@@ -30,7 +30,7 @@ help:
 	@echo "make monitoring   checks the rules for Prometheus with promtool; where there is none, Debian's is unpacked into .tools"
 	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
 	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
-	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
+	@echo "make docs    write what is generated: the reference, state diagrams, limits, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
@@ -77,12 +77,11 @@ into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --
 $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser importlib-metadata pyre-extensions tabulate
+	$(into_frameworks) hatchling editables tyro hydra-core
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
-	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
+	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable '.[daemon]' hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue optuna
-	$(into_frameworks) --no-deps torchx  # which asks for urllib3 1
 	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
 	$(into_frameworks) --no-deps mosaicml-streaming
 	touch $@
@@ -139,6 +138,7 @@ dist: setup
 docs: setup
 	@$(python) -m tools.reference
 	@$(python) -m tools.states
+	@$(python) -m tools.limits
 	@$(python) -m tools.grafana
 
 bench:

@@ -27,7 +27,7 @@ from benchmarks import results
 from benchmarks.command import measured, parser_of, show, stopwatch
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Sample
-from supervisor.planner.rank_times import Watch, watched
+from supervisor.features.slow.rank_times import Watch, watched
 from supervisor.planner.world import Rules
 
 WIDTH, SAMPLES = 256, 4096

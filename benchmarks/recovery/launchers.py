@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from spotsup_trainer.agent.child import own_program
 from spotsup_trainer.etcd import Etcd, Put
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Hint, Keys, Member, Pause, Round, Tombstone, decode, encode
@@ -116,7 +117,7 @@ class Nodes:
 
     def start(self, number: int) -> None:
         node, folder = name_of(number), self._machines.folder
-        command = [sys.executable, "-m", "spotsup_trainer.launcher", "--nnodes", f"{MIN_NODES}:{NODES}"]
+        command = [*own_program(sys.executable, "main"), "--nnodes", f"{MIN_NODES}:{NODES}"]
         command += ["--nproc-per-node", "1", "--rdzv-backend", "spotsup", "--rdzv-endpoint", self._endpoint]
         command += ["--rdzv-id", JOB, "--rdzv-conf", f"lease_ttl={DEFAULT_LEASE_TTL_S:g}"]
         command += ["--local-addr", address_of(number)]

@@ -28,6 +28,7 @@ from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.features.slow.rank_times import Watch
 from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
@@ -36,7 +37,6 @@ from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
 from supervisor.model import Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
-from supervisor.planner.rank_times import Watch
 
 MAX_CODES = 200
 # The clocks of daemons, nodes and clouds may differ by so much.

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from spotsup_trainer.agent.child import own_program
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Result, Round, Tombstone, decode, encode
 
@@ -69,7 +70,8 @@ class Nodes:
     env: Mapping[str, str] = field(default_factory=dict)
     nnodes: str = "1:4"
     nproc: int = 1
-    module: str = "spotsup_trainer.launcher"
+    # A launcher of the test's own; "" for that of nodes.
+    module: str = ""
     max_restarts: int = 0
     ttl_s: float = 2.0
     backend: str = "spotsup"
@@ -96,13 +98,14 @@ class Nodes:
         for node in nodes:
             address = place[1] if place else f"127.0.0.{10 + sum(map(ord, node)) % 200}"
             inside = ["ip", "netns", "exec", place[0]] if place else []
-            command = [*inside, NODE_PYTHON, "-m", self.module, "--nnodes", self.nnodes]
+            program = [NODE_PYTHON, "-m", self.module] if self.module else own_program(NODE_PYTHON, "main")
+            command = [*inside, *program, "--nnodes", self.nnodes]
             command += ["--nproc-per-node", str(self.nproc)]
             command += ["--rdzv-backend", self.backend, "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", self.rdzv_conf or f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
             command += ["--max-restarts", str(self.max_restarts), *self.options]
-            program = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)
-            command += [str(self.script), *(f"{key}={value}" for key, value in program.items())]
+            settings = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)
+            command += [str(self.script), *(f"{key}={value}" for key, value in settings.items())]
             with self.log(node).open("ab") as log:
                 self.launchers[node] = subprocess.Popen(
                     command, env=self.environment(node) | env, stdout=log, stderr=log, start_new_session=True

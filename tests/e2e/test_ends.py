@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spotsup_trainer.nvml import LIBRARY
 
 from tests.e2e.launching import Nodes, eventually, nodes
+from tests.support.nvml_library import PIDS, library
 
 PLAIN = Path(__file__).with_name("plain.py")
 UNEVEN = Path(__file__).with_name("uneven.py")
@@ -232,3 +234,22 @@ def test_a_machine_whose_workers_outlive_sigkill_for_too_long_leaves_as_unhealth
     job.stepping(1, 1)
     assert job.round().nodes() == ("a",)
     assert job.round().app_failures == 0
+
+
+def test_a_node_waits_until_the_driver_has_none_of_its_workers_on_gpus(etcd_endpoint: str, tmp_path: Path) -> None:
+    """Its library is one of ours here, which lists whatever a file says."""
+    Path(library(tmp_path, lists=True)).rename(tmp_path / LIBRARY)
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "SPOTSUP_GPU_CHECK": "1", PIDS: str(tmp_path / "pids")}
+    with nodes(etcd_endpoint, tmp_path, env=env, module="tests.e2e.gpus_held") as job:
+        (tmp_path / "pids").touch()
+        job.start("a")
+        worker = job.stepping(1)["pid"]
+        (tmp_path / "pids").write_text(f"{os.getpid()} {worker}")
+        job.start("b")
+        said = f"workers outlive SIGKILL: the driver still has them on GPUs: pid {worker}"
+        eventually("a waits", lambda: (member := job.member("a")) and member.problem == said)
+        assert job.round().number == 1
+        (tmp_path / "pids").write_text(f"{os.getpid()}")
+        job.stepping(2, 1)
+        assert job.round().nodes() == ("a", "b")
+        assert job.round().app_failures == 0

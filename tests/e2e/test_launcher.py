@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spotsup_trainer.agent.child import own_program
 
 from tests.e2e.launching import STEPS, Nodes, eventually, nodes
 from tests.support.etcd_server import cable, etcd_server
@@ -221,6 +225,38 @@ def test_a_node_that_leaves_in_order_takes_the_rounds_store_along_last_and_no_lo
             assert "does not answer" not in log
 
 
+def test_nodes_that_are_lost_without_a_notice_are_one_sentence_in_the_logs_of_the_others(job: Nodes) -> None:
+    """Beside what their program says of its collectives. The first one serves the round's store."""
+    job.form("a", "b", "c", "d")
+    store, other, *left = job.round().nodes()
+    for number, gone in enumerate((store, other), start=1):
+        job.kill(gone)
+        job.stepping(4 - number, number)
+    assert job.round().nodes() == tuple(left)
+    for node in left:
+        log = job.log(node).read_text()
+        assert "frame #" not in log
+        assert "does not answer" not in log
+        assert [log.count(f": {gone} left\n") for gone in (store, other)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "start", [own_program(sys.executable, "main"), [sys.executable, "-m", "spotsup_trainer.launcher"]]
+)
+def test_a_worker_finds_modules_where_python_finds_them_and_not_in_the_current_folder_too(
+    etcd_endpoint: str, tmp_path: Path, start: list[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "show.py").write_text("import json, sys\nprint(json.dumps(sys.path), flush=True)\n")
+    options = ["--nnodes", "1", "--rdzv-backend", "spotsup", "--rdzv-endpoint", etcd_endpoint, "--rdzv-id", "paths"]
+    command = [*start, *options, "--local-addr", "127.0.0.1", "code/show.py"]
+    found = [
+        subprocess.run(each, cwd=tmp_path, capture_output=True, text=True, timeout=170, check=True)
+        for each in (command, [sys.executable, "code/show.py"])
+    ]
+    assert json.loads(found[0].stdout) == json.loads(found[1].stdout)
+
+
 def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
     etcd_endpoint: str, tmp_path: Path
 ) -> None:
@@ -232,6 +268,9 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
         job.stepping(2, 1)
         assert job.round().nodes() == ("a", "b")
         assert job.round().app_failures == 0
+        log = job.log("a").read_text()
+        assert log.count("sending the workers SIGTERM, as they have no Session that checkpoints: b joins\n") == 1
+        assert "asking the workers" not in log
         # leaving takes no longer for it
         job.launchers["b"].send_signal(signal.SIGTERM)
         assert job.exit_code("b") == 0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from spotsup_trainer.agent.gpu_verdict import HEALTHY, Verdict, judge_xids
 from spotsup_trainer.agent.gpu_watch import Abandoning, GpuWatch, KernelLog
-from spotsup_trainer.agent.nvml import Nvml
 from spotsup_trainer.launcher.gpu_check import ask_agent
 from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.nvml import Nvml
 
 from tests.gpu.place import Facts, NotSeenError, Place, etcd_program
 

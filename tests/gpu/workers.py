@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from spotsup_trainer.agent.nvml import Nvml
 from spotsup_trainer.launcher import forkserver
 from spotsup_trainer.launcher.compiled import cache_folders
 from spotsup_trainer.launcher.forkserver import WorkerServer
 from spotsup_trainer.launcher.prepare import start_prepared
 from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS, Import
 from spotsup_trainer.launcher.worker import WorkerRequest
+from spotsup_trainer.nvml import Nvml
 from spotsup_trainer.snapshot_files import available_bytes
 
 from tests.e2e.launching import processes_with

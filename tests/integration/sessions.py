@@ -27,7 +27,7 @@ def session(root: Path | None, **options: Any) -> Session:
     environ = options.pop("environ", {})
     model = nn.Linear(1, 1)
     state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    return Session(state, checkpoints=root, environ=environ, **options)
+    return Session(state | options.pop("more", {}), checkpoints=root, environ=environ, **options)
 
 
 def saved_steps(root: Path) -> list[int]:

@@ -151,6 +151,19 @@ def test_a_killed_server_takes_its_workers_along_and_the_launcher_gets_an_error(
         nothing_is_left(made)
 
 
+def test_a_killed_server_takes_along_what_has_left_its_workers_groups(tmp_path: Path) -> None:
+    """Nobody is left to find it below that server: a next launcher's rounds would meet it."""
+    with host(tmp_path, "setsid sh -c 'setsid sleep 600 & wait' & echo > '{ready}'; wait") as made:
+        server = int(made.read())
+        made.read()
+        made.ready()
+        eventually("there are server, worker and both", lambda: len(made.left()) == 4)
+        os.kill(server, signal.SIGKILL)
+        made.send("wait 5")
+        assert made.read() == "True -9"
+        nothing_is_left(made)
+
+
 def test_a_worker_ends_whose_model_goes_after_its_process_group(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(DROPS_ITS_MODEL_LAST)
@@ -227,6 +240,35 @@ def test_what_has_left_its_group_is_swept_once_the_worker_is_gone(tmp_path: Path
         assert not Path(f"/proc/{stray}").exists()
         made.send("close")
         assert made.process.wait(_END_TIMEOUT_S) == 0
+
+
+# Each process of a chain forks the next one and ends: a look at /proc may miss all of them.
+CHAIN = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+for _ in range(20_000):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.write(file, b"x")
+"""
+
+
+def test_what_never_stands_still_has_ended_once_the_sweep_says_so(tmp_path: Path) -> None:
+    (tmp_path / "chain.py").write_text(CHAIN)
+    count = tmp_path / "count"
+    chains = " & ".join([f"setsid {sys.executable} {tmp_path}/chain.py {count}"] * 5)
+    with host(tmp_path, f"{chains} & while [ ! -s {count} ]; do sleep 0.05; done; echo > '{{ready}}'; exit 1") as made:
+        made.read()
+        made.read()
+        made.ready()
+        made.send("wait 30")
+        assert made.read() == "True 1"
+        made.send("sweep 60")
+        assert made.read() == "True"
+        size = count.stat().st_size
+        with pytest.raises(AssertionError):
+            eventually("another process of a chain", lambda: count.stat().st_size > size, 1.0)
 
 
 def test_what_has_left_its_group_ends_with_the_launcher(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shutil
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -14,54 +12,10 @@ from socketserver import TCPServer
 import pytest
 from spotsup_trainer.agent.gpu_use import GpuUse
 from spotsup_trainer.agent.metrics import exposition, serve_gpu_metrics
-from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
+from spotsup_trainer.launcher.gpu_processes import MACHINES_PIDS, GpuProcesses
+from spotsup_trainer.nvml import GpuReading, Nvml, NvmlError
 
-# Two GPUs as nvml.h has them: a T4 that reports everything, and one that reports neither ECC nor its power, and is new
-# to Xid 79.
-FAKE = r"""
-#include <string.h>
-typedef struct { unsigned gpu, memory; } Utilization;
-typedef struct { unsigned long long total, free, used; } Memory;
-typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } Event;
-static int devices[2], events;
-static int queued = 2;
-int nvmlInit_v2(void) { return INIT; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &devices[index]; return 0; }
-int nvmlDeviceGetName(void *device, char *name, unsigned length) {
-    strncpy(name, device == devices ? "Tesla T4" : "a \"quoted\" GPU", length); return 0;
-}
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    strncpy(uuid, device == devices ? "GPU-1" : "GPU-2", length); return 0;
-}
-int nvmlDeviceGetUtilizationRates(void *device, Utilization *found) { found->gpu = 87; found->memory = 40; return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, Memory *found) {
-    found->total = 16106127360ULL; found->used = 5368709120ULL; found->free = 10737418240ULL; return 0;
-}
-int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *found) { *found = 61 + sensor; return 0; }
-int nvmlDeviceGetPowerUsage(void *device, unsigned *found) { *found = 69500; return device == devices ? 0 : 3; }
-int nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsigned long long *found) {
-    *found = kind ? 2 : 7; return device == devices ? 0 : 3;
-}
-int nvmlEventSetCreate(void **set) { *set = &events; return 0; }
-int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set) { return types == 8 ? 0 : 2; }
-int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
-    if (!queued) return 10;
-    event->device = &devices[1]; event->type = 8; event->data = queued-- == 2 ? 31 : 79;
-    return 0;
-}
-"""
-
-
-def library(folder: Path, init: int = 0) -> str:
-    """The library, compiled. Skips where nothing compiles."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler is here to make a library with")
-    source, made = folder / "nvml.c", folder / f"nvml-{init}.so"
-    source.write_text(FAKE)
-    subprocess.run([compiler, "-shared", "-fPIC", f"-DINIT={init}", "-o", made, source], check=True, timeout=60)
-    return str(made)
+from tests.support.nvml_library import PIDS, library
 
 
 def test_the_drivers_library_is_read(tmp_path: Path) -> None:
@@ -194,3 +148,50 @@ def test_without_a_driver_nothing_is_known(tmp_path: Path) -> None:
     use.start()
     assert use.percent() is None
     use.stop()
+
+
+# -- processes -----------------------------------------------------------------------------------------------
+
+
+def test_processes_that_the_driver_lists_hold_memory_of_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv(PIDS, str(tmp_path / "pids"))
+    made = library(tmp_path, lists=True)
+    gpus = GpuProcesses(lambda: Nvml(made), namespace=MACHINES_PIDS)
+    (tmp_path / "pids").write_text("12 400000 7")
+    assert gpus.held_by({7, 8, 400000}) == [7, 400000]
+    (tmp_path / "pids").write_text("")
+    assert gpus.held_by({7, 8, 400000}) == []
+    assert caplog.messages == []
+    (tmp_path / "pids").unlink()
+    assert gpus.held_by({7}) == []
+    assert caplog.messages == [
+        "which processes hold memory of the GPUs is not known: the driver lists none, or has not answered within 10 s"
+    ]
+
+
+def test_processes_are_not_waited_for_where_the_driver_does_not_list_them_or_does_not_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hangs = threading.Event()
+
+    class Hangs(Nvml):
+        def processes(self) -> frozenset[int] | None:
+            hangs.wait()
+            return frozenset({7})
+
+    made = library(tmp_path)
+    for gpus, why in (
+        (GpuProcesses(lambda: Nvml(made), namespace=MACHINES_PIDS), "the driver lists none, or"),
+        (GpuProcesses(lambda: Nvml(str(tmp_path / "no.so")), namespace=MACHINES_PIDS), f"{tmp_path}/no.so: cannot"),
+        (GpuProcesses(lambda: Hangs(made), namespace=MACHINES_PIDS, answer_s=0.1), "the driver lists none, or"),
+        (GpuProcesses(lambda: Nvml(made), namespace=MACHINES_PIDS - 1), "this is a container, whose pids are not"),
+    ):
+        caplog.clear()
+        assert [gpus.held_by({7}), gpus.held_by({7})] == [[], []]
+        (message,) = caplog.messages
+        assert message.startswith(f"which processes hold memory of the GPUs is not known: {why}")
+    hangs.set()

@@ -61,6 +61,10 @@ MODULES = {
     "lazy": "import importlib\ndef __getattr__(name):\n    return importlib.import_module('sample_' + name)",
     "behind": "print('imported', flush=False)",
     "thread": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "jemalloc": (
+        "import threading, time; own = threading.Thread(target=time.sleep, args=(600,), daemon=True); own.start()\n"
+        "open(f'/proc/self/task/{own.native_id}/comm', 'w').write('jemalloc_bg_thd')"
+    ),
     "short": "import threading; threading.Thread(target=int).start()",
     "rank": "import os; RANK = int(os.environ.get('LOCAL_RANK', '0'))",
     "master": "import os; HERE = 'MASTER_ADDR' in os.environ",
@@ -75,6 +79,10 @@ MODULES = {
     "dies": "import os; os._exit(3)",
     "child": "import subprocess; CHILD = subprocess.Popen(['sleep', '600'])",
     "slow": "import time; time.sleep(600)",
+    "whole/__init__": "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    "whole/one": "",
+    "whole/two/__init__": "",
+    "whole/two/three": "",
     "argv": "import sys; assert sys.argv == ['train.py', '--lr=1'], sys.argv",
 }
 
@@ -92,7 +100,9 @@ def hosted(
     site = folder / "site"
     site.mkdir(exist_ok=True)
     for name, text in MODULES.items():
-        (site / f"sample_{name}.py").write_text(text)
+        file = site / f"sample_{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
     (folder / "worker.py").write_text(textwrap.dedent(worker))
     own = {"PYTHONPATH": str(site), "WORKER": str(folder / "worker.py"), MARK: str(folder)}
     environ = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | own
@@ -120,6 +130,13 @@ def test_workers_have_what_was_imported_and_its_environment_and_their_own(tmp_pa
     assert worker["torch_check"] is None, "set only while modules are imported"
 
 
+def test_a_module_whose_only_thread_is_one_of_jemallocs_is_imported(tmp_path: Path) -> None:
+    """pyarrow has it. A worker is without it, and frees its memory by itself."""
+    host, worker = prepared(tmp_path, "jemalloc")
+    assert host["left_out"] == {}
+    assert (worker["modules"], worker["threads"]) == (["sample_jemalloc"], 1)
+
+
 REASONS = [
     ("thread", "it started 1 thread, which a worker would not have"),
     ("rank", "it reads LOCAL_RANK when it is imported, which differs from worker to worker"),
@@ -142,6 +159,16 @@ def test_a_module_that_must_not_be_there_before_a_fork_is_left_out_and_the_other
     host, worker = prepared(tmp_path, "good", module, "behind")
     assert host["left_out"] == {f"sample_{module}": why}
     assert set(worker["modules"]) == {"sample_good", "sample_behind"}
+
+
+@pytest.mark.parametrize("modules", [("whole", "whole.one", "whole.two.three"), ("whole.two.three", "whole.one")])
+def test_a_package_that_must_not_be_there_is_tried_once_and_none_of_its_modules(
+    tmp_path: Path, modules: tuple[str, ...]
+) -> None:
+    host, worker = prepared(tmp_path, "good", *modules, "behind")
+    assert host["left_out"] == {"sample_whole": "it started 1 thread, which a worker would not have"}
+    assert host["seen"] == ["sample_good", "sample_whole", "sample_good", "sample_behind"]
+    assert worker["modules"] == ["sample_good", "sample_behind"]
 
 
 def test_a_seed_for_torch_is_still_there_in_workers_and_who_only_draws_is_imported(tmp_path: Path) -> None:

@@ -55,6 +55,27 @@ def test_checkpoints_by_time(tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == [2, 4, 5]
 
 
+def test_the_default_interval_follows_from_what_a_copy_takes(tmp_path: Path) -> None:
+    clock = Clock()
+
+    class Slow:
+        """Its state takes three seconds to copy."""
+
+        def state_dict(self) -> dict[str, int]:
+            clock.now += 3.0
+            return {}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            pass
+
+    one = session(tmp_path, more={"slow": Slow()}, keep=10, clock=clock)
+    for passed in (60.0, 60.0, 60.0, 31.0):
+        clock.now += passed
+        one.step()
+        settled(one)
+    assert saved_steps(tmp_path) == [1, 4]
+
+
 def test_no_checkpoint_is_begun_while_any_rank_still_writes_one(tmp_path: Path) -> None:
     one = session(tmp_path, every_steps=1)
     alone, one._agreement = one._agreement, Agreement(BesideABusyRank(0, 1, None))

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from supervisor.features.limits.rule import LIFTED
+from supervisor.features.queue.rule import PRIORITY
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
-from supervisor.planner.limits import LIFTED
-from supervisor.planner.queue import PRIORITY
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
 from tests.sim.injector import Injector
@@ -115,7 +115,7 @@ class ScenarioRun:
             for name in limited:
                 self.users.limit(name, NO_LIMIT_H)
             lifted = LIFTED | {PRIORITY}  # without their users
-            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached not in lifted]
+            paused = [n for n, job in jobs.items() if job.pause.at and job.pause.by not in lifted]
             for name in paused:
                 self.users.pause(name, on=False)
             if not (paused or limited):

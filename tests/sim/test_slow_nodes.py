@@ -93,7 +93,7 @@ def test_a_new_leader_watches_for_as_long_itself() -> None:
 def test_where_the_job_says_so_a_slow_node_is_replaced_first_and_leaves_then() -> None:
     world, node = slow_world(limits={"slow": "replace"})
     losses = list(world.nodes.trainings["job"].losses)
-    assert world.run_until(lambda w: record(w).slow_replaced_at != (), SLOW.slow_s + 120.0)
+    assert world.run_until(lambda w: record(w).slow.replaced_at != (), SLOW.slow_s + 120.0)
     assert world.run_until(lambda w: node not in jobs_of(w)["job"].round.nodes(), 300.0)  # type: ignore[union-attr]
     (successor,) = [each for each in jobs_of(world)["job"].nodes.values() if each.replaces == node]
     assert successor.has_joined
@@ -109,7 +109,7 @@ def test_a_slow_node_that_cannot_be_replaced_stays_and_trains() -> None:
     make_slow(world, machine_of(world, 1).node)
     world.run(LONG_S)
     assert len(said(world)) == 1
-    assert (launched(world), record(world).slow_replaced_at) == (4, ())
+    assert (launched(world), record(world).slow.replaced_at) == (4, ())
     assert record(world).state is JobState.RUNNING
 
 

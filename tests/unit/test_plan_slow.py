@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.wire import RankTimes
 
+from supervisor.features.slow.rank_times import Watch, factors, watched
+from supervisor.features.slow.record import SlowNode
 from supervisor.model import EventKind, JobRecord
-from supervisor.planner.rank_times import Watch, factors, watched
 from supervisor.planner.world import Rules
 from tests.unit.scene import NOW, SOON, Decided, J, N, job, member, name, names, node, scene, spec
 
@@ -92,8 +93,8 @@ LONG_SLOW = {"watches": {"job-u": follow((NOW - 630.0, SLOW), (NOW - 30.0, SLOW)
 FOUR = tuple(member(n, state_since=NOW - 4000.0) for n in (1, 2, 3, 4))
 
 
-def of(slow: str, **more: Any) -> JobRecord:
-    limits = {"slow": slow, **more.pop("limits", {})}
+def of(does: str, **more: Any) -> JobRecord:
+    limits = {"slow": does}
     return job(4, **{"spec": spec(limits=limits, nodes=4), **more})
 
 
@@ -106,7 +107,7 @@ def test_people_are_told_once_and_nothing_else_is_done() -> None:
     after = decided(of("tell"))
     (event,) = [each for each in after.events if each.kind is EventKind.NODE_SLOW]
     assert (event.node, event.data) == (name(4), {"factor": 2.0})
-    assert (after.node(4).slow_at, after.node(4).doomed, after.new) == (NOW, False, [])
+    assert (after.node(4).slow.at, after.node(4).doomed, after.new) == (NOW, False, [])
     again = decided(of("tell"), *FOUR[:3], after.node(4))
     assert EventKind.NODE_SLOW not in again.event_kinds
 
@@ -116,35 +117,35 @@ def test_where_the_job_says_so_it_is_replaced_as_one_that_is_drained() -> None:
     found = after.node(4)
     assert (found.state, found.doomed, found.needs_replacement) == (N.MEMBER, True, True)
     assert [each.replaces for each in after.new] == [name(4)]
-    assert after.job.slow_replaced_at == (NOW,)
+    assert after.job.slow.replaced_at == (NOW,)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"slow_replaced_at": (NOW - 3599.0,)},
-        {"slow_replaced_at": (NOW - 80_000.0, NOW - 40_000.0, NOW - 4000.0)},
+        {"slow": {"replaced_at": (NOW - 3599.0,)}},
+        {"slow": {"replaced_at": (NOW - 80_000.0, NOW - 40_000.0, NOW - 4000.0)}},
         {"state": J.DEGRADED},
-        {"moving_since": NOW - 5.0},
-        {"hung_since": NOW - 5.0},
-        {"checkpoint_problem": "disk full"},
+        {"moves": {"since": NOW - 5.0}},
+        {"hang": {"since": NOW - 5.0}},
+        {"checkpoints": {"problem": "disk full"}},
         {"spec": spec(limits={"slow": "replace", "usd_per_hour": 2.0}, nodes=4)},
         {"spec": spec(limits={"slow": "replace"}, nodes=4, checkpoints="none")},
     ],
 )
 def test_when_none_is_replaced(changes: Any) -> None:
     after = decided(of("replace", **changes))
-    assert not after.node(4).slow_leaves_at
+    assert not after.node(4).slow.leaves_at
     assert not any(each.replaces for each in after.new)
     assert EventKind.NODE_SLOW in after.event_kinds, "people are told"
 
 
 def test_none_is_replaced_while_another_leaves_or_whose_predecessor_was_slow_or_beside_another_slow_one() -> None:
     noticed = replace(FOUR[0], notice=SOON, needs_replacement=True)
-    assert not decided(of("replace"), noticed, *FOUR[1:]).node(4).slow_leaves_at
-    before = node(5, N.GONE, has_joined=True, needs_replacement=True, slow_leaves_at=NOW - 9000.0)
+    assert not decided(of("replace"), noticed, *FOUR[1:]).node(4).slow.leaves_at
+    before = node(5, N.GONE, has_joined=True, needs_replacement=True, slow=SlowNode(leaves_at=NOW - 9000.0))
     successor = replace(FOUR[3], took_over_from=name(5))
-    assert not decided(of("replace"), *FOUR[:3], successor, before).node(4).slow_leaves_at
+    assert not decided(of("replace"), *FOUR[:3], successor, before).node(4).slow.leaves_at
     two = times_of(1.0, 1.0, 2.0, 2.0)
     seen = {"watches": {"job-u": follow((NOW - 630.0, two), (NOW - 30.0, two), kinds=ALIKE)}}
     after = scene(*FOUR, record=of("replace"), rank_times=replace(two, at=NOW), volatile=seen)
@@ -153,10 +154,10 @@ def test_none_is_replaced_while_another_leaves_or_whose_predecessor_was_slow_or_
 
 
 def test_one_that_is_not_replaced_in_time_stays() -> None:
-    late = replace(FOUR[3], slow_at=NOW - 3000.0, slow_factor=2.0, slow_leaves_at=NOW - 1800.0, needs_replacement=True)
-    begun = of("replace", slow_replaced_at=(NOW - 1800.0,))
+    late = replace(FOUR[3], slow=SlowNode(NOW - 3000.0, 2.0, NOW - 1800.0), needs_replacement=True)
+    begun = of("replace", slow={"replaced_at": (NOW - 1800.0,)})
     found = decided(begun, *FOUR[:3], late).node(4)
-    assert (found.slow_leaves_at, found.needs_replacement, found.doomed) == (0.0, False, False)
+    assert (found.slow.leaves_at, found.needs_replacement, found.doomed) == (0.0, False, False)
     drained = decided(begun, *FOUR[:3], replace(late, drain_requested=True)).node(4)
     assert drained.needs_replacement
 
@@ -164,10 +165,10 @@ def test_one_that_is_not_replaced_in_time_stays() -> None:
 def test_one_that_is_as_fast_as_others_again_for_as_long_is_said_to_be() -> None:
     well = times_of(1.0, 1.0, 1.0, 1.0)
     seen = {"watches": {"job-u": follow((NOW - 630.0, well), (NOW - 30.0, well), kinds=ALIKE)}}
-    was = replace(FOUR[3], slow_at=NOW - 5000.0, slow_factor=2.0)
+    was = replace(FOUR[3], slow=SlowNode(NOW - 5000.0, 2.0))
     after = scene(*FOUR[:3], was, record=of("tell"), rank_times=replace(well, at=NOW), volatile=seen)
     assert EventKind.SLOW_ENDED in after.event_kinds
-    assert (after.node(4).slow_at, after.node(4).slow_factor) == (0.0, 0.0)
+    assert after.node(4).slow == SlowNode()
 
 
 def test_a_report_of_another_round_says_nothing() -> None:

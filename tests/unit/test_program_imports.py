@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -130,7 +131,7 @@ def test_a_program_that_is_not_there_or_large_is_left_alone(tmp_path: Path) -> N
     assert len(found(tmp_path, "".join(f"import m{number}\n" for number in range(1000)))) == MAX_IMPORTS
 
 
-def test_a_module_is_looked_for_in_the_current_folder_only(tmp_path: Path) -> None:
+def test_a_module_is_looked_for_in_the_current_folder_first(tmp_path: Path) -> None:
     modules = {
         "train.py": "from . import net\nimport json\n",
         "net.py": "import yaml\n",
@@ -139,7 +140,37 @@ def test_a_module_is_looked_for_in_the_current_folder_only(tmp_path: Path) -> No
     program(tmp_path, "", {f"package/{name}": text for name, text in modules.items()})
     assert imports_of("package.train", tmp_path, is_module=True) == (Import("yaml"), Import("json"))
     assert imports_of("package", tmp_path, is_module=True) == (Import("toml"),)
-    assert imports_of("json.tool", tmp_path, is_module=True) == ()
+    assert imports_of("missing.train", tmp_path, is_module=True) == ()
+    assert imports_of("sys", tmp_path, is_module=True) == ()
+
+
+def test_an_installed_module_is_read_behind_its_packages_and_what_is_beside_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `-m litgpt`: it is found without being imported."""
+    modules = {
+        "installed_lit/__init__.py": "from installed_lit.api import LLM\n",
+        "installed_lit/api.py": "import lightning, installed_beside\n",
+        "installed_lit/__main__.py": "from . import chat\nimport jsonargparse\nmain()\nimport late\n",
+        "installed_lit/chat.py": "import torch._dynamo\n",
+        "installed_beside.py": "import never\n",
+    }
+    site = tmp_path / "site"
+    site.mkdir()
+    program(site, "", modules)
+    monkeypatch.syspath_prepend(site)
+    names = [each.module for each in imports_of("installed_lit", tmp_path, is_module=True)]
+    assert names[:4] == ["lightning", "installed_beside", "torch._dynamo", "jsonargparse"]
+    names = [each.module for each in imports_of("installed_lit.chat", tmp_path, is_module=True)]
+    assert names[:3] == ["lightning", "installed_beside", "torch._dynamo"]
+    assert imports_of("installed_beside", tmp_path, is_module=True) == (Import("never"),)
+    assert not {name for name in sys.modules if name.startswith("installed_")}
+
+
+def test_a_package_that_does_something_before_its_module_is_read_ends_the_reading(tmp_path: Path) -> None:
+    modules = {"package/__init__.py": "import yaml\nsetup()\n", "package/train.py": "import json\n"}
+    program(tmp_path, "", modules)
+    assert imports_of("package.train", tmp_path, is_module=True) == (Import("yaml"),)
 
 
 def test_a_user_names_others_or_none(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> None:
         return reply.json()
 
     client = SimpleNamespace(get=get, close=lambda: None, leader="", etcd_away_since=0.0)
-    monkeypatch.setattr("supervisor.cli.client.Client", lambda *_: client)
+    monkeypatch.setattr("spotsup.transport.Transport", lambda *_: client)
 
 
 @pytest.mark.usefixtures("answering")

@@ -21,11 +21,16 @@ _RUN = 'import sys; "" in sys.path[:1] and sys.path.pop(0); from spotsup_trainer
 _KILL_WAIT_S = 5.0  # a process that survives SIGKILL for longer hangs in the kernel, probably on a file server
 
 
+def own_program(python: str, module: str) -> list[str]:
+    """Return the start of a command line that runs one of the launcher's modules. Its arguments follow."""
+    return [python, "-c", _RUN.format(module)]
+
+
 def launcher_command(config: AgentConfig) -> list[str]:
     """The launcher's command line."""
     if config.kind == "data":
         return [
-            *(config.python, "-c", _RUN.format("data_job")),
+            *own_program(config.python, "data_job"),
             *("--etcd", ",".join(config.etcd_endpoints)),
             *("--addr", config.addr),
             *("--lease-ttl", f"{config.lease_ttl_s:g}"),
@@ -34,7 +39,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
     settings = [f"lease_ttl={config.lease_ttl_s:g}", f"join_timeout={_JOIN_TIMEOUT_S}"]
     settings += [f"multiple_of={config.multiple_of}"] if config.multiple_of > 1 else []
     return [
-        *(config.python, "-c", _RUN.format("main")),
+        *own_program(config.python, "main"),
         *("--nnodes", f"{config.min_nodes}:{config.max_nodes}"),
         *("--nproc-per-node", str(config.nproc_per_node)),
         *("--rdzv-backend", "spotsup"),

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
+from spotsup_trainer.nvml import GpuReading, Nvml, NvmlError
 
 EVERY_S = 2.0
 KEPT = 5  # readings that the mean is of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from socketserver import TCPServer
 
 from spotsup_trainer.agent.exporter import Sample, family, serve
-from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
+from spotsup_trainer.nvml import GpuReading, Nvml, NvmlError
 
 PORT = 9400
 """dcgm-exporter's own default."""

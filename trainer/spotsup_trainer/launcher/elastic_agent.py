@@ -29,11 +29,12 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from spotsup_trainer.etcd import EtcdError
-from spotsup_trainer.launcher import examine, memory_kills
+from spotsup_trainer.launcher import examine, memory_kills, processes
 from spotsup_trainer.launcher.activity import Idleness
 from spotsup_trainer.launcher.failures import message_of
 from spotsup_trainer.launcher.forkserver import WorkerServer
-from spotsup_trainer.launcher.gpu_check import ask_agent
+from spotsup_trainer.launcher.gpu_check import ask_agent, has_gpus
+from spotsup_trainer.launcher.gpu_processes import GpuProcesses
 from spotsup_trainer.launcher.pauses import PauseWatch
 from spotsup_trainer.launcher.program import Program, environment
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
@@ -111,6 +112,9 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._leaves_early = False
         self._look_at_handlers_at = 0.0
         self._memory_kills_before: int | None = None
+        self._gpu_processes = GpuProcesses()
+        # Processes of this round that may have memory of GPUs.
+        self._on_gpus: set[int] = set()
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
@@ -227,6 +231,9 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
     def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = _STOP_GRACE_S) -> None:
         self._stop_watching()
         if self._pcontext is not None:
+            if has_gpus():
+                below = processes.descendants(self._server.pid, processes.snapshot())
+                self._on_gpus = {*self._pcontext.pids().values(), *below}
             self._pcontext.close(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
         worker_group.state = WorkerState.STOPPED
 
@@ -306,13 +313,13 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return replace(self._limits, yield_s=self._run_dir.times().yield_s)
 
     def _await_gone(self, failure: Failure | None, *, parked: bool) -> None:
-        """Wait for workers that outlive SIGKILL: they hang in the kernel, or free much memory. The others go on.
+        """Wait for workers that outlive SIGKILL: they hang in the kernel, or free much memory, also that of GPUs. The
+        others go on.
 
         Raises _UnhealthyError if they are not gone in time.
         """
         began, limit_s = time.monotonic(), self._limits.outlive_s
-        while (left := self._pcontext.left()) or not self._server.sweep(_GONE_POLL_S):
-            stuck = examine.states(left) or "what they had started in sessions of their own"
+        while stuck := self._outliving():
             if time.monotonic() >= began + limit_s:
                 raise _UnhealthyError(f"unhealthy: workers have outlived SIGKILL for {limit_s:.0f} s: {stuck}")
             if self._leave_requests or not self._handler.may_rejoin():
@@ -326,7 +333,16 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                     parked=parked,
                     problem=f"workers outlive SIGKILL: {stuck}",
                 )
-            self._server.wait(list(left.values()), _GONE_POLL_S)
+            self._handler.client.wait_change(_GONE_POLL_S)
+
+    def _outliving(self) -> str:
+        """Return what is left of workers that were sent SIGKILL, "" for nothing."""
+        if left := self._pcontext.left():
+            return examine.states(left)
+        if not self._server.sweep(_GONE_POLL_S):
+            return "what they had started in sessions of their own"
+        held = self._gpu_processes.held_by(self._on_gpus)
+        return f"the driver still has them on GPUs: pid {', '.join(map(str, held))}" if held else ""
 
     def _update_local(self, result: RunResult, *, broken: bool) -> None:
         now, number, ranks = time.monotonic(), self._round.number, self._local.ranks
@@ -401,14 +417,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._handler.client.announce(problem=problem)
             self._pcontext.end_left()
         elif isinstance(action, AskToYield):
-            log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
+            if self._local.sessions == self._local.ranks:  # the others are sent SIGTERM next
+                log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
             self._run_dir.ask_to_yield(self._round.number)
             self._local = replace(self._local, yielding_since=time.monotonic())
         elif isinstance(action, LeaveEarly):
             log.info("round %d: leaving as its machine is taken: the workers catch SIGTERM", self._round.number)
             self._leaves_early = True
         elif isinstance(action, AskToEnd):
-            log.info("round %d: sending the workers SIGTERM: %s", self._round.number, action.reason)
+            log.info(
+                "round %d: sending the workers SIGTERM, as they have no Session that checkpoints: %s",
+                self._round.number,
+                action.reason,
+            )
             self._pcontext.ask_to_end()
             self._local = replace(self._local, ending_since=time.monotonic())
         elif isinstance(action, AnnounceDone) and self._local.done_since is None:

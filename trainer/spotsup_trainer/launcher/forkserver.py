@@ -5,7 +5,8 @@ it kills all that it has started and ends. A worker in turn ends with this proce
 no process behind.
 
 A worker is gone once its whole process group has ended: data loading workers hold its GPU's memory, and write to its
-files. It is the subreaper of what leaves the group: whatever that is ends before the next round.
+files. The server is the subreaper of what leaves the group, and the launcher is if the server was killed: whatever that
+is ends before the next round.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from typing import Any
 from spotsup_trainer.launcher import processes
 from spotsup_trainer.launcher.parent_death import adopt_orphans, die_with_parent, outlive_parent, set_process_name
 from spotsup_trainer.launcher.preload import changed_environ, end_children, problem_of, with_changes
-from spotsup_trainer.launcher.processes import Process, descendants
+from spotsup_trainer.launcher.processes import Process
 from spotsup_trainer.launcher.program_imports import Import
 from spotsup_trainer.launcher.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
 _END_TIMEOUT_S = 5.0  # after its pipe has closed, and again after SIGKILL
 _STRAYS_TIMEOUT_S = 1.0  # for what a worker has started in a session of its own
+_KILLS = 50  # at a time: something that forks and ends at once is hit by one of them
 _POLL_S = 0.005
 _LOOK_S = 0.25  # at who has to go, and is no child of this process: of its children the kernel tells the end
 _CHUNK = 65536
@@ -43,7 +45,7 @@ class WorkerServerError(Exception):
 
 
 class WorkerServer:
-    """The launcher's end. For one thread."""
+    """The launcher's end, of its only server. For one thread."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.pid = pid
@@ -190,12 +192,16 @@ class WorkerServer:
             timeout_s = 0.0
 
     def _server_ended(self) -> None:
-        """The workers have ended with their server. Kill the processes that they had started in their groups."""
+        """The workers have ended with their server. Kill what they had started: in their groups, and what has become
+        this process's child with the server's end."""
         self._alive = False
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         self._running.clear()
+        deadline = time.monotonic() + _STRAYS_TIMEOUT_S
+        while not _kill_children() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "exit" in message:
@@ -214,6 +220,7 @@ def start(imports: Sequence[Import] = (), argv: Sequence[str] = ()) -> WorkerSer
     With `imports`, call `prepared` first: the server imports them, under the workers' own `argv`. Workers leave through
     this call, by SystemExit: no caller may have anything to clean up.
     """
+    adopt_orphans()  # should the server be killed
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -228,6 +235,24 @@ def start(imports: Sequence[Import] = (), argv: Sequence[str] = ()) -> WorkerSer
         run(server.serve(), parent_pid=server.pid)
     theirs.close()
     return WorkerServer(ours, pid)
+
+
+def _kill_children() -> bool:
+    """Kill and reap what is left below this process; return whether nothing is.
+
+    Its children are enough: it is a subreaper, so what a killed one leaves is its child next. Exact, where a look at
+    /proc may miss what forks meanwhile: the kernel says that there is no child.
+    """
+    for _ in range(_KILLS):
+        for pid in processes.children(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return True
+    return False
 
 
 class _Server:
@@ -353,7 +378,7 @@ class _Server:
             self._asked.discard(pid)
             del self._codes[pid]
             self._reply({"gone": pid})
-        if self._sweeping and not self._kill_descendants(found):
+        if self._sweeping and not self._workers and _kill_children():
             self._sweeping = False
             self._reply({"swept": True})
 
@@ -361,15 +386,6 @@ class _Server:
         for pid, each in found.items():
             if each.parent == self.pid and each.state == "Z" and pid not in self._workers:
                 os.waitpid(pid, os.WNOHANG)
-
-    def _kill_descendants(self, found: Mapping[int, Process]) -> int:
-        """Kill all that live and are not workers; return how many these are."""
-        below = ((pid, found[pid]) for pid in descendants(self.pid, found))
-        strays = [pid for pid, each in below if each.alive and each.group not in self._workers]
-        for pid in strays:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(strays)
 
     def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -381,6 +397,6 @@ class _Server:
         for pid in self._workers:
             self._kill(pid, signal.SIGKILL, group=True)
         deadline = time.monotonic() + _STRAYS_TIMEOUT_S
-        while self._kill_descendants(processes.snapshot()) and time.monotonic() < deadline:
+        while not _kill_children() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         os._exit(0)

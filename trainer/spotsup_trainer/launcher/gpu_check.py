@@ -15,11 +15,16 @@ _POLL_S = 0.02
 log = logging.getLogger(__name__)
 
 
+def has_gpus() -> bool:
+    """Return whether this node has GPUs, and an agent that checks them."""
+    return bool(os.environ.get("SPOTSUP_GPU_CHECK"))
+
+
 def ask_agent(run_dir: RunDir, number: int, leaving: Callable[[], bool], timeout_s: float = GPU_CHECK_TIMEOUT_S) -> str:
     """Why this node's GPUs cannot train, after round `number`; "" where they can, or where the agent does not say so in
     time. `leaving`: the answer is no longer waited for."""
-    if not os.environ.get("SPOTSUP_GPU_CHECK"):
-        return ""  # no GPUs, or no agent
+    if not has_gpus():
+        return ""
     until = time.monotonic() + timeout_s
     run_dir.ask_for_gpu_check(number)
     while time.monotonic() < until and not leaving():

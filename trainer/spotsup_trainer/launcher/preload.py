@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from spotsup_trainer.launcher import processes
 from spotsup_trainer.launcher.program_imports import Import
 
 # What torchrun gives each worker: none of it is known before the fork.
@@ -26,6 +27,10 @@ _OF_WORKERS = re.compile(
     r"|SPOTSUP_(ROUND|NODE_ADDRS|\w+_FILE)"
 )
 _THREAD_END_S = 0.2
+# The thread that gives freed memory back, of pyarrow's jemalloc for one. Before a fork jemalloc takes the locks that it
+# may hold, and a forked process is as one with `background_thread:false` (background_thread_postfork_child in its
+# background_thread.c): it keeps some of what it has freed until it uses that again.
+_OF_JEMALLOC = "jemalloc_bg_thd"
 
 
 def problem_of(wanted: Import) -> str:
@@ -49,7 +54,7 @@ def problem_of(wanted: Import) -> str:
         return "it seeds random numbers when it is imported, which a fork loses"
     if gpus := _open_gpus():
         return f"it opened {gpus}"
-    if _children():
+    if processes.children(os.getpid()):
         return "it started a process"
     if left := _threads_after_fork():
         return f"it started {left} thread{'' if left == 1 else 's'}, which a worker would not have"
@@ -117,17 +122,9 @@ def _open_gpus() -> str:
     return ""
 
 
-def _children() -> list[int]:
-    """The processes that this one has started, and that have not been waited for."""
-    with contextlib.suppress(OSError):
-        texts = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
-        return [int(pid) for text in texts for pid in text.split()]
-    return []
-
-
 def end_children() -> None:
     """Kill them: this process is of no use, and ends."""
-    for pid in _children():
+    for pid in processes.children(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
@@ -150,7 +147,12 @@ def _threads_after_fork() -> int:
 
 
 def _threads() -> int:
-    return sum(1 for _ in Path("/proc/self/task").iterdir()) - 1
+    """Count the threads beside the first one that a worker would miss."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().rstrip("\n"))
+    return len(names) - names.count(_OF_JEMALLOC) - 1
 
 
 def changed_environ(before: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from spotsup_trainer.launcher import forkserver
@@ -53,10 +53,11 @@ def start_prepared(
     this call, as through `forkserver.start`.
     """
     began, left_out = time.monotonic(), dict(known)
+    imports = _packages_first(imports)
     for attempt in range(MAX_LEFT_OUT + 1):
-        wanted = [each for each in imports if each.module not in left_out]
+        wanted = [each for each in imports if not _is_left_out(each.module, left_out)]
         if attempt == MAX_LEFT_OUT:
-            wanted = list(takewhile(lambda each: each.module not in left_out, imports))
+            wanted = list(takewhile(lambda each: not _is_left_out(each.module, left_out), imports))
         if not wanted:
             break
         server = forkserver.start(wanted, argv)
@@ -74,6 +75,26 @@ def start_prepared(
         left_out[module] = why
         log.info("%s is left to the workers to import: %s", module, why)
     return forkserver.start(), left_out
+
+
+def _packages_first(imports: Sequence[Import]) -> list[Import]:
+    """Return the imports, each behind the packages that it is in: what one of these does is then known by its name, and
+    is not tried again for each of its modules."""
+    found: dict[Import, None] = {}
+    for each in imports:
+        found |= dict.fromkeys(Import(package) for package in _named(each.module)[:-1])
+        found[each] = None
+    return list(found)
+
+
+def _is_left_out(module: str, left_out: Mapping[str, str]) -> bool:
+    """Return whether a module, or a package that it is in, is left out."""
+    return any(name in left_out for name in _named(module))
+
+
+def _named(module: str) -> list[str]:
+    """Return a module behind the packages that it is in: `a`, `a.b`, `a.b.c`."""
+    return list(accumulate(module.split("."), "{}.{}".format))
 
 
 def _listed(imports: Sequence[Import]) -> str:

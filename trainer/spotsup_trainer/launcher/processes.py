@@ -55,6 +55,15 @@ def catches(pid: int, number: int) -> bool:
     return bool(found and int(found[1], 16) >> (number - 1) & 1)
 
 
+def children(pid: int) -> list[int]:
+    """Return the pids of a process's children; one that has just begun, or ends, may be missing."""
+    try:
+        texts = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN, or no such process
+        return [child for child, process in snapshot().items() if process.parent == pid]
+    return [int(child) for text in texts for child in text.split()]
+
+
 def descendants(pid: int, found: Mapping[int, Process]) -> list[int]:
     """Return the pids of all processes below one."""
     children: dict[int, list[int]] = {}

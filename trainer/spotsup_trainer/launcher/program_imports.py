@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 MAX_IMPORTS = 200  # statements
@@ -34,37 +35,54 @@ _ITS_VARIABLES = re.compile(rb"TORCH_?(DYNAMO|INDUCTOR|COMPILE)")
 def imports_of(program: str, folder: Path, *, is_module: bool) -> tuple[Import, ...]:
     """The imports at the top of a program, in order, and what torch adds to them.
 
-    A script, or with `is_module` a module that `python -m` finds in `folder`, the current one. Nothing where its text
-    cannot be found or parsed: the program itself will say so.
+    A script, or with `is_module` a module that `python -m` finds: in `folder`, the current one, else where installed
+    ones are. Nothing where its text cannot be found or parsed: the program itself will say so.
     """
-    home = folder if is_module else Path(program).resolve().parent
-    file = _file_of(home, program) if is_module else Path(program)
-    if file is None:
-        return ()
-    reading = _Reading(home)
-    reading.read(file, package=program.rpartition(".")[0] if is_module else "")
+    if is_module:
+        top = program.partition(".")[0]
+        reading = _Reading(folder) if _has(folder, top) else _Reading(_installed_in(top), only=top)
+        reading.read_module(program)
+    else:
+        reading = _Reading(Path(program).resolve().parent)
+        reading.read(Path(program), package="")
     found = tuple(reading.found[:MAX_IMPORTS])
     by_torch = any(each.module.partition(".")[0] == "torch" for each in found) and not reading.names_its_variables
     return (*found, BY_OPTIMIZERS) if by_torch else found
 
 
-def _file_of(home: Path, module: str) -> Path | None:
-    """The text of a module of the program's own; None if it is not one."""
-    path = home.joinpath(*module.split("."))
-    for file in (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"):
-        if file.is_file():
-            return file
-    return None
+def _has(folder: Path, top: str) -> bool:
+    """Return whether a module, or a package, is in a folder."""
+    return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
+
+
+def _installed_in(top: str) -> Path:
+    """Return the folder that has an installed module or package, "" for none. Imports nothing: it is at the top."""
+    try:
+        spec = find_spec(top)
+    except ValueError:  # it is imported, and was made by hand
+        spec = None
+    if spec is None or spec.origin is None:
+        return Path()
+    origin = Path(spec.origin)
+    return origin.parent.parent if spec.submodule_search_locations is not None else origin.parent
 
 
 class _Reading:
-    """Of one program, whose own modules are below `home`."""
+    """Of one program, whose own modules are below `home`: all of them, or with `only` this one and what is below it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, only: str = "") -> None:
         self.found: list[Import] = []
         self.names_its_variables = False
         self._home = home
+        self._only = only
         self._read: set[Path] = set()
+
+    def read_module(self, module: str) -> None:
+        """Add what `python -m` imports: the packages that a module is in, then the module, or a package's __main__."""
+        parts = module.split(".")
+        read = all(self._add_own(".".join(parts[: length + 1])) for length in range(len(parts)))
+        if read and self._home.joinpath(*parts).is_dir():
+            self._add_own(f"{module}.__main__")
 
     def read(self, file: Path, package: str) -> bool:
         """Add what a file imports. False when it does more at its top than to import and to define."""
@@ -118,7 +136,7 @@ class _Reading:
     def _add(self, module: str, names: tuple[str, ...]) -> bool:
         """Add an import, or read a module of the program's own, its packages first, as Python does."""
         parts = module.split(".")
-        if not (self._home / parts[0]).is_dir() and _file_of(self._home, parts[0]) is None:
+        if not _has(self._home, parts[0]) or (self._only and parts[0] != self._only):
             self.found.append(Import(module, names))
             return True
         own = [".".join(parts[: length + 1]) for length in range(len(parts))]

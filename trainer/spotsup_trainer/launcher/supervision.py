@@ -271,12 +271,13 @@ def _may_still_park(local: Local, broken: Broken, now: float, limits: Limits) ->
 
 def _decide_yield(local: Local, standing: Standing, now: float, limits: Limits, then: Next) -> Action:
     """A yield that has begun goes to its end, even if its reason disappears: some ranks may be parked already."""
+    reason = standing.reason if isinstance(standing, Yield) else ""
+    if local.leaving_since is not None:
+        reason = "this node leaves"
     if local.yielding_since is None:
-        if local.leaving_since is not None:
-            return AskToYield("this node leaves")
-        return AskToYield(standing.reason) if isinstance(standing, Yield) else Continue()
+        return AskToYield(reason) if reason else Continue()
     if local.sessions < local.ranks:
-        return AskToEnd("the workers have no Session to checkpoint with")
+        return AskToEnd(reason or "this round was to end")
     if now >= local.yielding_since + limits.yield_s:
         return Stop(then, f"the workers did not park within {limits.yield_s:.0f} s", limits.grace_s)
     return Continue()

@@ -35,15 +35,15 @@ from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.heartbeat import Heartbeat
 from spotsup_trainer.rendezvous.membership import Standing, Stay, Wait, gone, standing, still_stopping, writer
+from spotsup_trainer.rendezvous.stores import WatchedStore, first_line, reach
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.timing import Patience
-from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round
 
 BACKEND = "spotsup"
 _JOIN_TIMEOUT_S = 600.0  # torch's own default
 _STORE_TIMEOUT_S = 900.0  # torch's own default
 _POLL_S = 0.1  # how late a signal is noticed while we wait; keys are noticed at once
-_CONNECT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 2.0
 _LOG_AFTER_S = 1.0
 _UNHEALTHY_CHARS = 200
@@ -304,7 +304,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
     def _begin_heartbeat(self, formed: Round, node: str) -> None:
         self._end_heartbeat()
         leader = formed.members[0]
-        self._heartbeat = Heartbeat(formed, node, self.client.times, partial(_reach, leader))
+        self._heartbeat = Heartbeat(formed, node, self.client.times, partial(WatchedStore, leader))
         self._heartbeat.start()
 
     def _end_heartbeat(self, *, wait: bool = False) -> None:
@@ -316,10 +316,14 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         leader = formed.members[0]
         while self._is_worth_waiting_for(formed, patience):
             try:
-                store = call_while(partial(_reach, leader), partial(self._is_worth_waiting_for, formed, patience))
+                store = call_while(partial(reach, leader), partial(self._is_worth_waiting_for, formed, patience))
             except (OSError, DistError) as error:
                 log.warning(
-                    "cannot reach the store of %s at %s:%d: %s", leader.node, leader.addr, leader.store_port, error
+                    "cannot reach the store of %s at %s:%d: %s",
+                    leader.node,
+                    leader.addr,
+                    leader.store_port,
+                    first_line(error),
                 )
                 self.client.wait_change(_POLL_S)
                 continue
@@ -331,19 +335,6 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
     def _is_worth_waiting_for(self, formed: Round, patience: Patience) -> bool:
         self._raise_if_over(patience, f"the store of {formed.members[0].node} does not answer")
         return isinstance(self._standing_in(formed), Stay)
-
-
-def _reach(leader: RoundMember) -> TCPStore:
-    """A connection to the leader's store. Raises OSError and DistError."""
-    # TCPStore itself retries for seconds, and prints a stack trace, if the port is closed.
-    socket.create_connection((leader.addr, leader.store_port), timeout=1.0).close()
-    return TCPStore(
-        leader.addr,
-        leader.store_port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=_CONNECT_TIMEOUT_S),
-    )
 
 
 class _Waiting:

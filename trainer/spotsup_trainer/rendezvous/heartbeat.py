@@ -119,8 +119,9 @@ class Heartbeat:
                 self._refused = True  # the launcher of rank 0 has ended
             except (OSError, RuntimeError) as error:
                 if self._store is not None:
-                    # torch's errors have a stack of C++ in further lines.
-                    log.info("round %d: its store does not answer: %s", self.round, str(error).partition("\n")[0])
+                    if not isinstance(error, ConnectionResetError):  # as its launcher ends
+                        # torch's errors have a stack of C++ in further lines.
+                        log.info("round %d: its store does not answer: %s", self.round, str(error).partition("\n")[0])
                     self._store = None
                     continue  # a new connection shows at once whether its launcher has ended
             self._wake.wait(self._beat_s)

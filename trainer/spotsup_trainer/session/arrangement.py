@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from spotsup_trainer.session.cadence import Cadence
 from spotsup_trainer.session.checkpoint_dir import Position
 from spotsup_trainer.session.course import SessionError
 from spotsup_trainer.session.dataloader import taken_apart
@@ -35,12 +36,9 @@ def of_session(
     }
 
 
-def when_saved(every_steps: int | None, every_s: float | None, place: object) -> str:
+def when_saved(cadence: Cadence, place: object) -> str:
     """When and where a Session saves, for people."""
-    if not place:
-        return "no checkpoints"
-    every = ["" if every_steps is None else f"{every_steps:,} steps", "" if every_s is None else f"{every_s:g} s"]
-    return f"checkpoints every {' or '.join(filter(None, every))} to {place}"
+    return f"checkpoints {cadence} to {place}" if place else "no checkpoints"
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader
 from spotsup_trainer.session import agreement, parallel, retention, seeds
 from spotsup_trainer.session.agreement import Agreement, Call, Level, Wish
 from spotsup_trainer.session.arrangement import arranged, of_session, when_saved
+from spotsup_trainer.session.cadence import Cadence
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.course import Course, SessionError
-from spotsup_trainer.session.due import Due
 from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 # The name that a checkpoint has for them.
 _POSITIONS = "spotsup_positions"
-_DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
 _PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
 _SIGN_OF_LIFE_EVERY_S = 20.0  # a machine's dead-man switch waits for at least half an hour
@@ -67,7 +66,8 @@ class Session:
       --resume-from and has none yet, from the newest of the earlier job.
     - `checkpoints`: a folder that all nodes share, or an address in an object store, such as s3://bucket/prefix; by
       default where the job file says. Without either, no checkpoints.
-    - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
+    - `every_steps`, `every_s`: when to save, in the background (default: every 60 s, or less often where copying
+      the state would take more than 2 % of the time).
     - `keep`: how many of the newest checkpoints are kept. `keep_every`: besides, one is made after every so many steps,
       and kept for ever.
     - `mesh`, `data_dims`: for tensor and context parallelism. The DeviceMesh of all ranks, with names, and those of its
@@ -102,10 +102,7 @@ class Session:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if every_steps is None and every_s is None:
-            every_s = _DEFAULT_EVERY_S
-        if any(interval is not None and interval <= 0 for interval in (every_steps, every_s)):
-            raise ValueError(f"every_steps is {every_steps}, every_s is {every_s}; they must be more than 0")
+        self._cadence = Cadence(every_steps, every_s, keep_every)
         if rng not in {"per-rank", "keep"}:
             raise ValueError(f"rng is {rng!r}; it must be 'per-rank' or 'keep'")
         self._rng = rng
@@ -130,7 +127,7 @@ class Session:
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
         self._first_step = 0
         self._must_ask = self._described = False
-        self._when_saved = when_saved(every_steps, every_s, place)
+        self._when_saved = when_saved(self._cadence, place)
         self._sign_of_life_at = clock()
         self._pace = Pace()
         self._park_calls: list[ParkCall] = []
@@ -150,8 +147,9 @@ class Session:
         program = self._agreed_seeds()
         start = restored or Position(0, rng_seed=program.torch)
         self._course = Course(replace(start, round=self._round, world=self._peers.world))
-        self._due = Due(every_steps, every_s, keep_every, self.steps_done, clock())
-        self._due.unwritten = self._checkpoints is not None and self._checkpoints.unwritten
+        # What the round began from may be in memory only: then the first step is written at once.
+        unwritten = self._checkpoints is not None and self._checkpoints.unwritten
+        self._cadence.start(self.steps_done, clock(), at_once=unwritten)
         if rng == "per-rank":
             seeds.begin(program, start.rng_seed, self.steps_done, self.rank)
         self._files.announce()
@@ -393,7 +391,7 @@ class Session:
         self._act(self._agree(Call.SAVE))
         if self._checkpoints is None:
             return False
-        self._due.begun(self.steps_done, self._clock())
+        self._cadence.begun(self.steps_done, self._clock())
         return self._save(self._checkpoints, anew=True)
 
     def report(self, **values: Any) -> None:
@@ -427,7 +425,7 @@ class Session:
             return False
         new = retention.Best(name, value, mode, self.steps_done)
         self._course.know_best(retention.tried(best, new))
-        self._due.begun(self.steps_done, self._clock())
+        self._cadence.begun(self.steps_done, self._clock())
         left_s = self._checkpoints.timeout_s - (
             time.monotonic() - began
         )  # else others would wait longer than gloo does
@@ -476,7 +474,7 @@ class Session:
 
     def _agree_on_step(self) -> Level:
         step = self.steps_done
-        waits = self._checkpoints is not None and self._due.by_steps(step)
+        waits = self._checkpoints is not None and self._cadence.is_due_by_steps(step)
         asks = self._peers.rank == 0 and self._files.rank_times is not None and self._work.asks()
         level = self._agreement.of_step(step, self._wish()._replace(asks=asks), self._work.say, waits=waits)
         said = self._agreement.take_work()
@@ -496,19 +494,20 @@ class Session:
     def _is_due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
         if self._checkpoints is not None and self._files.save_wanted():
-            return self.steps_done != self._due.step
+            return self.steps_done != self._cadence.step
         if self._checkpoints is None or self._peers.rank != 0:
             return False
         self._checkpoints.check()
-        return not self._checkpoints.busy and self._due.is_due(self.steps_done, self._clock())
+        return not self._checkpoints.busy and self._cadence.is_due(self.steps_done, self._clock())
 
     def _act(self, level: Level) -> None:
         if level == Level.CHECKPOINT and self._checkpoints:
-            self._due.begun(self.steps_done, self._clock())
-            self._due.unwritten = False
+            began = self._clock()
+            self._cadence.begun(self.steps_done, began)
             self._files.save_begun()
             self._positions.collect(self._peers)
             self._checkpoints.begin(self._course.position)
+            self._cadence.copied(self._clock() - began)
         elif level == Level.YIELD:
             # if the disk hangs, the launcher ends this process before this call times out
             saved = self._checkpoints is not None and self._save(self._checkpoints)
@@ -553,7 +552,7 @@ class Session:
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
-            checkpoint_every_s=self._due.interval_s(self._pace.longest_step_s),
+            checkpoint_every_s=self._cadence.in_seconds(self._pace.longest_step_s),
             first_step=self._first_step,
             fraction=self._fraction_done(),
             metrics=self._metrics.values,
