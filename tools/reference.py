@@ -58,7 +58,7 @@ run: train.py --data /mnt/data --lr 0.1
 env: {LR: "0.1", WANDB_MODE: offline}
 limits:
   {hours: 48, usd: 200, usd_per_month: 100, usd_per_hour: 12, usd_per_node_hour: 3, app_failures: 3,
-   finish_minutes: 2, stop_seconds: 60, hang: alert}
+   finish_minutes: 2, stop_seconds: 60, hang: alert, slow: tell}
 checkpoints: /mnt/out/jobs
 preload: [transformers, torchvision.io]
 """

@@ -89,6 +89,7 @@ class NodeRow(TypedDict):
     address: str | None
     replaces: str | None
     notice_deadline: float | None
+    slow_factor: float | None
     usd: float
     error: str | None
     reason: str
@@ -113,10 +114,20 @@ class AlternativeRow(TypedDict):
     nodes: int
 
 
+class RankRow(TypedDict):
+    """How long a rank works in a step by itself, and how much of that all others wait for it. Seconds, medians."""
+
+    rank: int
+    node: str
+    step_s: float
+    waited_s: float
+
+
 class JobDetail(JobRow):
     """A job with its nodes."""
 
     node_list: list[NodeRow]
+    ranks: list[RankRow]
     pauses: list[PauseRow]
     command: list[str]
     resume_from: list[str]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spotsup_trainer.wire import Pause
 
 from supervisor.accounts import Booking, by_purpose, month_of
+from supervisor.api.ranks import rank_rows
 from supervisor.api.rows import (
     AlternativeRow,
     CostRow,
@@ -134,6 +135,7 @@ def job_detail(view: JobView, sentence: str, now: float) -> JobDetail:
     return {
         **job_row(view, sentence, now),
         "node_list": node_rows(view, now),
+        "ranks": rank_rows(view),
         "pauses": [pause_row(pause) for pause in pauses_of(view)],
         "command": list(view.record.spec.command),
         "resume_from": list(view.record.resume_from),
@@ -200,6 +202,7 @@ def _node_row(view: JobView, node: NodeRecord, now: float, ranks: Mapping[str, i
         "address": node.ssh_host or None,
         "replaces": node.took_over_from or node.replaces or None,
         "notice_deadline": node.notice.deadline if node.notice else None,
+        "slow_factor": node.slow.factor if node.slow.at else None,
         "usd": round(node.usd(now), 4),
         "error": node.error or None,
         "reason": _reason(view, node, ranks),

@@ -32,6 +32,8 @@ _COLOURS = {
 PIPE_WIDTH = 200
 TOP_LINES = 8  # of a screen of `top` that are neither jobs nor nodes
 MIN_ROWS = 3  # of jobs or nodes in `top`, however small the screen
+# Of what a rank works in a step: a shorter wait for it is noise, as in supervisor/api/ranks.py.
+MIN_WAITED = 0.1
 MAX_NODE_ROWS = 16  # above, nodes that are alike share a row
 MIN_GROUP = 3
 MAX_ENDED_JOBS = 10
@@ -174,9 +176,20 @@ def show_job(job: Mapping[str, Any], *, show_all: bool = False) -> None:
     )
     if pauses := job["pauses"]:
         console.print(f"last pause: {escape(pauses[-1]['text'])}")
+    if waits := _longest_wait(job.get("ranks", [])):
+        console.print(waits)
     if job["node_list"]:
         console.print()
         show_nodes(job["node_list"], show_all=show_all)
+
+
+def _longest_wait(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """For which rank all others wait for a tenth of its work or more; "" for none."""
+    last = max(ranks, key=lambda each: float(each["waited_s"]), default=None)
+    if last is None or last["waited_s"] < MIN_WAITED * last["step_s"]:
+        return ""
+    waited, works = (f"{1000 * last[key]:.0f} ms" for key in ("waited_s", "step_s"))
+    return f"all others wait {waited} in each step for rank {last['rank']} on {last['node']}, which works {works}"
 
 
 # -- nodes -------------------------------------------------------------------------------------------------

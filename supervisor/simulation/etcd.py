@@ -26,7 +26,7 @@ MAX_UNDONE = 300
 _MAX_OPERATIONS = 128
 _MAX_REQUEST_BYTES = 1536 * 1024
 # Messages that launchers do not read: a change of one is no reason for a job's launchers to decide again.
-_IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "pauses", "ended")
+_IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "pauses", "ranktimes", "ended")
 # grpc's codes, as etcd sends them: its api/v3rpc/rpctypes/error.go.
 _INVALID, _NOT_FOUND, _EXHAUSTED, _OUT_OF_RANGE = 3, 5, 8, 11
 # Longer requests end in grpc, below etcd.

@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from supervisor.accounts import Purpose
 from supervisor.api.queue import queue_rows, waits
-from supervisor.api.rows import NodeRow
+from supervisor.api.ranks import is_waited_for
+from supervisor.api.rows import NodeRow, RankRow
 from supervisor.api.views import job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError
@@ -176,6 +177,7 @@ class Pages:
             causes=CAUSES,
             nodes=_current_nodes(view, now),
             gone=sum(node.state is NodeState.GONE for node in view.nodes.values()),
+            waits=_waits(detail["ranks"]),
             kinds={str(state): kind for state, kind in KINDS.items()},
             events=event_lines(events),
             more_events=max(0, len(events) - MAX_EVENTS),
@@ -304,6 +306,12 @@ def _current_nodes(view: JobView, now: float) -> list[NodeRow]:
     """Those that do not train first: they are what one looks for."""
     found = [row for row in node_rows(view, now) if row["state"] != NodeState.GONE]
     return sorted(found, key=lambda row: row["state"] == NodeState.MEMBER and not row["notice_deadline"])
+
+
+def _waits(ranks: Sequence[RankRow]) -> dict[str, int]:
+    """By node, for how many milliseconds of each step all others wait for its slowest rank; without what is noise."""
+    slowest = sorted(ranks, key=lambda each: each["waited_s"])
+    return {each["node"]: round(1000 * each["waited_s"]) for each in slowest if is_waited_for(each)}
 
 
 _EVENT_TONES = {

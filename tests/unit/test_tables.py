@@ -56,7 +56,7 @@ checkpoints-failing checkpoints-resumed checkpoints-too-slow bootstraps-failing 
 steps-hang steps-resumed workers-stuck
 job-done job-failed limit-near limit-reached budget-near budget-reached displaced deadline-missed
 unknown-code access-denied access-restored certificate-ends
-node-unhealthy unhealthy-held machine-type-blocked foreign-host
+node-unhealthy unhealthy-held node-slow slow-ended machine-type-blocked foreign-host
 undecided unreadable
 node-suspect orphan unjournaled waits-long wait-ended quota-refused no-leader daily-summary alerts-dropped
 """

@@ -115,6 +115,27 @@ DECISIONS = (
         "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
     ),
     Mutant(
+        "slow nodes: each report has to say so for long",
+        "supervisor.features.slow.rule",
+        "        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow_s:\n",
+        "        if True:\n",
+        "sim/test_slow_nodes.py::test_what_ends_before_is_no_alert",
+    ),
+    Mutant(
+        "slow nodes: few are replaced, whatever reports say",
+        "supervisor.features.slow.rule",
+        "    return today < rules.max_slow_a_day and",
+        "    return True or",
+        "sim/test_slow_nodes.py::test_a_hostile_report_costs_no_more_than_three_machines_a_day_one_at_a_time",
+    ),
+    Mutant(
+        "slow nodes: where a successor is as slow it is not the machine",
+        "supervisor.features.slow.rule",
+        "    return before is not None and bool(before.slow.leaves_at)\n",
+        "    return False\n",
+        "sim/test_slow_nodes.py::test_a_node_in_the_place_of_a_slow_one_that_is_as_slow_is_not_replaced",
+    ),
+    Mutant(
         "machines beyond max are no more than desired",
         "supervisor.planner.fleet",
         "    missing = max(0, min(missing, machine_room(draft)))\n",
