@@ -123,18 +123,17 @@ complete_nodes = _names("/v1/nodes", "id", "state")
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options, and names of jobs and nodes.
 
     bash and zsh: eval "$(spotsupctl completion bash)" in the shell's start-up file.
     """
     from click.shell_completion import get_completion_class
 
-    from supervisor.cli.ctl import main
-
     found = get_completion_class(shell)
     assert found is not None
-    made = found(main, {}, "spotsupctl", "_SPOTSUPCTL_COMPLETE")
+    made = found(context.find_root().command, {}, "spotsupctl", "_SPOTSUPCTL_COMPLETE")
     click.echo(made.source())
     if sys.stdout.isatty():
         click.echo(f"spotsupctl: {HOW[shell]}", err=True)
