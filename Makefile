@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test ci nightly test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz fuzz-api explore mutation exactness contract-real clean distclean
+.PHONY: help setup demo test-fast test ci nightly test-frameworks test-torch test-azurite acceptance check monitoring screenshots dist docs bench bench-recovery bench-checkpoint bench-restore bench-agreement bench-slow bench-rendezvous bench-control bench-bootstrap bench-logs bench-market bench-cli bench-api soak-launches chaos scenario sim sim-long sim-mutants sim-crashes fuzz fuzz-api explore mutation exactness contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -30,7 +30,7 @@ help:
 	@echo "make monitoring   checks the rules for Prometheus with promtool; where there is none, Debian's is unpacked into .tools"
 	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
 	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
-	@echo "make docs    write what is generated: the reference, state diagrams, the dashboard for Grafana"
+	@echo "make docs    write what is generated: the reference, state diagrams, limits, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
@@ -77,12 +77,11 @@ into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --
 $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
-	$(into_frameworks) hatchling editables tyro hydra-core docker docstring-parser importlib-metadata pyre-extensions tabulate
+	$(into_frameworks) hatchling editables tyro hydra-core
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
-	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable . hypothesis \
+	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable '.[daemon]' hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue optuna
-	$(into_frameworks) --no-deps torchx  # which asks for urllib3 1
 	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
 	$(into_frameworks) --no-deps mosaicml-streaming
 	touch $@
@@ -139,12 +138,15 @@ dist: setup
 docs: setup
 	@$(python) -m tools.reference
 	@$(python) -m tools.states
+	@$(python) -m tools.limits
 	@$(python) -m tools.grafana
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"
 	@echo "make bench-checkpoint the time for which a checkpoint stops training: spotsup, torch.save, torch's DCP"
 	@echo "make bench-restore    a new round's state: from survivors, from storage once, from storage by every rank"
+	@echo "make bench-agreement  how long a step waits for what all ranks tell each other, up to 64 ranks"
+	@echo "make bench-slow       how soon an injected slow node is seen, and whether one is among nodes in noise"
 	@echo "make bench-rendezvous 8, 32 and 64 nodes agree on a round: spotsup, and torchrun with c10d and with etcd"
 	@echo "make bench-bootstrap  from SSH to the worker, for 1 to 64 nodes at once; environments cold and cached"
 	@echo "make bench-control    what one daemon costs that looks after 100, 1,000 and 10,000 nodes"
@@ -163,6 +165,12 @@ bench-checkpoint: setup
 
 bench-restore: setup
 	@$(python) -m benchmarks.restore $(BENCH_ARGS)
+
+bench-agreement: setup
+	@$(python) -m benchmarks.agreement $(BENCH_ARGS)
+
+bench-slow: setup
+	@$(python) -m benchmarks.slow $(BENCH_ARGS)
 
 bench-rendezvous: setup
 	@$(python) -m benchmarks.rendezvous $(BENCH_ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -20,37 +21,47 @@ FIRST_BYTES = b'"""spotsup: '
 ENVIRONMENT_OF_ITS_OWN = (
     "install spotsup into an environment of its own, with `uv tool install spotsup` or `pipx install spotsup`"
 )
+DAEMON = (
+    "comes with the daemon: `uv tool install 'spotsup[daemon]'`, or with its cloud 'spotsup[aws]', 'spotsup[gcp]' or "
+    "'spotsup[azure]'"
+)
 
 
 def spotsupd() -> None:
-    """The daemon."""
-    _refuse_what_is_not_ours("spotsupd")
-    from supervisor.cli.daemon import main
-
-    main()
+    """Run the daemon."""
+    _start("spotsupd", "supervisor.cli.daemon")
 
 
 def spotsupctl() -> None:
-    """The users' command line."""
-    _refuse_what_is_not_ours("spotsupctl")
-    from supervisor.cli.ctl import main
-
-    main()
+    """Run the users' command line."""
+    _start("spotsupctl", "supervisor.cli.ctl")
 
 
 def localcloud() -> None:
-    """The local cloud."""
-    _refuse_what_is_not_ours("spotsup-localcloud")
-    from provisioners.localcloud.main import main
+    """Run the local cloud."""
+    _start("spotsup-localcloud", "provisioners.localcloud.main")
 
-    main()
+
+def _start(program: str, module: str) -> None:
+    _refuse_what_is_not_ours(program)
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in PACKAGES:
+            raise
+        _refuse(program, f"the module {missing} is missing, which {DAEMON}")
+
+
+def _refuse(program: str, problem: str) -> None:
+    sys.stderr.write(f"{program}: {problem}\n")
+    sys.exit(EXIT_CODE)
 
 
 def _refuse_what_is_not_ours(program: str) -> None:
     problem = _old_python() or next(filter(None, map(_foreign, PACKAGES)), "")
     if problem:
-        sys.stderr.write(f"{program}: {problem}\n")
-        sys.exit(EXIT_CODE)
+        _refuse(program, problem)
 
 
 def _old_python() -> str:

@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bootstrap.archive import Archive, pack_directory
+    from spotsup.archive import Archive, pack_directory
+    from spotsup.errors import PackError
+
     from bootstrap.connect import Clock, Target
     from bootstrap.environment.lock import lock_of
     from bootstrap.errors import (
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
         CommandError,
         HostKeyMismatchError,
         LoginRefusedError,
-        PackError,
         UnfitError,
         UnreachableError,
     )
@@ -68,7 +69,6 @@ __all__ = [
 
 # Loaded when it is used: packing a folder of code needs a tenth of it, and `spotsupctl submit` waits for that.
 _MODULES = {
-    "bootstrap.archive": ("Archive", "pack_directory"),
     "bootstrap.connect": ("Clock", "Target"),
     "bootstrap.environment.lock": ("lock_of",),
     "bootstrap.errors": (
@@ -77,7 +77,6 @@ _MODULES = {
         "CommandError",
         "HostKeyMismatchError",
         "LoginRefusedError",
-        "PackError",
         "UnfitError",
         "UnreachableError",
     ),
@@ -96,6 +95,8 @@ _MODULES = {
         "stop_agent",
     ),
     "bootstrap.steps": ("explain", "plan"),
+    "spotsup.archive": ("Archive", "pack_directory"),
+    "spotsup.errors": ("PackError",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -73,10 +73,6 @@ class UnfitError(BootstrapError):
     """The machine cannot do this job; the message says what is missing. Nothing more was changed on it."""
 
 
-class PackError(Exception):
-    """A folder cannot be packed; one sentence says why and what to do."""
-
-
 def tail(text: str, lines: int = STDERR_LINES) -> str:
     """The last `lines` lines without trailing white space, STDERR_CHARACTERS at most."""
     return "\n".join(text.rstrip().splitlines()[-lines:])[-STDERR_CHARACTERS:]

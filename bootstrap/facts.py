@@ -16,7 +16,6 @@ from bootstrap.environment.facts import Environments, environments_facts, enviro
 from bootstrap.gpu.facts import SMI_TRIES_S, Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.log_agent.facts import LogAgentFact, log_agent_facts, log_agent_script
 from bootstrap.model import Setup
-from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.mounts.facts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.network.facts import NetworkFacts, network_facts, network_script
 from bootstrap.node.facts import node_facts, node_script
@@ -33,7 +32,6 @@ __all__ = [
     "Gpu",
     "GpuFacts",
     "LogAgentFact",
-    "Monitoring",
     "MountFact",
     "Mounts",
     "NetworkFacts",
@@ -80,7 +78,6 @@ class Facts:
     mounts: Mounts = field(default_factory=Mounts)
     gpu: GpuFacts = field(default_factory=GpuFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
-    monitoring: Monitoring = field(default_factory=Monitoring)
     log_agent: LogAgentFact = field(default_factory=LogAgentFact)
     environments: Environments = field(default_factory=Environments)
     containers: Containers = field(default_factory=Containers)
@@ -104,7 +101,6 @@ SECTIONS = (
     Section("mounts", mounts_script, mounts_facts),
     Section("gpu", gpu_script, gpu_facts),
     Section("network", network_script, network_facts),
-    Section("monitoring", monitoring_script, monitoring_facts),
     Section("log_agent", log_agent_script, log_agent_facts),
     Section("environments", environments_script, environments_facts),
     Section("containers", containers_script, containers_facts),

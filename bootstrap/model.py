@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bootstrap.archive import Archive
+from spotsup.archive import Archive
+
 from bootstrap.container.image import Image
 from bootstrap.environment.lock import Lock
 from bootstrap.log_agent.model import LogAgent

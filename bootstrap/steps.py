@@ -15,7 +15,6 @@ from bootstrap.facts import Facts
 from bootstrap.gpu.step import gpu, gpu_check
 from bootstrap.log_agent.step import log_agent
 from bootstrap.model import Run, Setup, Skip, Unfit
-from bootstrap.monitoring.step import monitoring
 from bootstrap.mounts.step import mount_key, mounts
 from bootstrap.network.step import network
 from bootstrap.reach.step import reach
@@ -52,7 +51,6 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("interpreter", interpreter),
     ("gpu", gpu),
     ("network", network),
-    ("monitoring", monitoring),
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),

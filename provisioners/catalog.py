@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from provisioners.base import Market, OfferQuery, ProvisionerError
-from provisioners.registry import CLOUDS
 
 _BUILT_IN = Path(__file__).with_name("catalog.toml")
 
@@ -128,9 +127,10 @@ def load_catalog(path: str = "", refreshed: Path | None = None) -> Catalog:
     both the user's file, where `path` names one. Raises CatalogError.
     """
     catalog = _parse(_BUILT_IN)
+    names = catalog.clouds.keys()  # another table of a file is a mistake
     if refreshed is not None and refreshed.exists():
-        catalog = merged(catalog, _parse(refreshed))
-    return merged(catalog, _parse(Path(path))) if path else catalog
+        catalog = merged(catalog, _parse(refreshed, names))
+    return merged(catalog, _parse(Path(path), names)) if path else catalog
 
 
 def merged(base: Catalog, more: Catalog) -> Catalog:
@@ -150,10 +150,12 @@ def _merged_cloud(base: CloudCatalog, more: CloudCatalog) -> CloudCatalog:
     )
 
 
-def _parse(path: Path) -> Catalog:
+def _parse(path: Path, clouds_known: Collection[str] | None = None) -> Catalog:
+    """Of the built-in file all tables are clouds, but for those that a Catalog has fields for."""
     try:
         parsed = tomllib.loads(path.read_text(encoding="utf-8"))
-        clouds = {name: parsed.pop(name) for name in CLOUDS if name in parsed}
+        names = parsed.keys() - Catalog.model_fields.keys() if clouds_known is None else clouds_known
+        clouds = {name: parsed.pop(name) for name in names if name in parsed}
         return Catalog.model_validate({"clouds": clouds, **parsed}, strict=False)
     except OSError as error:
         raise CatalogError(f"the catalog {path} cannot be read: {error.strerror}") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from provisioners.account import CloudAccount, Wish
+from provisioners.account import Account, Wish
 from provisioners.base import Finding, Provisioner
 from provisioners.host import HostTraits
 from provisioners.settings import Section
@@ -20,7 +20,7 @@ Starter: TypeAlias = Callable[[Any, Path, contextlib.ExitStack], None]
 TypesReader: TypeAlias = Callable[[Any, float], tuple[str, Sequence[Any]]]
 StartCheck: TypeAlias = Callable[[Any, Path, float], Finding | None]
 # Gets the cloud's section; loads the SDK, and calls nothing. Raises ProvisionerError.
-AccountFactory: TypeAlias = Callable[[Any, Wish], CloudAccount]
+AccountFactory: TypeAlias = Callable[[Any, Wish], Account]
 
 
 @dataclass(frozen=True, slots=True)

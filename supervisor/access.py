@@ -34,8 +34,6 @@ class Action(StrEnum):
     PLAN = "plan"
     # Brings a job.
     SUBMIT = "submit"
-    # Brings a part of its code.
-    UPLOAD = "upload"
     # Changes a job, or one of its nodes.
     CHANGE = "change"
     # Logs in to a node of a job.
@@ -128,7 +126,7 @@ def refusal(caller: Caller, action: Action, owner: str | None = None) -> str:
             return ""
         case Action.OPERATE:
             return "" if caller.role is Role.ADMIN else f"{_who(caller)}: this is for admins, ask one"
-        case Action.PLAN | Action.SUBMIT | Action.UPLOAD:
+        case Action.PLAN | Action.SUBMIT:
             return "" if caller.role is not Role.VIEWER else f"{_who(caller)}, and may only look: ask for a submitter's"
         case Action.CHANGE | Action.LOGIN:
             if caller.role is Role.ADMIN:

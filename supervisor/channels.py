@@ -25,7 +25,6 @@ def channels_of(config: Config) -> tuple[Channel, ...]:
 
 def open_senders(config: Config, now: Callable[[], float]) -> dict[str, Sender]:
     """Their senders, by name. Raises UsageError for a secret that cannot be read. `now`: UNIX seconds."""
-    from supervisor.alerts.mail import Mail, MailServer
     from supervisor.alerts.signed import SignedWebhook
     from supervisor.alerts.slack import SlackBot, SlackWebhook
 
@@ -42,11 +41,6 @@ def open_senders(config: Config, now: Callable[[], float]) -> dict[str, Sender]:
             found[slack.name] = SlackBot(secrets[f"{key}.token_file"], slack.channel, slack.api)
         else:
             found[slack.name] = SlackWebhook(_url(secrets[f"{key}.webhook_file"], f"{key}.webhook_file"))
-    for mail in config.alerts.email:
-        host, _, port = mail.server.partition(":")
-        password = secrets.get(f"alerts.email.{mail.name}.password_file", "")
-        server = MailServer(host, int(port), mail.tls, mail.user, password, mail.ca)
-        found[mail.name] = Mail(server, mail.sender, mail.recipients, config.cluster)
     for own in config.alerts.webhook:
         key = f"alerts.webhook.{own.name}.secret_file"
         if len(secrets[key]) < MIN_SECRET_CHARACTERS:

@@ -19,7 +19,7 @@ FIRST_DISTANCE_S = 10.0
 MAX_LOSS = 1e300  # a larger one may be infinite once it is rounded, which JSON does not have
 
 Cause = Literal[
-    "preempted", "lost", "drained", "unhealthy", "hung", "failed", "paused", "scaled", "joined", "re-formed"
+    "preempted", "lost", "drained", "unhealthy", "slow", "hung", "failed", "paused", "scaled", "joined", "re-formed"
 ]
 
 

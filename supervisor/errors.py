@@ -1,42 +1,35 @@
-"""All errors of the daemon. Every message says what happened, where, and what to do."""
+"""All errors of the daemon. Every message says what happened, where, and what to do.
+
+Those that clients know, too, are the client's.
+"""
 
 from __future__ import annotations
 
+from spotsup.errors import (
+    CommandRefusedError,
+    DaemonUnreachableError,
+    ForbiddenError,
+    NotFoundError,
+    SpotsupError,
+    UsageError,
+)
 
-class SpotsupError(Exception):
-    """Base of all errors that are shown to a user."""
-
-    exit_code = 1
-    # For clients: None, or after how many seconds at least the same request may succeed.
-    retry_after_s: float | None = None
-
-
-class UsageError(SpotsupError):
-    """The input is wrong."""
-
-    exit_code = 2
-
-
-class DaemonUnreachableError(SpotsupError):
-    """No daemon answered."""
-
-    exit_code = 3
-
-
-class NotFoundError(SpotsupError):
-    """The job or node does not exist."""
-
-    exit_code = 4
-
-
-class CommandRefusedError(SpotsupError):
-    """The command is valid, but cannot be carried out now."""
-
-    exit_code = 5
-
-
-class ForbiddenError(CommandRefusedError):
-    """The caller may not do this."""
+__all__ = [
+    "BusyError",
+    "CommandRefusedError",
+    "DaemonUnreachableError",
+    "ForbiddenError",
+    "JournalFullError",
+    "JournalRefusedError",
+    "JournalUnavailableError",
+    "NotFoundError",
+    "PreconditionError",
+    "SchemaError",
+    "SpotsupError",
+    "StartError",
+    "ThreadFailedError",
+    "UsageError",
+]
 
 
 class PreconditionError(CommandRefusedError):

@@ -6,21 +6,37 @@ The daemon keeps nothing else that it must not lose. Times are UNIX seconds; 0 s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor import checkpoints
-from supervisor.accounts import NO_ROUNDS, NOTHING_BOOKED, Booking, NodeAccount, RoundTimes, Spent
+from supervisor.accounts import NOTHING_BOOKED, NodeAccount
+from supervisor.features.billing.record import BillingRecord
+from supervisor.features.bootstraps.record import BootstrapsRecord
+from supervisor.features.checkpoints.record import CheckpointsRecord
+from supervisor.features.deadline.record import DeadlineRecord
+from supervisor.features.gang.record import GangRecord
+from supervisor.features.hang.record import HangRecord
+from supervisor.features.limits.record import LimitsRecord
+from supervisor.features.moves.record import MovesRecord
+from supervisor.features.pause.record import PauseRecord
+from supervisor.features.places.record import PlacesRecord
+from supervisor.features.queue.record import QueueRecord
+from supervisor.features.rounds.record import RoundsRecord
+from supervisor.features.silence.record import SilenceRecord
+from supervisor.features.slow.record import SlowNode, SlowRecord
+from supervisor.features.waits.record import WaitsRecord
 from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -208,6 +224,7 @@ class NodeRecord:
     left_behind: str = ""  # why its job has moved to others; empty while it has not
     unhealthy: str = ""  # why its GPUs cannot train, as last reported; empty while they can
     unhealthy_at: float = 0.0  # since when it is to leave for that; 0 also while too many are unhealthy at once
+    slow: SlowNode = SlowNode()
     has_joined: bool = False  # it is or was in a round
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
@@ -218,9 +235,10 @@ class NodeRecord:
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, or
-        its job has moved."""
-        return self.notice is not None or self.drain_requested or bool(self.unhealthy_at or self.left_behind)
+        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, all
+        others wait for it, or its job has moved."""
+        found = self.unhealthy_at or self.slow.leaves_at or self.left_behind
+        return self.notice is not None or self.drain_requested or bool(found)
 
     @property
     def machine_name(self) -> str:
@@ -249,9 +267,6 @@ class JobRecord:
     max_nodes: int
     owner: str = ""  # the user who submitted it; empty where that is not known
     starts_at: float = 0.0  # no node is requested before; 0: at once
-    finish_by: float = 0.0  # it has to have finished by then; 0: at any time
-    deadline_missed: bool = False  # people were told that it cannot
-    pace_s: float = 0.0  # seconds for each step, as last noted, where its work is in steps; 0: not known
     resume_from: tuple[str, ...] = ()  # `checkpoint_path` of earlier jobs, the newest first
     run: int = 1  # of how many jobs of this name it is the last; an earlier one is kept as `<name>.<run>`
     spare_nodes: int = 0  # nodes beyond `desired_nodes` that wait outside the round
@@ -260,49 +275,26 @@ class JobRecord:
     reason: str = ""  # why it is in its state
     cancel_requested: bool = False
     cancel_reason: str = ""  # why, if it was not a user who cancelled it
-    pause_requested_at: float = 0.0  # 0 while it is not to be paused
-    # It pauses, or is paused, because of this limit (hours, usd, usd_per_month) or budget (budget, user_budget), or for
-    # a job of a higher priority (priority); empty while a user paused it.
-    limit_reached: str = ""
-    displaced_by: str = ""  # the job of a higher priority
-    displaced_at: float = 0.0  # when it was last to pause for such a job
-    limits_warned: tuple[str, ...] = ()  # the limits of which it has used so much that people were warned
-    trained_s: float = 0.0  # for how long it had enough nodes in a round, without the current stretch
-    training_since: float = 0.0  # since when the current stretch lasts; 0 while it does not train
     next_node: int = 1  # counter: ids are decided by the journal, not by chance
     next_event: int = 1  # counter, as above
     first_event: int = 1  # events before this one are deleted
-    bootstrap_failures: int = 0  # in a row; nodes that were requested together fail as one
-    own_failures: int = 0  # how many of the last ones, in a row, failed alike by what the job or its image brings
-    own_failure: str = ""  # how the last one did
-    bootstrap_retry_at: float = 0.0  # after such a failure, no node is requested before
-    spare_retry_at: float = 0.0  # no spare is requested before
-    few_machines: int = 0  # how many machines it has, while they are fewer than it needs to train; else 0
-    few_since: float = 0.0  # since when they are so many
-    moving_since: float = 0.0  # since when nodes are requested ahead of a move; 0 while none are
-    move_retry_at: float = 0.0  # no node is requested ahead of a move before
-    failed_moves: int = 0  # in a row, of those for which machines were launched
-    moves: int = 0  # in a row, each soon after the one before
-    placed_at: float = 0.0  # when it went to the place that it is in; 0 in its first
-    places_tried: int = 0  # how many it went to since it last had a machine
-    dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
-    dropped_bookings: tuple[Booking, ...] = ()  # what that was for
-    round_times: RoundTimes = NO_ROUNDS
-    earlier_spending: tuple[Spent, ...] = ()  # of earlier jobs of this name, in the month in which it was submitted
-    gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
-    last_reported_round: int = 0  # number of the newest round that has its event
-    last_reported_pause: int = 0  # number of the newest round of which the pause before it has its event
-    silence_since: float = 0.0  # since when silent nodes are kept; 0 while none are
-    silence_reported_at: float = 0.0  # when that was last reported
-    checkpoint_problem: str = ""  # why checkpoints are not being written, as last reported; empty once they are again
-    checkpoint_problem_step: int = 0  # step of the newest checkpoint at that report
-    checkpoint_problem_at: float = 0.0  # when it was reported
-    hung_since: float = 0.0  # since when its steps hang, as reported; 0 once a step was completed again
-    checkpoint_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
-    step_s: float = 0.0  # its longest recent step, as last noted
-    wait_reported_at: float = 0.0  # when people were told that it has waited for long; 0 once it trains, or has ended
-    window_warned_s: float = 0.0  # the checkpoint time of the last alert that it exceeds a notice
     ended_at: float = 0.0
+    # One slot for each of its features.
+    pause: PauseRecord = PauseRecord()
+    limits: LimitsRecord = LimitsRecord()
+    deadline: DeadlineRecord = DeadlineRecord()
+    queue: QueueRecord = QueueRecord()
+    bootstraps: BootstrapsRecord = BootstrapsRecord()
+    gang: GangRecord = GangRecord()
+    moves: MovesRecord = MovesRecord()
+    places: PlacesRecord = PlacesRecord()
+    rounds: RoundsRecord = RoundsRecord()
+    silence: SilenceRecord = SilenceRecord()
+    checkpoints: CheckpointsRecord = CheckpointsRecord()
+    hang: HangRecord = HangRecord()
+    slow: SlowRecord = SlowRecord()
+    waits: WaitsRecord = WaitsRecord()
+    billing: BillingRecord = BillingRecord()
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
@@ -325,6 +317,35 @@ class JobRecord:
     def checkpoint_path(self) -> str:
         """Where this run's checkpoints go, "" if nowhere: see checkpoints.path_of."""
         return checkpoints.path_of(self.spec, self.task_id)
+
+
+# What a feature keeps of a job.
+JobPart: TypeAlias = (
+    PauseRecord
+    | LimitsRecord
+    | DeadlineRecord
+    | QueueRecord
+    | BootstrapsRecord
+    | GangRecord
+    | MovesRecord
+    | PlacesRecord
+    | RoundsRecord
+    | SilenceRecord
+    | CheckpointsRecord
+    | HangRecord
+    | SlowRecord
+    | WaitsRecord
+    | BillingRecord
+)
+_SLOTS: Mapping[type, str] = MappingProxyType(
+    {type(each.default): each.name for each in fields(JobRecord) if isinstance(each.default, JobPart)}
+)
+
+
+def with_part(job: JobRecord, part: JobPart) -> JobRecord:
+    """The job with what one feature keeps of it changed."""
+    slot: dict[str, Any] = {_SLOTS[type(part)]: part}
+    return replace(job, **slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +412,8 @@ class EventKind(StrEnum):
     BOOTSTRAPS_RECOVERED = "bootstraps-recovered"
     NODE_UNHEALTHY = "node-unhealthy"
     UNHEALTHY_HELD = "unhealthy-held"
+    NODE_SLOW = "node-slow"
+    SLOW_ENDED = "slow-ended"
     MACHINE_TYPE_BLOCKED = "machine-type-blocked"
     FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
@@ -454,6 +477,8 @@ ALERT_KINDS = frozenset(
         EventKind.CERTIFICATE_ENDS,
         EventKind.NODE_UNHEALTHY,
         EventKind.UNHEALTHY_HELD,
+        EventKind.NODE_SLOW,
+        EventKind.SLOW_ENDED,
         EventKind.MACHINE_TYPE_BLOCKED,
         EventKind.FOREIGN_HOST,
         EventKind.UNDECIDED,

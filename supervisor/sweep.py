@@ -27,22 +27,6 @@ Axis: TypeAlias = tuple[str, tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyStop:
-    """Asynchronous successive halving (ASHA): of those that came so far, the best go on.
-
-    At step `first_step`, and at `factor` times that, and so on, a member goes on if its score is among the best
-    1 of `factor` of all that have come there. https://arxiv.org/abs/1810.05934
-    """
-
-    first_step: int
-    factor: int = 3
-
-    def rungs_below(self, step: int) -> int:
-        """How many rungs a member at this step has come to."""
-        return 0 if step < self.first_step else int(math.log(step / self.first_step, self.factor) + 1e-9) + 1
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """How a member ended."""
 
@@ -61,8 +45,6 @@ class Member:
     number: int
     point: tuple[tuple[str, Value], ...]  # its parameters
     created: bool = False  # its job is stored
-    rungs: tuple[float, ...] = ()  # the scores with which it came to each rung
-    stopped: str = ""  # why it was ended early; empty while it is not
     result: Result | None = None  # once its job has ended
 
 
@@ -78,7 +60,6 @@ class SweepRecord:
     submitted_at: float
     parallel: int
     members: tuple[Member, ...]
-    early_stop: EarlyStop | None = None
     cancel_requested: bool = False
     problem: str = ""  # why its next member cannot be made just now
     metric: str = ""  # by which members are compared: what `Session.report` named so; empty: the loss
@@ -92,20 +73,15 @@ class SweepRecord:
     @property
     def best(self) -> Member | None:
         """The one with the best score of those that have ended without a failure."""
-        good = [each for each in self.members if self._score_of(each) is not None and not _failed(each)]
-        return min(good, key=lambda each: self.rank(self._score_of(each)), default=None)
+        sign = -1.0 if self.mode == "max" else 1.0
+        scores = ((self._score(each.result), each) for each in self.members if each.result)
+        good = [(sign * score, each.number, each) for score, each in scores if score is not None and not _failed(each)]
+        return min(good)[2] if good else None
 
-    def score(self, result: Result) -> float | None:
-        """What a result counts by; None while there is nothing."""
+    def _score(self, result: Result) -> float | None:
+        """Return what a result counts by: None while there is nothing."""
         found = result.value if self.metric else result.loss
         return found if found is not None and math.isfinite(found) else None
-
-    def rank(self, score: float | None) -> float:
-        """The lower the better; without a score it is the worst."""
-        return math.inf if score is None else -score if self.mode == "max" else score
-
-    def _score_of(self, member: Member) -> float | None:
-        return self.score(member.result) if member.result else None
 
     def job_name(self, member: Member) -> str:
         """The name of a member's job."""
@@ -174,25 +150,16 @@ def decide(sweep: SweepRecord, jobs: Mapping[int, Seen]) -> Decided:
 
     Doing it twice is harmless: a job is made under the sweep's own id, and its cancellation is requested once.
     """
-    judged = {each.number: len(each.rungs) for each in sweep.members}
-    sweep = replace(sweep, members=tuple(_updated(sweep, each, jobs.get(each.number)) for each in sweep.members))
-    if sweep.early_stop is not None and not sweep.cancel_requested:
-        sweep = _stopped_early(sweep, sweep.early_stop, jobs, judged)
-    cancel = tuple(
-        each
-        for each in sweep.members
-        if (each.stopped or sweep.cancel_requested)
-        and (seen := jobs.get(each.number)) is not None
-        and not (seen.ended or seen.cancelling)
-    )
+    sweep = replace(sweep, members=tuple(_updated(each, jobs.get(each.number)) for each in sweep.members))
     if sweep.cancel_requested:
-        return Decided(replace(sweep, problem=""), cancel=cancel)
+        runs = {number for number, seen in jobs.items() if not (seen.ended or seen.cancelling)}
+        return Decided(replace(sweep, problem=""), cancel=tuple(each for each in sweep.members if each.number in runs))
     active = sum(seen.active and not seen.ended for seen in jobs.values())
     waiting = [each for each in sweep.members if not each.created]
-    return Decided(sweep, tuple(waiting[: max(0, sweep.parallel - active)]), cancel)
+    return Decided(sweep, tuple(waiting[: max(0, sweep.parallel - active)]))
 
 
-def _updated(sweep: SweepRecord, member: Member, seen: Seen | None) -> Member:
+def _updated(member: Member, seen: Seen | None) -> Member:
     if seen is None:
         # Its job was made, and its name used again before this was seen to end: nothing more is known.
         gone = member.created and member.result is None
@@ -200,33 +167,7 @@ def _updated(sweep: SweepRecord, member: Member, seen: Seen | None) -> Member:
     member = replace(member, created=True)
     if seen.ended and (member.result is None or member.result.usd != seen.result.usd):
         member = replace(member, result=seen.result)
-    score, early = sweep.score(seen.result), sweep.early_stop
-    if early is not None and score is not None:
-        missing = early.rungs_below(seen.result.step) - len(member.rungs)
-        member = replace(member, rungs=member.rungs + (score,) * max(0, missing))
     return member
-
-
-def _stopped_early(
-    sweep: SweepRecord, early: EarlyStop, jobs: Mapping[int, Seen], judged: Mapping[int, int]
-) -> SweepRecord:
-    """With those that are to end since they are not among the best at a rung to which they have just come. `judged`:
-    by number, the rungs to which each had come before."""
-
-    def verdict(member: Member) -> str:
-        """Why it is to end; "" if it goes on."""
-        rung, seen = len(member.rungs), jobs.get(member.number)
-        if rung == judged[member.number] or member.stopped or seen is None or seen.ended or seen.cancelling:
-            return member.stopped
-        there = sorted((each.rungs[rung - 1] for each in sweep.members if len(each.rungs) >= rung), key=sweep.rank)
-        place, kept = there.index(member.rungs[-1]) + 1, math.ceil(len(there) / early.factor)
-        if place <= kept:
-            return ""
-        step, verb = early.first_step * early.factor ** (rung - 1), "goes" if kept == 1 else "go"
-        what = f"{sweep.metric or 'loss'} {member.rungs[-1]:.4g}"
-        return f"{what} is number {place} of {len(there)} at step {step}; {kept} {verb} on"
-
-    return replace(sweep, members=tuple(replace(each, stopped=verdict(each)) for each in sweep.members))
 
 
 def _failed(member: Member) -> bool:

@@ -6,6 +6,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from supervisor.removed import INSTEAD
+
 
 def first_error(error: ValidationError, what: str, model: type[BaseModel], alone: frozenset[str] = frozenset()) -> str:
     """The first of pydantic's errors as one sentence, and how many more there are. `alone`: keys of lists that were
@@ -25,8 +27,7 @@ def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
     if "env" in error["loc"] and isinstance(given, str | list | tuple | dict):
         given = "…"  # it may hold a secret, and the daemon's log is where a sentence on its configuration goes
     if kind == "extra_forbidden":
-        known = _known_keys(model, error["loc"][:-1])
-        return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")
+        return _unknown(where, error["loc"], model)
     if kind == "missing":
         return f"`{where}` is missing"
     if kind == "value_error":
@@ -46,6 +47,13 @@ def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
         return f"`{where}` is {given!r}; write a text, in quotes"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"`{where}` is {given!r}: {message}"
+
+
+def _unknown(where: str, path: tuple[Any, ...], model: type[BaseModel]) -> str:
+    if where in INSTEAD:
+        return f"`{where}` is not a key any more; {INSTEAD[where]}"
+    known = _known_keys(model, path[:-1])
+    return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")
 
 
 def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

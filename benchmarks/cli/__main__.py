@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
+from spotsup.transport import Transport
+from spotsup.upload import upload
 from spotsup_trainer.etcd import Put
 
 from benchmarks import results
@@ -28,9 +30,7 @@ from benchmarks.control import daemon as control
 from benchmarks.control.__main__ import etcd_in
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
-from supervisor.cli.client import Client
 from supervisor.cli.submission import prepare
-from supervisor.cli.upload import upload
 from tools.stack import ROOT
 
 # As the installed command does.
@@ -168,7 +168,7 @@ def _next_month() -> str:
 
 def _submit_all(socket: Path, code: Path, names: Sequence[str], stop: Stop) -> float:
     began = time.monotonic()
-    with closing(Client(socket)) as daemon:
+    with closing(Transport(socket)) as daemon:
         for name in names:
             stop.check()
             options = {"name": name, "nodes": 1, "start_after": _next_month(), "code": str(code)}

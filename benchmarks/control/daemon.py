@@ -35,6 +35,7 @@ from provisioners.base import (
     Owner,
 )
 from supervisor.accounts import NodeAccount
+from supervisor.features.rounds.record import RoundsRecord
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
@@ -87,7 +88,17 @@ def _job(name: str, nodes: int, at: float) -> dict[str, bytes]:
     wanted, placement = {"min": 1, "desired": nodes, "max": 64}, {"cloud": "local"}
     spec = parse_spec({"name": name, "nodes": wanted, "placement": placement, "run": "train.py --steps 100000"})
     record = JobRecord(
-        name, "bench", spec, "0" * 64, at, 1, nodes, 64, state_since=at, next_node=nodes + 1, last_reported_round=1
+        name,
+        "bench",
+        spec,
+        "0" * 64,
+        at,
+        1,
+        nodes,
+        64,
+        state_since=at,
+        next_node=nodes + 1,
+        rounds=RoundsRecord(reported=1),
     )
     record = move_job(move_job(record, JobState.STARTING, at, "nodes are there"), JobState.RUNNING, at, "all are there")
     members = [_node(record, number, at) for number in range(1, nodes + 1)]

@@ -98,10 +98,10 @@ class Watch:
         for name, view in self.world.journal.read().jobs.items():
             record = view.record
             trains = record.state in {JobState.RUNNING, JobState.DEGRADED}  # with those that have a notice, too
-            if not record.few_machines or record.ended or trains:
+            if not record.gang.machines or record.ended or trains:
                 self._few_since.pop(name, None)
                 continue
-            unchanged_since = max(record.few_since, record.state_since)
+            unchanged_since = max(record.gang.since, record.state_since)
             self.below_s = max(self.below_s, now - self._few_since.setdefault(name, unchanged_since))
             self.idle_s = max(self.idle_s, now - unchanged_since)
         self.world.schedule(now + LOOK_S, self._look)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spotsup.archive import Archive
+
 from bootstrap.agent.unit import UNIT_FOLDER, unit_name
-from bootstrap.archive import Archive
 from bootstrap.errors import STDERR_LINES
 from bootstrap.model import Paths, folder_of, shell_path
 from bootstrap.templates import Value, fill

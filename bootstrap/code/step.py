@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bootstrap.archive import Archive
+from spotsup.archive import Archive
+
 from bootstrap.decision import Decision, paths_on
 from bootstrap.facts import Facts
 from bootstrap.model import Paths, Run, Setup, Skip, Unfit

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from spotsup.archive import MAX_ENTRIES, Archive
+from spotsup.errors import PackError
 
-from bootstrap.archive import MAX_ENTRIES, Archive
 from bootstrap.container.image import SCHEME
 from bootstrap.environment.torch import OLDEST, is_supported
-from bootstrap.errors import PackError
 
 # A node's, for the markers of requirements: `torch==2.2.2; sys_platform == "darwin"` is for no node.
 _NODE = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}

@@ -27,10 +27,6 @@ _COMPRESSION = 6
 # Of a file of at least so many bytes, as many from its middle are compressed first: where they do not shrink by a
 # tenth, as of weights, images and archives, the file is stored as it is, in a hundredth of the time.
 _SAMPLE_BYTES = 64 * 1024
-# The bytes of an archive between two of its `ends` follow from a few files alone, and stay while these do. A file of so
-# many bytes has such a part of its own; others share one of about so many, which ends before names that chance picks.
-_PART_BYTES = 128 * 1024
-_ENDS_BEFORE = 16  # one name in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +36,11 @@ class Archive:
     sha256: str
     """Of `data`, in hex."""
     data: bytes = field(repr=False)
-    ends: tuple[int, ...] = field(default=(), repr=False, compare=False)
-    """Where parts of `data` end that others of the same folder have too, once some files were changed."""
 
     @classmethod
-    def of(cls, data: bytes, ends: tuple[int, ...] = ()) -> Archive:
+    def of(cls, data: bytes) -> Archive:
         """The archive with this content."""
-        return cls(sha256(data).hexdigest(), data, ends)
+        return cls(sha256(data).hexdigest(), data)
 
     @property
     def name(self) -> str:
@@ -70,8 +64,6 @@ class _Packed(io.RawIOBase):
         super().__init__()
         self._buffer = io.BytesIO()
         self._written = 0
-        self._part_began = 0
-        self.ends: list[int] = []
         self._level = _COMPRESSION
         self._member = self._begun()
 
@@ -86,19 +78,6 @@ class _Packed(io.RawIOBase):
             self._member.close()
             self._level = level
             self._member = self._begun()
-
-    @property
-    def part_bytes(self) -> int:
-        """Before compression, since the last end of a part."""
-        return self._written - self._part_began
-
-    def end_part(self) -> None:
-        """What follows is compressed without what came before."""
-        if self.part_bytes:
-            self._member.close()
-            self._member = self._begun()
-            self.ends.append(self._buffer.tell())
-            self._part_began = self._written
 
     def write(self, data: Any) -> int:
         """As a file does."""
@@ -134,14 +113,8 @@ def pack_directory(path: Path, *, limit_bytes: int, exclude: Sequence[str] = (),
     packed = _Packed()
     with closing(packed), tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for entry in entries:
-            is_large = stat.S_ISREG(entry.stat.st_mode) and entry.stat.st_size >= _PART_BYTES
-            is_end = packed.part_bytes >= _PART_BYTES and zlib.crc32(os.fsencode(entry.name)) % _ENDS_BEFORE == 0
-            if is_large or is_end:
-                packed.end_part()
             _add(tar, packed, entry, PurePosixPath(prefix) / entry.name, path)
-            if is_large:
-                packed.end_part()
-    return Archive.of(packed.data, tuple(packed.ends))
+    return Archive.of(packed.data)
 
 
 def _ignore_file(path: Path) -> tuple[str, ...]:

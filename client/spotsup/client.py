@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from spotsup.archive import pack_directory
+from spotsup.contexts import Context, checked_url, default_daemon
 from spotsup.errors import UsageError
 from spotsup.job import Event, Job, Status
 from spotsup.sweep import Sweep
-from spotsup.transport import TIMEOUT_S, Transport, found_target, target_of
+from spotsup.transport import TIMEOUT_S, Transport
 from spotsup.upload import upload
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
@@ -27,9 +28,10 @@ class Client:
         """Without `url`: the one that `spotsupctl` uses here, or its `context`.
 
         `token`: as `spotsupd user add` prints it. `ca`: PEM text, where the system does not trust the daemon's
-        certificate. `timeout_s`: of each request. Raises UsageError.
+        certificate. `timeout_s`: until more of a request or its answer has moved. Raises SpotsupError.
         """
-        self._transport = Transport(target_of(url, token, ca) if url else found_target(context), timeout_s)
+        where = Context(url, checked_url(url), "", token, ca) if url else default_daemon(context or None)
+        self._transport = Transport(where, timeout_s)
 
     def submit(
         self,
@@ -50,10 +52,8 @@ class Client:
         made, folder = _made(run, name, nodes, code, spec, more)
         asked = {"spec": made, "resume_from": resume_from}
         submission = uuid.uuid4().hex
-        self._transport.json("POST", "/v1/check", asked)
-        row = self._transport.json(
-            "POST", "/v1/jobs", {**asked, "code_sha256": self._stored(folder), "submission": submission}
-        )
+        self._transport.post("/v1/check", asked)
+        row = self._transport.post("/v1/jobs", {**asked, "code_sha256": self._stored(folder), "submission": submission})
         return Job(self._transport, row["name"])
 
     def sweep(  # noqa: PLR0913 - all but two by name, with defaults
@@ -67,7 +67,6 @@ class Client:
         parallel: int | None = None,
         metric: str = "loss",
         mode: str = "min",
-        early_stop: int | None = None,
         spec: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Sweep:
@@ -75,16 +74,14 @@ class Client:
 
         `parameters`: `{"lr": [0.1, 0.01]}` adds `--lr 0.1` to `run`; a name with a dot is a key of the job file.
         `metric`, `mode`: what `Session.report` has under that name, and whether its "min" or "max" is the best.
-        `early_stop`: at this step, and at 3, 9, … times it, only the best third goes on. The rest is as for `submit`.
-        Raises SpotsupError.
+        The rest is as for `submit`. To end the worst early, see `spotsup.optuna`. Raises SpotsupError.
         """
         made, folder = _made(run, name, nodes, code, spec, more)
         axes = [{"name": key, "values": _values(key, given)} for key, given in (parameters or {}).items()]
         if not axes:
             raise UsageError('the sweep has no parameters: give them as {"lr": [0.1, 0.01]}')
         submission, count = uuid.uuid4().hex, math.prod(len(given) for given in (parameters or {}).values())
-        row = self._transport.json(
-            "POST",
+        row = self._transport.post(
             "/v1/sweeps",
             {
                 "spec": made,
@@ -92,7 +89,6 @@ class Client:
                 "submission": submission,
                 "axes": axes,
                 "parallel": max(1, min(parallel or count, count)),
-                "early_stop": {"first_step": early_stop} if early_stop else None,
                 "metric": "" if metric == "loss" else metric,
                 "mode": mode,
             },
@@ -117,17 +113,17 @@ class Client:
 
     def jobs(self, *, past: bool = False) -> list[Status]:
         """All jobs, the newest first; with `past` also those whose names were used again."""
-        rows = self._transport.json("GET", "/v1/jobs", past="true" if past else None)
+        rows = self._transport.get("/v1/jobs", past="true" if past else None)
         return [Status.of(row) for row in rows]
 
     def events(self, *, jobs: bool = False) -> list[Event]:
         """What happened to the cluster as a whole, the oldest first; with `jobs`, also to all jobs."""
-        rows = self._transport.json("GET", "/v1/events", jobs="true" if jobs else None)
+        rows = self._transport.get("/v1/events", jobs="true" if jobs else None)
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in rows]
 
     def me(self) -> Mapping[str, Any]:
         """Whom the daemon takes this client for: `name`, `role`."""
-        found: Mapping[str, Any] = self._transport.json("GET", "/v1/me")
+        found: Mapping[str, Any] = self._transport.get("/v1/me")
         return found
 
 

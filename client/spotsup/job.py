@@ -117,7 +117,7 @@ class Job:
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in self._get("/events", after=after)]
 
     def report(self) -> Mapping[str, Any]:
-        """How it trained: speed, pauses, dollars; as `spotsupctl report -o json`."""
+        """Return how it trained: speed, pauses, dollars, and `points` over time; as `spotsupctl report -o json`."""
         found: Mapping[str, Any] = self._get("/report")
         return found
 
@@ -150,17 +150,11 @@ class Job:
         """Go on from its checkpoint."""
         return self._post("/resume")
 
-    def plot(self) -> Any:
-        """Loss, nodes and dollars over time, as a figure of matplotlib, which has to be installed."""
-        from spotsup.plot import figure_of
-
-        return figure_of(self.name, self.report())
-
     def _get(self, rest: str, **params: Any) -> Any:
-        return self._transport.json("GET", self._path(rest), **params)
+        return self._transport.get(self._path(rest), **params)
 
     def _post(self, rest: str, body: Mapping[str, Any] | None = None) -> Status:
-        return Status.of(self._transport.json("POST", self._path(rest), body or {}))
+        return Status.of(self._transport.post(self._path(rest), body or {}))
 
     def _path(self, rest: str) -> str:
         if not self.name:

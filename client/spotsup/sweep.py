@@ -25,8 +25,6 @@ class Trial:
     # By which trials are compared: the sweep's metric, or the loss. None while there is nothing.
     value: float | None
     usd: float
-    # Why it was ended early, empty if it was not.
-    stopped: str
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
@@ -67,7 +65,6 @@ class SweepStatus:
                 each["loss"],
                 each[key],
                 each["usd"],
-                each["stopped"] or "",
                 each,
             )
             for each in row["members"]
@@ -98,7 +95,7 @@ class Sweep:
 
     def status(self) -> SweepStatus:
         """How it is."""
-        return SweepStatus.of(self._transport.json("GET", self._path))
+        return SweepStatus.of(self._transport.get(self._path))
 
     def results(self) -> tuple[Trial, ...]:
         """Its jobs with their parameters and scores, the best first."""
@@ -119,7 +116,7 @@ class Sweep:
 
     def cancel(self) -> SweepStatus:
         """End its jobs, and begin no more of them."""
-        return SweepStatus.of(self._transport.json("POST", f"{self._path}/cancel"))
+        return SweepStatus.of(self._transport.post(f"{self._path}/cancel"))
 
     @property
     def _path(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioners.account import CloudAccount, Wish
+from provisioners.account import Account, Wish
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
@@ -27,10 +27,10 @@ def _types(settings: AwsSettings, timeout_s: float) -> tuple[str, Sequence[Any]]
     return types.SOURCE, types.read(settings, timeout_s)
 
 
-def _account(settings: AwsSettings, wish: Wish) -> CloudAccount:
-    from provisioners.aws.account.hand import AwsAccount
+def _account(settings: AwsSettings, wish: Wish) -> Account:
+    from provisioners.aws.account.table import AwsTable
 
-    return AwsAccount(settings, wish)
+    return Account(AwsTable(settings, wish), wish.owner)
 
 
 AWS = Descriptor(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioners.account import CloudAccount, Wish
+from provisioners.account import Account, Wish
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
@@ -33,10 +33,10 @@ def _types(settings: AzureSettings, timeout_s: float) -> tuple[str, Sequence[Any
     return types.SOURCE, types.read(settings, timeout_s)
 
 
-def _account(settings: AzureSettings, wish: Wish) -> CloudAccount:
-    from provisioners.azure.account.hand import AzureAccount
+def _account(settings: AzureSettings, wish: Wish) -> Account:
+    from provisioners.azure.account.table import AzureTable
 
-    return AzureAccount(settings, wish)
+    return Account(AzureTable(settings, wish), wish.owner)
 
 
 AZURE = Descriptor(

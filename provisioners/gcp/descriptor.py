@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from provisioners.account import CloudAccount, Wish
+from provisioners.account import Account, Wish
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.gcp.settings import GcpSettings
@@ -27,10 +27,10 @@ def _types(settings: GcpSettings, timeout_s: float) -> tuple[str, Sequence[Any]]
     return types.SOURCE, types.read(settings, timeout_s)
 
 
-def _account(settings: GcpSettings, wish: Wish) -> CloudAccount:
-    from provisioners.gcp.account.hand import GcpAccount
+def _account(settings: GcpSettings, wish: Wish) -> Account:
+    from provisioners.gcp.account.table import GcpTable
 
-    return GcpAccount(settings, wish)
+    return Account(GcpTable(settings, wish), wish.owner)
 
 
 GCP = Descriptor(

@@ -31,6 +31,7 @@ _INFO: Mapping[EventKind, str] = {
     K.CHECKPOINTS_RESUMED: ":floppy_disk:",
     K.ACCESS_RESTORED: ":unlock:",
     K.WAIT_ENDED: ":white_check_mark:",
+    K.SLOW_ENDED: ":white_check_mark:",
     K.ORPHAN: ":broom:",
     K.DAILY_SUMMARY: ":newspaper:",
     K.JOB_DONE: ":tada:",
@@ -49,6 +50,7 @@ _WARNING: Mapping[EventKind, str] = {
     K.CERTIFICATE_ENDS: ":hourglass:",
     K.UNKNOWN_CODE: ":grey_question:",
     K.NODE_UNHEALTHY: ":face_with_thermometer:",
+    K.NODE_SLOW: ":turtle:",
     K.MACHINE_TYPE_BLOCKED: ":shield:",
     K.UNREADABLE: ":see_no_evil:",
 }
@@ -85,6 +87,7 @@ BULK_KINDS: Mapping[EventKind, str] = MappingProxyType(
         K.REPLACEMENT_REQUESTED: "are requested as replacements",
         K.REPLACEMENT_JOINED: "joined in place of others",
         K.NODE_UNHEALTHY: "have unhealthy GPUs and are replaced",
+        K.NODE_SLOW: "are slow, and all others wait for them",
         K.WORKERS_STUCK: "have workers that are stuck",
         K.ORPHAN: "were not in the journal, and are ended",
     }

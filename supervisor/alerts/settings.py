@@ -79,43 +79,6 @@ class SlackSettings(ChannelSettings):
         return self
 
 
-class MailSettings(ChannelSettings):
-    """E-mail, by SMTP."""
-
-    server: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")]
-    """The mail server, `host:port`."""
-    tls: Literal["starttls", "tls", "none"] = "starttls"
-    """`starttls`: TLS after the greeting, usual at port 587. `tls`: from the first byte on, port 465. `none`: neither,
-    and only to 127.0.0.1 or localhost."""
-    ca: str = ""
-    """File with the CA certificate to verify the server with. Empty: the system's."""
-    user: str = ""
-    """User of the mail server. Empty: none."""
-    password_file: str = ""
-    """File that holds the user's password."""
-    sender: Annotated[str, Field(pattern=r"^[^\s@,;]+@[^\s@,;]+$")]
-    """Address that the e-mails are from."""
-    recipients: Annotated[tuple[str, ...], Field(min_length=1, max_length=50)]
-    """Addresses that they go to."""
-
-    @field_validator("recipients")
-    @classmethod
-    def _are_addresses(cls, recipients: tuple[str, ...]) -> tuple[str, ...]:
-        for each in recipients:
-            local, _, domain = each.partition("@")
-            if not local or not domain or any(character in each for character in " \t\r\n,;<>"):
-                raise ValueError(f"{each!r} is no address: write it as `ops@example.org`")
-        return recipients
-
-    @model_validator(mode="after")
-    def _is_encrypted(self) -> MailSettings:
-        if self.tls == "none" and self.server.partition(":")[0] not in {"127.0.0.1", "localhost"}:
-            raise ValueError("tls = none is for a mail server on this host: set starttls or tls")
-        if self.user and not self.password_file:
-            raise ValueError("user needs password_file")
-        return self
-
-
 class WebhookSettings(ChannelSettings):
     """A URL of your own that gets signed JSON: docs/alerts.md."""
 
@@ -130,8 +93,6 @@ class AlertSettings(_Strict):
 
     slack: Annotated[tuple[SlackSettings, ...], Field(max_length=MAX_CHANNELS)] = ()
     """Channels of Slack, `[[alerts.slack]]` each."""
-    email: Annotated[tuple[MailSettings, ...], Field(max_length=MAX_CHANNELS)] = ()
-    """E-mail, `[[alerts.email]]` each."""
     webhook: Annotated[tuple[WebhookSettings, ...], Field(max_length=MAX_CHANNELS)] = ()
     """Signed webhooks, `[[alerts.webhook]]` each."""
     daily: str = "0 8 * * *"
@@ -157,18 +118,17 @@ class AlertSettings(_Strict):
     @property
     def all(self) -> Iterable[ChannelSettings]:
         """All channels."""
-        return [*self.slack, *self.email, *self.webhook]
+        return [*self.slack, *self.webhook]
 
     def channels(self) -> tuple[Channel, ...]:
         """As the planner takes them."""
         slack = [each.route(threads=bool(each.token_file)) for each in self.slack]
-        return (*slack, *(each.route() for each in (*self.email, *self.webhook)))
+        return (*slack, *(each.route() for each in self.webhook))
 
     def files(self) -> dict[str, str]:
         """Files that hold secrets, by key."""
         named = {f"alerts.slack.{each.name}.webhook_file": each.webhook_file for each in self.slack}
         named |= {f"alerts.slack.{each.name}.token_file": each.token_file for each in self.slack}
-        named |= {f"alerts.email.{each.name}.password_file": each.password_file for each in self.email}
         named |= {f"alerts.webhook.{each.name}.secret_file": each.secret_file for each in self.webhook}
         return {key: path for key, path in named.items() if path}
 

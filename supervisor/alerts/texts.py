@@ -1,4 +1,4 @@
-"""What messages say. Pure: for Slack in its mrkdwn, for e-mail and webhooks in plain text.
+"""What messages say. Pure: for Slack in its mrkdwn, for webhooks in plain text.
 
 Names and errors are chosen by jobs, machines and clouds: in Slack their &, < and > are escaped, so that none of them
 is a link or a mention (https://docs.slack.dev/messaging/formatting-message-text).
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from supervisor.alerts.levels import BULK_KINDS, SIGNS, Level, level_of
+from supervisor.alerts.levels import BULK_KINDS, SIGNS
 from supervisor.alerts.stories import Story
 from supervisor.model import Event, EventKind
 
@@ -32,21 +32,12 @@ def slack_text(events: Sequence[Event], *, in_thread: bool = False) -> str:
 
 
 def plain_text(events: Sequence[Event]) -> str:
-    """The same for e-mail."""
+    """Return the same as plain text, for webhooks."""
     lines = []
     for group in grouped(events):
         text = bulk_text(group) if len(group) >= MIN_BULK else ""
         lines += [f"{_whose(group)}: {text}"] if text else [_plain_line(event) for event in group]
     return "\n".join(lines)
-
-
-def subject(events: Sequence[Event]) -> str:
-    """Of an e-mail, in one line: the most important event, and how many others there are."""
-    first = max(events, key=lambda event: level_of(event.kind))
-    more = f" (and {len(events) - 1} more)" if len(events) > 1 else ""
-    level = "" if level_of(first.kind) < Level.CRITICAL else "CRITICAL: "
-    text = " ".join(f"{first.job or 'spotsup'}: {first.text}".split())
-    return f"[spotsup] {level}{_cut(text, 120)}{more}"
 
 
 def first_message(story: Story) -> str:

@@ -13,13 +13,15 @@ from spotsup_trainer.objects import url as urls
 from supervisor.access import Action, Caller, refusal
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.errors import CommandRefusedError, ForbiddenError, PreconditionError, UsageError
+from supervisor.features.limits.rule import reached
+from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY
 from supervisor.market.offers import PRICE_REMEDY
 from supervisor.market.prices import named
 from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
-from supervisor.planner.limits import reached
-from supervisor.planner.queue import PRIORITY
 from supervisor.planner.world import JobView
-from supervisor.spec import LIMITS_OF_MONEY, NO_CHECKPOINTS, JobSpec, Limits, check_nodes
+from supervisor.spec import NO_CHECKPOINTS, JobSpec, check_nodes
+from supervisor.spec_limits import LIMITS_OF_MONEY, Limits
 from supervisor.validation import first_error
 
 MAX_NAMES_SHOWN = 8
@@ -120,13 +122,13 @@ def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
     except ValidationError as error:
         raise UsageError(first_error(error, "limits", Limits)) from error
     job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
-    if job.limit_reached in {"", PRIORITY, BUDGET, USER_BUDGET}:
+    if job.pause.by in {"", PRIORITY, BUDGET, USER_BUDGET}:
         return job
     over = reached(job, view.nodes.values(), now)
     if over is None:
-        return replace(job, pause_requested_at=0.0, limit_reached="")
+        return replace(job, pause=PauseRecord())
     reason = over.reason(job.name) if job.state is JobState.PAUSED else job.reason
-    return replace(job, limit_reached=over.name, reason=reason)
+    return replace(job, reason=reason, pause=replace(job.pause, by=over.name))
 
 
 def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str:

@@ -78,7 +78,8 @@ class Explainer:
 
         Raises UsageError.
         """
-        from bootstrap.archive import Archive
+        from spotsup.archive import Archive
+
         from bootstrap.environment.lock import Lock
 
         # Only the hash and the size are known here, and only they matter.

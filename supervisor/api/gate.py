@@ -22,12 +22,11 @@ from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
 from supervisor.api.rules import AUDITED, PAGES, RULES, caller_on_socket
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
-from supervisor.uploads import MAX_CHUNK_BYTES
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 32 * 1024 * 1024
 # Bytes of a body, where that is another limit.
-MAX_BYTES = {"PUT /v1/blobs": MAX_BLOB_BYTES, "PUT /v1/chunks/{sha256}": MAX_CHUNK_BYTES}
+MAX_BYTES = {"PUT /v1/blobs": MAX_BLOB_BYTES}
 # Where a browser keeps the token. The prefix: only over HTTPS, and only for this host.
 COOKIE = "__Host-spotsup"
 # Of one token: so many requests at once, and so many per second for longer.

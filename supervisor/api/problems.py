@@ -22,6 +22,7 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.removed import INSTEAD
 
 HTTP_STATUS: dict[type[SpotsupError], int] = {
     UsageError: 422,
@@ -67,9 +68,8 @@ def add_problems(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return problem(
-            422, f"the request is wrong at {where}: {first['msg']}; {_DOCUMENT} says what it takes", _id(request)
-        )
+        what = INSTEAD.get(str(first["loc"][-1]), f"{_DOCUMENT} says what it takes")
+        return problem(422, f"the request is wrong at {where}: {first['msg']}; {what}", _id(request))
 
     @app.exception_handler(HTTPException)
     def _no_route(request: Request, error: Exception) -> JSONResponse:

@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request, Response
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.rows import QueueRow
 from supervisor.api.service import Service
+from supervisor.features.limits.rule import LIFTED
+from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.market.admission import Admission
 from supervisor.model import COUNTED_NODE_STATES, JobState
-from supervisor.planner.limits import LIFTED
-from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
@@ -47,7 +47,7 @@ def queue_rows(
 def waits(view: JobView) -> bool:
     """Whether it is in the queue: it wants to train, and does not."""
     job = view.record
-    waits_paused = job.limit_reached == PRIORITY or job.limit_reached in LIFTED
+    waits_paused = job.pause.by == PRIORITY or job.pause.by in LIFTED
     return job.state in WAITING_STATES or (job.state is JobState.PAUSED and waits_paused)
 
 
@@ -59,9 +59,9 @@ def _row(view: JobView, admission: Admission | None, about: Callable[[str], str]
     reason, starts_when = about(job.name), f"{job.spec.placement.cloud} grants its nodes, which are asked for already"
     if now < job.starts_at:
         reason = starts_when = f"it begins at {moment(job.starts_at)}"
-    if job.limit_reached == PRIORITY:
-        reason, starts_when = displaced(job.displaced_by), f"{job.displaced_by} has ended, or needs less"
-    elif job.limit_reached in LIFTED:
+    if job.pause.by == PRIORITY:
+        reason, starts_when = displaced(job.queue.displaced_by), f"{job.queue.displaced_by} has ended, or needs less"
+    elif job.pause.by in LIFTED:
         starts_when = "the next month begins (UTC), or the budget is raised"
     if admission is not None and admission.place:
         reason, starts_when = admission.reason, admission.starts_when

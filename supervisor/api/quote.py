@@ -20,7 +20,8 @@ from supervisor.market.prices import is_within, named
 from supervisor.planner.sentences import node_count
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
-from supervisor.spec import LIMITS_OF_MONEY, JobSpec
+from supervisor.spec import JobSpec
+from supervisor.spec_limits import LIMITS_OF_MONEY
 from supervisor.spec_places import Resources
 
 log = structlog.get_logger("spotsupd")

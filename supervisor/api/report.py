@@ -15,8 +15,8 @@ from supervisor.api.service import Service
 from supervisor.api.views import cost_row, job_row
 from supervisor.curve import Curve, Point, Speed
 from supervisor.errors import SpotsupError
+from supervisor.features.limits.rule import spent_usd
 from supervisor.model import NodeRecord
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.world import JobView
 
 
@@ -97,7 +97,7 @@ def on_demand_row(view: JobView, prices: OnDemand, now: float) -> dict[str, Any]
     """What the same machine hours would have cost on demand; `usd` is None where that is not known."""
     nodes = [node for node in view.nodes.values() if node.launched_at]
     job = view.record
-    cost = {"usd": spent_usd(job, view.nodes.values(), now), "dropped_nodes_usd": job.dropped_nodes_usd}
+    cost = {"usd": spent_usd(job, view.nodes.values(), now), "dropped_nodes_usd": job.billing.dropped_usd}
     found = _on_demand(nodes, prices, cost, (), now)
     return {name: found[name] for name in ("usd", "saved", "estimated", "problem")}
 

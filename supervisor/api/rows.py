@@ -381,19 +381,11 @@ class MemberRow(TypedDict):
     name: str
     state: str
     parameters: dict[str, Any]
-    stopped: str | None
     step: int
     loss: float | None
     usd: float
     trained_s: float
     value: float | None
-
-
-class EarlyStopRow(TypedDict):
-    """At which steps the worst of a sweep are ended."""
-
-    first_step: int
-    factor: int
 
 
 class SweepRow(TypedDict):
@@ -406,7 +398,6 @@ class SweepRow(TypedDict):
     parallel: int
     metric: str
     mode: str
-    early_stop: EarlyStopRow | None
     problem: str | None
     usd: float
     best: str | None

@@ -52,8 +52,6 @@ RULES: Mapping[str, Action] = MappingProxyType(
         "POST /v1/explain": Action.PLAN,
         "POST /v1/recorded": Action.PLAN,
         "PUT /v1/blobs": Action.SUBMIT,
-        "POST /v1/blobs/{sha256}": Action.SUBMIT,
-        "PUT /v1/chunks/{sha256}": Action.UPLOAD,
         "POST /v1/jobs": Action.SUBMIT,
         "POST /v1/sweeps": Action.SUBMIT,
         "POST /v1/sweeps/{sweep}/cancel": Action.CHANGE,
@@ -73,7 +71,7 @@ RULES: Mapping[str, Action] = MappingProxyType(
 )
 # Those of which a browser keeps the token in a cookie. They change nothing.
 PAGES = frozenset(name for name, action in DASHBOARD.items() if action is Action.READ)
-# Those that are in the audit log. What one would get is not, nor each part of what `SUBMIT` makes whole.
+# Those that are in the audit log. What one would get is not.
 AUDITED = frozenset({Action.SUBMIT, Action.CHANGE, Action.LOGIN, Action.OPERATE})
 
 

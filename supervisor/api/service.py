@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -34,13 +33,15 @@ from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import (
-    BusyError,
     CommandRefusedError,
     JournalUnavailableError,
     NotFoundError,
     SpotsupError,
     UsageError,
 )
+from supervisor.features.limits.rule import PAUSED_BY_USER, reached
+from supervisor.features.pause.record import PauseRecord
+from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -55,8 +56,6 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.new_job import new_job
-from supervisor.planner.limits import PAUSED_BY_USER, reached
-from supervisor.planner.queue import PRIORITY, displaced
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
@@ -147,45 +146,15 @@ class Service:
         """The pause of all daemons, if there is one."""
         return self._read().pause
 
-    def put_blob(self, data: bytes) -> str:
-        """Store a code archive. Returns its SHA-256."""
+    def put_blob(self, data: bytes, owner: str = "") -> str:
+        """Store a code archive of the user `owner`. Returns its SHA-256."""
         if len(data) > MAX_BLOB_BYTES:
             raise UsageError(
                 f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted: "
                 "list what is not code in "
                 ".spotsupignore"
             )
-        return self._journal.put_blob(data)
-
-    def missing_chunks(self, user: str, sha256: str, hashes: Sequence[str]) -> list[str]:
-        """Make an archive of chunks that a user has uploaded: those that are missing, or none once it is stored.
-
-        Raises UsageError if they are another archive.
-        """
-        uploads = self._journal.uploads
-        missing = uploads.missing(user, hashes, self._clock.now())
-        if missing:
-            return missing
-        if (size_bytes := uploads.size_bytes(user, hashes)) > MAX_BLOB_BYTES:
-            raise UsageError(
-                f"the chunks have {size_bytes} bytes together; at most {MAX_BLOB_BYTES} are accepted: list what is not "
-                "code in .spotsupignore"
-            )
-        data = uploads.read(user, hashes)
-        if data is None:
-            raise BusyError("the chunks were deleted while they were read: ask again which are missing")
-        if (found := hashlib.sha256(data).hexdigest()) != sha256:
-            raise UsageError(
-                f"the chunks are, in this order, the archive {found}, and not {sha256}: cut and hash the archive again"
-            )
-        self.put_blob(data)
-        return []
-
-    def put_chunk(self, user: str, sha256: str, data: bytes) -> None:
-        """Keep a chunk of an archive for a user. Raises UsageError if it is another one."""
-        if (found := hashlib.sha256(data).hexdigest()) != sha256:
-            raise UsageError(f"the chunk that came has the SHA-256 {found}, and not {sha256}: send it again")
-        self._journal.uploads.put(user, sha256, data, self._clock.now())
+        return self._journal.put_blob(data, owner)
 
     def parse(self, value: Any) -> JobSpec:
         """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""
@@ -253,7 +222,7 @@ class Service:
         record = new_job(spec, code_sha256, submission, now)
         begins = starts_at(spec.start_after, spec.schedule, now)
         finish_by = finish_by_at(spec.finish_by, spec.work, begins, now)
-        record = replace(record, owner=owner, starts_at=begins, finish_by=finish_by)
+        record = replace(record, owner=owner, starts_at=begins, deadline=replace(record.deadline, finish_by=finish_by))
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
@@ -338,12 +307,12 @@ class Service:
 
         def change(view: JobView) -> Change | None:
             job = view.record
-            if job.pause_requested_at and not job.limit_reached:
+            if job.pause.at and not job.pause.by:
                 return None
             # Of a job that is paused for a limit: raising that limit does not resume it any more.
             reason = PAUSED_BY_USER if job.state is JobState.PAUSED else job.reason
-            at = job.pause_requested_at or self._clock.now()
-            paused = replace(job, pause_requested_at=at, limit_reached="", reason=reason)
+            at = job.pause.at or self._clock.now()
+            paused = replace(job, reason=reason, pause=PauseRecord(at))
             return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
 
         return self._change(name, change)
@@ -355,16 +324,16 @@ class Service:
         """
 
         def change(view: JobView) -> Change | None:
-            if not view.record.pause_requested_at:
+            if not view.record.pause.at:
                 return None
-            if view.record.limit_reached == PRIORITY:
-                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.displaced_by)}")
+            if view.record.pause.by == PRIORITY:
+                raise CommandRefusedError(f"job {name} stays paused: {displaced(view.record.queue.displaced_by)}")
             if over := reached(view.record, view.nodes.values(), self._clock.now()):
                 raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
-            if view.record.limit_reached in {BUDGET, USER_BUDGET}:
+            if view.record.pause.by in {BUDGET, USER_BUDGET}:
                 why = view.record.reason if view.record.state is JobState.PAUSED else "its budget is spent"
                 raise CommandRefusedError(f"job {name} stays paused: {why}")
-            resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")
+            resumed = replace(view.record, pause=PauseRecord())
             return Change(resumed, EventKind.RESUMED, f"{name}: a user resumed it")
 
         return self._change(name, change)

@@ -15,7 +15,7 @@ from supervisor.access import Action, Caller, refusal
 from supervisor.api.gate import caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.quote import check_admissible
-from supervisor.api.rows import EarlyStopRow, SweepRow
+from supervisor.api.rows import SweepRow
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.job_keys import set_key
@@ -24,19 +24,10 @@ from supervisor.market.admission import QueueRules
 from supervisor.new_job import uid_of
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.sweeps import seen_of
-from supervisor.sweep import MAX_NAME, METRIC, EarlyStop, Member, SweepRecord, Value, expand, member_spec
+from supervisor.sweep import MAX_NAME, METRIC, Member, SweepRecord, Value, expand, member_spec
 
 MAX_TRIES = 20
 NOTHING_YET: Mapping[str, Any] = {"step": 0, "loss": None, "usd": 0.0, "trained_s": 0.0, "value": None}
-
-
-class EarlyStopBody(BaseModel):
-    """As supervisor.sweep.EarlyStop."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    first_step: int = Field(ge=1)
-    factor: int = Field(default=3, ge=2, le=100)
 
 
 class AxisBody(BaseModel):
@@ -58,7 +49,6 @@ class SweepBody(BaseModel):
     submission: str = Field(min_length=8, max_length=64)
     axes: list[AxisBody] = Field(min_length=1, max_length=16)
     parallel: int = Field(ge=1, le=1000)
-    early_stop: EarlyStopBody | None = None
     metric: str = Field(default="", pattern=f"^({METRIC})?$")
     mode: Literal["min", "max"] = "min"
 
@@ -82,7 +72,6 @@ class Sweeps:
                 "NAME-2, …: choose a shorter one"
             )
         members = tuple(Member(number, point) for number, point in enumerate(points, 1))
-        early = EarlyStop(body.early_stop.first_step, body.early_stop.factor) if body.early_stop else None
         now, uid = self._clock.now(), uid_of(body.submission)
         sweep = SweepRecord(
             name,
@@ -93,7 +82,6 @@ class Sweeps:
             now,
             body.parallel,
             members,
-            early,
             metric=body.metric,
             mode=body.mode,
         )
@@ -169,7 +157,6 @@ class Sweeps:
                     "name": sweep.job_name(member),
                     "state": state,
                     "parameters": dict(member.point),
-                    "stopped": member.stopped or None,
                 }
             )
         best = sweep.best
@@ -181,7 +168,6 @@ class Sweeps:
             "parallel": sweep.parallel,
             "metric": sweep.metric or "loss",
             "mode": sweep.mode,
-            "early_stop": _early_stop(sweep),
             "problem": sweep.problem or None,
             "usd": round(sum(row["usd"] for row in rows), 4),
             "best": sweep.job_name(best) if best else None,
@@ -200,11 +186,6 @@ def _alternatives(name: str, known: Sequence[str]) -> str:
     if close := difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(close)}?"
     return f"sweeps: {', '.join(known[:8]) or 'none'}"
-
-
-def _early_stop(sweep: SweepRecord) -> EarlyStopRow | None:
-    stop = sweep.early_stop
-    return {"first_step": stop.first_step, "factor": stop.factor} if stop else None
 
 
 def _state(sweep: SweepRecord) -> str:

@@ -19,12 +19,12 @@ from supervisor.api.rows import (
     NodeRow,
     PauseRow,
 )
+from supervisor.features.billing.bookings import bookings_of, bookings_of_node
+from supervisor.features.budgets.rule import month_usd
+from supervisor.features.deadline.rule import deadline_of
+from supervisor.features.deadline.rule import in_words as deadline_in_words
+from supervisor.features.limits.rule import spent_usd, trained_s
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
-from supervisor.planner.bookings import bookings_of, bookings_of_node
-from supervisor.planner.budgets import month_usd
-from supervisor.planner.deadlines import deadline_of
-from supervisor.planner.deadlines import in_words as deadline_in_words
-from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
@@ -76,11 +76,11 @@ def job_row(view: JobView, sentence: str, now: float) -> JobRow:
 def _deadline_row(view: JobView, now: float) -> DeadlineRow | None:
     """By when it has to have finished, and whether it will; None where it may at any time."""
     job = view.record
-    if not job.finish_by:
+    if not job.deadline.finish_by:
         return None
     found = deadline_of(job, view.nodes.values(), view.progress, now)
     return {
-        "finish_by": job.finish_by,
+        "finish_by": job.deadline.finish_by,
         "work": job.spec.work,
         "left_s": None if found is None else round(found.left_s),
         "slack_s": None if found is None else round(found.slack_s(now)),
@@ -126,7 +126,7 @@ def _done_fraction(view: JobView) -> float | None:
 def _checkpoint_problem(view: JobView) -> str:
     """Why its checkpoints are not being written: what the job reports now, or the alert that is still open; else ""."""
     reported = view.progress.checkpoint_problem if view.progress else ""
-    return "" if view.record.ended else reported or view.record.checkpoint_problem
+    return "" if view.record.ended else reported or view.record.checkpoints.problem
 
 
 def job_detail(view: JobView, sentence: str, now: float) -> JobDetail:
@@ -235,7 +235,7 @@ def cost_row(view: JobView, now: float) -> CostRow:
         "nodes_unpriced": sum(node.offer.usd_per_hour is None for node in billed),
         "limit_usd": job.spec.limits.usd,
         "limit_usd_per_hour": job.spec.limits.usd_per_hour,
-        "dropped_nodes_usd": round(job.dropped_nodes_usd, 4),
+        "dropped_nodes_usd": round(job.billing.dropped_usd, 4),
         "owner": job.owner,
         "node_list": [
             {

@@ -14,7 +14,7 @@ import click
 from supervisor.cli.common import ENDED, exit_on_error
 
 if TYPE_CHECKING:
-    from provisioners.account import CloudAccount, Made, Plan, Wish
+    from provisioners.account import Account, Made, Plan, Wish
     from provisioners.base import Owner
     from supervisor.config import Config
 
@@ -41,7 +41,7 @@ def account_cloud(config: Config) -> str:
     raise UsageError(f"this is for a configuration with exactly one of {', '.join(able)}, and there are {len(found)}")
 
 
-def open_account(config: Config, wish: Wish) -> CloudAccount:
+def open_account(config: Config, wish: Wish) -> Account:
     """The account of a configuration's one cloud. Raises UsageError, ProvisionerError."""
     from provisioners.registry import CLOUDS
 
@@ -108,13 +108,13 @@ def agree(question: str, *, yes: bool, refusal: str) -> None:
         raise CommandRefusedError(refusal)
 
 
-def make(account: CloudAccount) -> Made:
+def make(account: Account) -> Made:
     """Make what is missing, and say each step. Raises StartError."""
     _carry_out(account.missing, account)
     return account.made()
 
 
-def _carry_out(look: Callable[[], Plan], account: CloudAccount) -> Plan:
+def _carry_out(look: Callable[[], Plan], account: Account) -> Plan:
     from provisioners.account import Clock, Said, carry_out
     from provisioners.base import ProvisionerError
     from supervisor.errors import StartError
@@ -218,12 +218,13 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
 
 def _check_ended(config: Config, owner: Owner) -> None:
     """Raises CommandRefusedError while a job or a machine is left, ProvisionerError."""
+    from spotsup.transport import Transport
+
     from provisioners.base import InstanceState
-    from supervisor.cli.client import Client
     from supervisor.clouds import open_cloud
     from supervisor.errors import CommandRefusedError, DaemonUnreachableError
 
-    daemon = Client(config.socket)
+    daemon = Transport(config.socket)
     try:
         running = [str(job["name"]) for job in daemon.get("/v1/jobs") if job["state"] not in ENDED]
     except DaemonUnreachableError:

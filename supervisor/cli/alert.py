@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 @click.group("alert")
 def alert() -> None:
-    """Alerts to Slack, e-mail and webhooks."""
+    """Alerts to Slack and webhooks."""
 
 
 @alert.command("test")

@@ -13,11 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from spotsup.transport import Transport
+from spotsup.upload import upload
+
 from provisioners.base import Finding
-from supervisor.cli.client import Client
 from supervisor.cli.common import ENDED, FOLLOW_S, job_path
 from supervisor.cli.submission import Prepared, prepare
-from supervisor.cli.upload import upload
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 # From the request to the end of the program; a stock image that builds an environment with torch needs minutes.
@@ -53,7 +54,7 @@ def check_from_node(
 ) -> Finding:
     """Boot one machine and end it again. `say`: what happens meanwhile, for a person who waits."""
     try:
-        daemon = Client(socket)
+        daemon = Transport(socket)
         try:
             return _finding(*_tried(daemon, job, instance_type, say, limit_s))
         finally:
@@ -69,7 +70,7 @@ def _finding(works: str, problem: str) -> Finding:
 
 
 def _tried(
-    daemon: Client, job: Path | None, instance_type: str, say: Callable[[str], None], limit_s: float
+    daemon: Transport, job: Path | None, instance_type: str, say: Callable[[str], None], limit_s: float
 ) -> tuple[str, str]:
     """What works, and what does not. Raises SpotsupError."""
     with TemporaryDirectory(prefix="spotsup-") as empty:
@@ -97,7 +98,7 @@ def _prepared(job: Path | None, instance_type: str, empty: Path) -> Prepared:
     return Prepared(spec, found.folder if needs_code else empty, found.submission)
 
 
-def _outcome(daemon: Client, name: str, until: float, say: Callable[[str], None]) -> tuple[str, str]:
+def _outcome(daemon: Transport, name: str, until: float, say: Callable[[str], None]) -> tuple[str, str]:
     begun, said = time.monotonic(), ""
     while True:
         job = daemon.get(job_path(name))
@@ -117,7 +118,7 @@ def _outcome(daemon: Client, name: str, until: float, say: Callable[[str], None]
         time.sleep(FOLLOW_S)
 
 
-def _release(daemon: Client, name: str) -> None:
+def _release(daemon: Transport, name: str) -> None:
     """End the job, and see its machine end. The daemon goes on with that if this command does not wait for it."""
     if daemon.get(job_path(name))["state"] not in ENDED:
         daemon.post(job_path(name, "/cancel"))

@@ -15,7 +15,8 @@ from urllib.parse import quote
 import click
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
+
     from supervisor.config import Config
 
 EXIT_CODES = {
@@ -68,11 +69,11 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def connected(context: click.Context) -> Iterator[Client]:
+def connected(context: click.Context) -> Iterator[Transport]:
     """A client of the daemon, for one command."""
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
-    daemon = Client(context.obj)
+    daemon = Transport(context.obj)
     try:
         with exit_on_error("spotsupctl"):
             yield daemon
@@ -110,7 +111,7 @@ def _path(kind: str, name: str, rest: str) -> str:
     return f"/v1/{kind}/{quote(name, safe='')}{rest}"
 
 
-def read_output(daemon: Client, job: str, node: str = "", after: int = 0) -> Iterator[dict[str, Any]]:
+def read_output(daemon: Transport, job: str, node: str = "", after: int = 0) -> Iterator[dict[str, Any]]:
     """The parts of a job's output after a position that are there now, each with `chunks` and its own `position`."""
     more = True
     while more:
@@ -119,7 +120,7 @@ def read_output(daemon: Client, job: str, node: str = "", after: int = 0) -> Ite
         yield part
 
 
-def all_output(daemon: Client, job: str, node: str = "") -> list[dict[str, Any]]:
+def all_output(daemon: Transport, job: str, node: str = "") -> list[dict[str, Any]]:
     """All chunks of a job's output that are kept, each once."""
     parts = read_output(daemon, job, node)
     return list({(each["node"], each["chunk"]): each for part in parts for each in part["chunks"]}.values())

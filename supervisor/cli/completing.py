@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from supervisor.removed import INSTEAD
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -23,11 +26,19 @@ HOW = {
 }
 
 
+class Place(NamedTuple):
+    """Where a command is, and its line in its group's help."""
+
+    module: str
+    attribute: str
+    line: str
+
+
 class HelpfulGroup(click.Group):
     """A group that says which command a misspelt one may have meant, and loads the one that is used."""
 
-    # By name, where it is: `module:attribute`. Loading all of them takes longer than most commands.
-    places: Mapping[str, str] = {}
+    # By name. Loading all of them takes longer than most commands.
+    places: Mapping[str, Place] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As click does."""
@@ -37,22 +48,41 @@ class HelpfulGroup(click.Group):
         """As click does."""
         if cmd_name not in self.places:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self.places[cmd_name].partition(":")
-        found = getattr(import_module(module), attribute)
+        place = self.places[cmd_name]
+        found = getattr(import_module(place.module), place.attribute)
         assert isinstance(found, click.Command)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does."""
+        names = self.list_commands(ctx)
+        room = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, shorten(self.places[name].line, room, placeholder="...")) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            if instead := INSTEAD.get(args[0]):
+                raise click.UsageError(f"there is no command {args[0]} any more; {instead}", ctx)
             import difflib
 
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             hint = f"did you mean {' or '.join(close)}?" if close else f"`{ctx.command_path} --help` lists all"
             raise click.UsageError(f"there is no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but says what takes the place of an option that is gone."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if instead := INSTEAD.get(error.option_name):
+                sentence = f"there is no option {error.option_name} any more; {instead}"
+                raise click.UsageError(sentence, error.ctx) from None
+            raise
 
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
@@ -63,15 +93,15 @@ def _names(path: str, key: str, describe: str) -> Completer:
 
     def complete(context: click.Context, _: click.Parameter, begin: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
+        from spotsup.contexts import default_daemon
+        from spotsup.transport import Transport
 
-        from supervisor.cli.client import Client
-        from supervisor.cli.ctl import default_daemon
         from supervisor.errors import SpotsupError
 
         given = context.find_root().params
         try:
             where = given.get("socket_path") or default_daemon(given.get("context_name"))
-            with closing(Client(where, timeout_s=TIMEOUT_S)) as daemon:
+            with closing(Transport(where, timeout_s=TIMEOUT_S)) as daemon:
                 rows: list[dict[str, Any]] = daemon.get(path)
         except SpotsupError:
             return []

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from spotsup_trainer import __version__
+from spotsup import __version__
 
 from supervisor.cli.common import EXIT_CODES, exit_on_error
-from supervisor.cli.completing import HelpfulGroup
-
-if TYPE_CHECKING:
-    from supervisor.cli.contexts import Context
-
-
-def default_socket(host: Path, own: Path, *, root: bool) -> Path:
-    """The daemon's socket below one of two state folders: the host's for root, and for users without a daemon of their
-    own where the host has one.
-    """
-    folder = host if root or (host.is_dir() and not own.is_dir()) else own
-    return folder / "spotsupd.sock"
-
-
-def default_daemon(context: str | None = None) -> Path | Context:
-    """The daemon of a context, or of a command without --context and --socket. Raises SpotsupError."""
-    if context is None and (socket := os.environ.get("SPOTSUP_SOCKET")):
-        return Path(socket)
-    context = context or os.environ.get("SPOTSUP_CONTEXT")
-    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "spotsup" / "contexts.json"
-    if context is None and not file.exists():
-        return _default_socket()  # and nothing more is loaded
-    from supervisor.cli import contexts
-
-    kept = contexts.load(file)
-    return kept.get(context or kept.current) or _default_socket()
-
-
-def _default_socket() -> Path:
-    # As in supervisor.config, without loading pydantic.
-    own = Path(os.environ.get("XDG_STATE_HOME", "~/.local/state")).expanduser() / "spotsup"
-    return default_socket(Path("/var/lib/spotsup"), own, root=os.geteuid() == 0)
+from supervisor.cli.completing import HelpfulGroup, Place
 
 
 @click.group(
@@ -70,32 +37,58 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
     explicit = context.get_parameter_source("context_name") is ParameterSource.COMMANDLINE
     context.obj = None if explicit else socket_path
     if context.obj is None and context.invoked_subcommand not in {"login", "logout", "contexts", "completion", "init"}:
+        from spotsup.contexts import default_daemon
+
         with exit_on_error("spotsupctl"):
             context.obj = default_daemon(context_name if explicit else None)
 
 
-_MODULES = {
-    "bench_network": ("bench-network",),
-    "change": ("cancel", "drain", "limits", "pause", "resume", "scale"),
-    "completing": ("completion",),
-    "dashboard": ("dashboard",),
-    "login": ("contexts:list_contexts", "login", "logout"),
-    "new_file": ("init",),
-    "operate": ("audit", "daemon", "ssh"),
-    "report": ("report",),
-    "runs": ("runs",),
-    "status": ("cost", "events", "list:list_jobs", "logs", "nodes", "queue", "status", "top"),
-    "submit": ("plan", "submit"),
-    "sweep": ("sweep",),
-    "tensorboard": ("tensorboard",),
-}
-_ALL = {
-    name: f"supervisor.cli.{module}:{attribute or name.replace('-', '_')}"
-    for module, commands in _MODULES.items()
-    for name, _, attribute in (each.partition(":") for each in commands)
+# By module: its commands, or `command:attribute`, with the line of `--help`, which loads none of them.
+_COMMANDS = {
+    "change": {
+        "cancel": "End jobs and release their machines.",
+        "drain": "Replace nodes without losing a step.",
+        "limits": "Show a job's limits, or change them.",
+        "pause": "Checkpoint jobs and release their machines.",
+        "resume": "Continue paused jobs from their checkpoints.",
+        "scale": "Change how many nodes a job has.",
+    },
+    "completing": {"completion": "Print what makes a shell complete commands, options, and names of jobs and nodes."},
+    "dashboard": {"dashboard": "Show jobs, fleet, queue and money in the browser."},
+    "login": {
+        "contexts:list_contexts": "List daemons, or use NAME from now on; `socket` is the one of this computer.",
+        "login": "Use the daemon at URL (https://host:port) from now on, with the token that `spotsupd user add` has "
+        "shown.",
+        "logout": "Forget a context and its token; by default the current one.",
+    },
+    "new_file": {"init": "Write a job file for SCRIPT, asking at a terminal for what no option says."},
+    "operate": {
+        "audit": "Show who did what: every submission and change, also those that were refused.",
+        "daemon": "Show, pause and resume the cluster's daemons.",
+        "ssh": "Log in to a node of a job of yours, or run a command there.",
+    },
+    "report": {"report": "Report a job's speed, pauses and cost."},
+    "runs": {"runs": "List the jobs that have ended, newest first; or compare two jobs."},
+    "status": {
+        "cost": "Show what jobs have cost, and cost per hour.",
+        "events": "Tell what happened to a job, oldest first: a line for each happening, with all that came of it.",
+        "list:list_jobs": "List jobs, newest first; with PATTERN, such as 'res*', only those with such names.",
+        "logs": "Print the output of a job's nodes, from the first line that is kept.",
+        "nodes": "List the nodes of all jobs.",
+        "queue": "List the jobs that wait, in their order.",
+        "status": "Show a job, its state and its nodes.",
+        "top": "Show everything on one screen, until Ctrl-C.",
+    },
+    "submit": {"plan": "Show the offers and prices for a job.", "submit": "Submit a job."},
+    "sweep": {"sweep": "Show and end sweeps: `submit --sweep` begins one."},
+    "tensorboard": {"tensorboard": "Show the curves of a job, or of all jobs of a sweep, until Ctrl-C."},
 }
 assert isinstance(main, HelpfulGroup)
-main.places = _ALL
+main.places = {
+    name: Place(f"supervisor.cli.{module}", attribute or name.replace("-", "_"), line)
+    for module, commands in _COMMANDS.items()
+    for (name, _, attribute), line in ((each.partition(":"), line) for each, line in commands.items())
+}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from spotsup_trainer import __version__
 
 from supervisor.cli import account, alert, catalogue, etcd, etcd_ca, init, joining, journal, simulate, user
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
+from supervisor.cli.completing import HelpfulGroup
 
 if TYPE_CHECKING:
     from supervisor.cli.check import CheckResult
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    cls=HelpfulGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )

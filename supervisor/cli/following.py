@@ -13,7 +13,7 @@ import click
 from supervisor.cli.common import FOLLOW_S, is_over, job_path
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
 # Speed is that of the last steps within this time, so that a pause is forgotten soon.
 WINDOW_S = 60.0
@@ -78,7 +78,7 @@ def progress_text(job: Mapping[str, Any], pace: Pace) -> str:
     return ", ".join(parts)
 
 
-def follow(daemon: Client, name: str) -> int:
+def follow(daemon: Transport, name: str) -> int:
     """Print what happens until the job ends. Returns the exit code: 0 if it succeeded. Ctrl-C leaves it running."""
     try:
         return 0 if _wait_for_end(daemon, name) == "succeeded" else 1
@@ -91,7 +91,7 @@ def follow(daemon: Client, name: str) -> int:
         return 1
 
 
-def _wait_for_end(daemon: Client, name: str) -> str:
+def _wait_for_end(daemon: Transport, name: str) -> str:
     pace, printed, due = Pace(), "", 0.0
     rewrites = sys.stderr.isatty()
     progress = ""

@@ -14,7 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from supervisor.cli.client import Page
+from spotsup.transport import Page
+
 from supervisor.errors import DaemonUnreachableError, UsageError
 
 COOKIE = "spotsup-dashboard"
@@ -35,7 +36,7 @@ KEPT_HEADERS = (
 
 
 class Pages(Protocol):
-    """Where pages come from; the real one is `cli.client.Client`."""
+    """Where pages come from; the real one is `spotsup.transport.Transport`."""
 
     def page(self, target: str) -> Page:
         """The answer to a GET. Raises DaemonUnreachableError."""

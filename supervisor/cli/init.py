@@ -16,7 +16,7 @@ import click
 from supervisor.cli.common import exit_on_error
 
 if TYPE_CHECKING:
-    from provisioners.account import CloudAccount
+    from provisioners.account import Account
     from supervisor.config import Config
     from supervisor.installation.answers import Answers, EtcdHere, Kind
     from supervisor.installation.etcd_program import Program
@@ -319,7 +319,7 @@ def _configured(options: Options, path: Path, joined: bytes | None = None) -> Co
 
 def _prepared(
     configured: Configured, options: Options, key: Path, new_key: bytes, addresses: Sequence[str]
-) -> CloudAccount | None:
+) -> Account | None:
     """The account, looked at, shown and agreed to; None for a dry run of what is not there yet. `addresses`: of the
     installation's hosts in the nodes' network.
 
@@ -357,7 +357,7 @@ def _prepared(
     return opened
 
 
-def _make_in_account(opened: CloudAccount, configured: Configured, options: Options, path: Path) -> Configured:
+def _make_in_account(opened: Account, configured: Configured, options: Options, path: Path) -> Configured:
     """Make it, and the configuration with what was made. Raises StartError."""
     from supervisor.cli import account
     from supervisor.installation.answers import configuration

@@ -78,6 +78,7 @@ JOB_OPTIONS = (
     JobOption("--finish-minutes", "limits.finish_minutes", "Idle ranks end so long after the first.", float),
     JobOption("--stop-seconds", "limits.stop_seconds", "To save in on SIGTERM, without a Session.", float),
     JobOption("--hang", "limits.hang", "What follows when steps hang.", click.Choice(["alert", "restart"])),
+    JobOption("--slow", "limits.slow", "What follows when all wait for a node.", click.Choice(["tell", "replace"])),
 )
 _LONE_FLAGS = (
     click.option(

@@ -70,9 +70,9 @@ def adopt(
     For use after etcd was lost or restored from a backup. First submit again the job files of the jobs that should
     continue. The daemon starts and ends nothing until each machine is adopted or released.
     """
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
-    found = Client(config.socket).post("/v1/adopt", {"release": list(release)})
+    found = Transport(config.socket).post("/v1/adopt", {"release": list(release)})
     if output == "json":
         print_json(found)
         return

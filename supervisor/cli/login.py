@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -14,7 +14,7 @@ import click
 from supervisor.cli.common import exit_on_error, output_option, print_json
 
 if TYPE_CHECKING:
-    from supervisor.cli.contexts import Context
+    from spotsup.contexts import Context, Contexts
 
 
 @click.command()
@@ -44,8 +44,9 @@ def login(url: str, name: str, token_file: Path | None, ca_file: Path | None, ex
     The token is sent only to a daemon that was verified, and kept in ~/.config/spotsup, mode 600.
     """
     with exit_on_error("spotsupctl"):
-        from supervisor.cli import contexts
-        from supervisor.cli.client import Client
+        from spotsup import contexts
+        from spotsup.transport import Transport
+
         from supervisor.errors import UsageError
 
         address = contexts.checked_url(url)
@@ -55,17 +56,19 @@ def login(url: str, name: str, token_file: Path | None, ca_file: Path | None, ex
         kept = contexts.load(contexts.file_of_user())
         found = _trusted(contexts.Context(name, address, "", ""), ca_file, expected)
         found = replace(found, token=_token(token_file))
-        with closing(Client(found)) as daemon:
+        with closing(Transport(found)) as daemon:
             me = daemon.get("/v1/me")
         found = replace(found, user=me["name"])
-        contexts.save(contexts.file_of_user(), contexts.Contexts({**kept.found, name: found}, name))
+        save(contexts.file_of_user(), contexts.Contexts({**kept.found, name: found}, name))
     click.echo(f"{name}: {me['name']}, {me['role']}, at {address}")
 
 
 def _trusted(context: Context, ca_file: Path | None, expected: str) -> Context:
     """With the CA by which the daemon is verified from now on. Raises SpotsupError."""
-    from supervisor.cli import contexts
-    from supervisor.cli.client import Client, UntrustedError
+    from spotsup import contexts
+    from spotsup.errors import UntrustedError
+    from spotsup.transport import Transport
+
     from supervisor.errors import CommandRefusedError, NotFoundError, UsageError
 
     if ca_file is not None:
@@ -75,7 +78,7 @@ def _trusted(context: Context, ca_file: Path | None, expected: str) -> Context:
             raise UsageError(f"cannot read {ca_file}: {error}") from error
     if not expected:
         try:
-            with closing(Client(context)) as daemon:
+            with closing(Transport(context)) as daemon:
                 daemon.get("/v1/ca")
         except NotFoundError:
             return context
@@ -84,7 +87,7 @@ def _trusted(context: Context, ca_file: Path | None, expected: str) -> Context:
                 raise
         else:
             return context
-    with closing(Client(context, verify=False)) as daemon:  # it gets no token
+    with closing(Transport(context, verify=False)) as daemon:  # it gets no token
         ca = str(daemon.get("/v1/ca")["ca"])
     found = contexts.fingerprint(ca)
     if expected and found != expected:
@@ -125,7 +128,7 @@ def _token(file: Path | None) -> str:
 def logout(name: str) -> None:
     """Forget a context and its token; by default the current one. An admin revokes the token itself."""
     with exit_on_error("spotsupctl"):
-        from supervisor.cli import contexts
+        from spotsup import contexts
 
         file = contexts.file_of_user()
         kept = contexts.load(file)
@@ -135,7 +138,7 @@ def logout(name: str) -> None:
 
             raise CommandRefusedError("the Unix socket needs no login, so there is nothing to forget")
         rest = {key: each for key, each in kept.found.items() if key != name}
-        contexts.save(file, contexts.Contexts(rest, contexts.SOCKET if name == kept.current else kept.current))
+        save(file, contexts.Contexts(rest, contexts.SOCKET if name == kept.current else kept.current))
     click.echo(f"forgot {name}")
 
 
@@ -145,14 +148,14 @@ def logout(name: str) -> None:
 def list_contexts(name: str, output: str) -> None:
     """List daemons, or use NAME from now on; `socket` is the one of this computer."""
     with exit_on_error("spotsupctl"):
-        from supervisor.cli import contexts
+        from spotsup import contexts
 
         file = contexts.file_of_user()
         kept = contexts.load(file)
         if name:
             kept.get(name)
             kept = replace(kept, current=name)
-            contexts.save(file, kept)
+            save(file, kept)
     rows = [{"name": contexts.SOCKET, "url": None, "user": None, "current": kept.current == contexts.SOCKET}]
     rows += [
         {"name": each.name, "url": each.url, "user": each.user, "current": each.name == kept.current}
@@ -164,3 +167,22 @@ def list_contexts(name: str, output: str) -> None:
     for row in rows:
         where = f"{row['url']}  {row['user']}" if row["url"] else "the Unix socket"
         click.echo(f"{'*' if row['current'] else ' '} {row['name']}  {where}")
+
+
+def save(file: Path, kept: Contexts) -> None:
+    """Write contexts, readable by their user alone. Raises UsageError."""
+    import json
+
+    from supervisor.errors import UsageError
+    from supervisor.files import replace_file
+
+    rows: dict[str, Any] = {}
+    for name, each in kept.found.items():
+        rows[name] = asdict(each)
+        del rows[name]["name"]
+    text = json.dumps({"current": kept.current, "contexts": rows}, indent=2) + "\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(file, text.encode(), 0o600)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error

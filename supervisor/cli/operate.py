@@ -19,7 +19,7 @@ from supervisor.cli.common import connected, node_path, output_option, print_jso
 from supervisor.cli.completing import complete_nodes
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
 
 @click.group()
@@ -81,7 +81,7 @@ def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) 
 
 @contextmanager
 def logged_in(
-    client: Client, node: str, jump: str, options: Sequence[str] = ()
+    client: Transport, node: str, jump: str, options: Sequence[str] = ()
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """The words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's answer.
 
@@ -158,7 +158,6 @@ def audit_line(row: dict[str, Any]) -> str:
 _VERBS = {
     "POST /v1/jobs": "submit",
     "PUT /v1/blobs": "upload code",
-    "POST /v1/blobs/{sha256}": "upload code",
     "POST /v1/nodes/{node}/drain": "drain",
     "POST /v1/nodes/{node}/login": "ssh",
     "POST /v1/daemon/pause": "daemon pause",

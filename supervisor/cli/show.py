@@ -428,24 +428,6 @@ def _command_text(command: Mapping[str, Any]) -> str:
 # -- output of a job ---------------------------------------------------------------------------------------
 
 
-def show_network(result: Mapping[str, Any]) -> None:
-    """`spotsupctl bench-network`: the columns of nccl-tests, for float and sum."""
-    table = table_of()
-    for column in ("SIZE (B)", "COUNT", "TIME (us)", "ALGBW (GB/s)", "BUSBW (GB/s)", "WRONG"):
-        table.add_column(column, justify="right")
-    for row in result["rows"]:
-        size, count, wrong = str(row["bytes"]), str(row["bytes"] // 4), str(row["wrong"])
-        measured = (f"{row['time_us']:.1f}", f"{row['algbw_gb_s']:.3f}", f"{row['busbw_gb_s']:.3f}")
-        table.add_row(size, count, *measured, wrong)
-    console = console_of()
-    console.print(table)
-    best = max((row["busbw_gb_s"] for row in result["rows"]), default=0.0)
-    console.print(
-        f"all_reduce of float32 over {result['ranks']} ranks on {result['nodes']} nodes ({escape(result['device'])}), "
-        f"{result['backend']}, torch {result['torch']}; best bus bandwidth {best:.3f} GB/s"
-    )
-
-
 def show_story(events: Sequence[Mapping[str, Any]], usd: float, *, show_all: bool = False) -> None:
     """`spotsupctl events JOB`: the newest happenings. `usd`: what the job has cost."""
     console, lines = console_of(), story(events)

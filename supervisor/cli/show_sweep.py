@@ -50,7 +50,7 @@ def show_sweep(sweep: dict[str, Any]) -> None:
     table = table_of("JOB", *keys, "STATE", "STEP", *columns, "COST", "")
     for each in sorted(members, key=rank):
         loss = "" if each["loss"] is None else f"{each['loss']:.4f}"
-        note = "best" if each["name"] == sweep["best"] else each["stopped"] or ""
+        note = "best" if each["name"] == sweep["best"] else ""
         point = [escape(str(each["parameters"][key])) for key in keys]
         scores = (loss,) if by_loss else ("" if each["value"] is None else f"{each['value']:.4g}", loss)
         table.add_row(

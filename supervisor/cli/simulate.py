@@ -61,7 +61,6 @@ def _costs(command: Callable[..., None]) -> Callable[..., None]:
 @_costs
 @click.option("--seed", type=int, default=1, show_default=True, help="Which machines of a zone are taken.")
 @click.option("--baseline", is_flag=True, help="Also what others would have done; with --jobs: one after another.")
-@click.option("--plot", type=FILE, help="Also draw nodes, events, offers and prices into this file, .png or .svg.")
 @output_option
 def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None:
     """Play a job on a RECORDING of a spot market, by this daemon's own planner, and print what came of it.
@@ -100,10 +99,6 @@ def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple
     results = [replay.run()]
     if options["baseline"]:
         results += compare.others(market, spec, costs, seed, work_node_h)
-    if options["plot"] is not None:
-        from supervisor.replay.plot import draw
-
-        draw([replay], options["plot"])
     return {"job": spec.name, "seed": seed, "results": as_json(results)}, table(results)
 
 
@@ -125,9 +120,5 @@ def _play_many(market: Recording, costs: Costs, options: dict[str, Any]) -> tupl
     replays, totals = compare.together(
         market, jobs, costs, seed, in_turn=options["baseline"], queue=rules.queue, budgets=rules.budgets
     )
-    if options["plot"] is not None:
-        from supervisor.replay.plot import draw
-
-        draw(replays, options["plot"])
     parts = [replay.part() for replay in replays]
     return {"seed": seed, **jobs_as_json(parts, totals)}, table_of_jobs(parts, totals)

@@ -25,7 +25,8 @@ from supervisor.cli.completing import complete_jobs
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
+
     from supervisor.cli.logs import LogPrinter
 
 TOP_S = 2.0
@@ -195,7 +196,7 @@ def logs(
             _follow(daemon, job, node, printer, position)
 
 
-def _begins(daemon: Client, job: str, node: str, since: str) -> dict[str, tuple[str, int]]:
+def _begins(daemon: Transport, job: str, node: str, since: str) -> dict[str, tuple[str, int]]:
     """By node, where output after a time begins. Raises SpotsupError."""
     from supervisor.cli.durations import time_of
 
@@ -203,7 +204,7 @@ def _begins(daemon: Client, job: str, node: str, since: str) -> dict[str, tuple[
     return {each["node"]: (each["chunk"], each["at"]) for each in found["begins"]}
 
 
-def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: int) -> None:
+def _follow(daemon: Transport, job: str, node: str, printer: LogPrinter, position: int) -> None:
     """Print what comes after `position` until the job has ended. Raises SpotsupError.
 
     A daemon that starts again, or waits for etcd, is waited for.
@@ -302,7 +303,7 @@ def top(context: click.Context, every_s: float, output: str) -> None:
                 return
 
 
-def _everything(daemon: Client) -> dict[str, Any]:
+def _everything(daemon: Transport) -> dict[str, Any]:
     costs = daemon.get("/v1/cost")
     return {
         "daemon": daemon.get("/v1/health"),

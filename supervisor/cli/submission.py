@@ -21,7 +21,8 @@ from supervisor.job_keys import section
 from supervisor.run_line import words_of
 
 if TYPE_CHECKING:
-    from bootstrap import Archive
+    from spotsup.archive import Archive
+
     from bootstrap.environment.lock import Lock
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
@@ -50,19 +51,16 @@ class Prepared:
         }
 
     def _packed(self) -> tuple[Archive, Lock | None]:
-        from bootstrap import PackError, pack_directory
+        from spotsup.archive import pack_directory
 
-        try:
-            environment = str(self.spec.get("environment", "image"))
-            packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
-            if environment == "image":
-                return packed, None
-            from bootstrap import lock_of
+        environment = str(self.spec.get("environment", "image"))
+        packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
+        if environment == "image":
+            return packed, None
+        from bootstrap import lock_of
 
-            # A missing lock file would only show on the nodes, which cost money by then.
-            return packed, lock_of(packed, environment, torch=self.spec.get("kind") != "data")
-        except PackError as error:
-            raise UsageError(str(error)) from error
+        # A missing lock file would only show on the nodes, which cost money by then.
+        return packed, lock_of(packed, environment, torch=self.spec.get("kind") != "data")
 
 
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
@@ -110,13 +108,14 @@ def _add_arguments(spec: dict[str, Any], arguments: Sequence[str]) -> None:
 def _pin(spec: dict[str, Any]) -> None:
     """Replace a container image's tag by its digest, so that all nodes run the same image, also tomorrow."""
     from bootstrap.container.image import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
-    from supervisor.cli.registry import pinned
 
     try:
         image = image_of(str(spec.get("environment", "")))
     except ValueError:
         return  # the daemon reports the error
     if image is not None:
+        from supervisor.cli.registry import pinned
+
         env = {**os.environ, **section(spec, "env")}
         found = pinned(image, str(env.get(REGISTRY_USER, "")), str(env.get(REGISTRY_PASSWORD, "")))
         spec["environment"] = f"{SCHEME}{found}"

@@ -11,7 +11,8 @@ from supervisor.cli.common import connected, output_option, print_json, warn
 from supervisor.cli.job_options import job_options, planned_job_options
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
+
     from supervisor.cli.submission import Prepared
 
 OFFERS_EXPLAINED = 5
@@ -35,12 +36,6 @@ OFFERS_EXPLAINED = 5
 )
 @click.option("--parallel", type=click.IntRange(1, 1000), help="With --sweep: so many jobs at a time.  [default: all]")
 @click.option(
-    *("--early-stop", "first_step"),
-    type=click.IntRange(min=1),
-    metavar="STEP",
-    help="With --sweep: at this step, and at 3, 9, … times it, only the best third goes on (ASHA).",
-)
-@click.option(
     "--metric",
     metavar="NAME",
     help="With --sweep: compare by what the program's `Session.report` names so.  [default: loss]",
@@ -61,7 +56,6 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
     yes: bool,
     axes: tuple[str, ...],
     parallel: int | None,
-    first_step: int | None,
     metric: str | None,
     mode: str | None,
     output: str,
@@ -77,8 +71,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
         raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
     if axes and (follow or resume_from or explain):
         raise click.UsageError("--sweep makes several jobs: leave --follow, --resume-from and --explain out")
-    if not axes and (parallel or first_step):
-        raise click.UsageError("--parallel and --early-stop go with --sweep")
+    if parallel and not axes:
+        raise click.UsageError("--parallel goes with --sweep")
     if (metric and not axes) or (mode and not metric):
         raise click.UsageError("--metric goes with --sweep, and --mode with --metric")
     with connected(context) as daemon:
@@ -90,14 +84,14 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
             from supervisor.cli.sweep import submit_sweep
 
             agree = None if yes or output == "json" or not at_a_terminal() else _agree
-            sweep = submit_sweep(daemon, prepared, axes, parallel, first_step, (metric or "", mode or "min"), agree)
+            sweep = submit_sweep(daemon, prepared, axes, parallel, (metric or "", mode or "min"), agree)
             print_json(sweep) if output == "json" else click.echo(sweep["name"])
             return
         asked = {"spec": prepared.spec, "resume_from": resume_from}
         warn(daemon.post("/v1/check", asked)["warnings"])
         if not yes and output == "text" and at_a_terminal():
             _agree(daemon, prepared)
-        from supervisor.cli.upload import upload
+        from spotsup.upload import upload
 
         digest = upload(prepared.pack(), daemon)
         job = daemon.post("/v1/jobs", {**asked, "code_sha256": digest, "submission": prepared.submission})
@@ -173,7 +167,7 @@ def at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _agree(daemon: Client, prepared: Prepared, at_once: int = 1) -> None:
+def _agree(daemon: Transport, prepared: Prepared, at_once: int = 1) -> None:
     """Ask the person at the terminal, before money is spent. `at_once`: so many jobs like it run together.
 
     Raises CommandRefusedError if they do not agree.

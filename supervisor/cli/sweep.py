@@ -13,7 +13,8 @@ from supervisor.cli.common import connected, output_option, print_json, sweep_pa
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
+
     from supervisor.cli.submission import Prepared
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -41,18 +42,17 @@ def axis(text: str) -> tuple[str, list[Any]]:
 
 
 def submit_sweep(
-    daemon: Client,
+    daemon: Transport,
     prepared: Prepared,
     axes: Sequence[str],
     parallel: int | None,
-    first_step: int | None,
     by: tuple[str, str],
-    agree: Callable[[Client, Prepared, int], None] | None,
+    agree: Callable[[Transport, Prepared, int], None] | None,
 ) -> dict[str, Any]:
     """Store a sweep. Returns it. Raises SpotsupError.
 
     `by`: the metric, and which of its "min" and "max" is the best. `agree` asks the person first."""
-    from supervisor.cli.upload import upload
+    from spotsup.upload import upload
 
     parsed = [axis(text) for text in axes]
     count = math.prod(len(values) for _, values in parsed)
@@ -66,7 +66,6 @@ def submit_sweep(
         "submission": prepared.submission,
         "axes": [{"name": name, "values": values} for name, values in parsed],
         "parallel": at_once,
-        "early_stop": {"first_step": first_step} if first_step else None,
         "metric": "" if by[0] == "loss" else by[0],
         "mode": by[1],
     }

@@ -17,7 +17,7 @@ from supervisor.cli.completing import complete_jobs
 from supervisor.cli.operate import logged_in, run_ssh
 
 if TYPE_CHECKING:
-    from supervisor.cli.client import Client
+    from spotsup.transport import Transport
 
 # Run on the node: tests and this module read it as text.
 PROGRAM = Path(__file__).with_name("on_node_tensorboard.py")
@@ -49,7 +49,7 @@ def tensorboard(context: click.Context, name: str, port: int, jump: str) -> None
             sys.exit(run_ssh([*words, shlex.join(command)], stdin=subprocess.PIPE))
 
 
-def _find(client: Client, name: str) -> tuple[str, list[str]]:
+def _find(client: Transport, name: str) -> tuple[str, list[str]]:
     """A node that is ready, and NAME=TASK_ID of each run to show. Raises SpotsupError."""
     from supervisor.errors import CommandRefusedError, NotFoundError
 

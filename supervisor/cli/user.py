@@ -117,8 +117,9 @@ def revoke(name: str, token_id: str, config: Config, embedded_etcd: bool) -> Non
 
 def _how_to_login(config: Config) -> str:
     """The command for the user, where the daemon has listened with a certificate of its own."""
+    from spotsup.contexts import fingerprint
+
     from supervisor.api.tls import own_files
-    from supervisor.cli.contexts import fingerprint
     from supervisor.endpoints import host_of
 
     ca = own_files(config).ca

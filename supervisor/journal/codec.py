@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from json import JSONEncoder
 from typing import Any, TypeAlias, TypeVar, get_args
@@ -16,7 +17,6 @@ from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 from supervisor.sweep import SweepRecord
-from supervisor.uploads import UploadRecord
 
 AnyRecord: TypeAlias = (
     JobRecord
@@ -31,7 +31,6 @@ AnyRecord: TypeAlias = (
     | TokenRecord
     | AuditEntry
     | SweepRecord
-    | UploadRecord
 )
 Record = TypeVar(
     "Record",
@@ -47,12 +46,13 @@ Record = TypeVar(
     TokenRecord,
     AuditEntry,
     SweepRecord,
-    UploadRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}
 MAX_RECORD_BYTES = 1024 * 1024
 _FINITE = JSONEncoder(allow_nan=False)
+# Fields that are gone, which records of before may have: without them a record means the same, or what its change says.
+_REMOVED: Mapping[type, frozenset[str]] = {SweepRecord: frozenset({"early_stop"})}
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}
 
 
@@ -78,7 +78,7 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
             f"{key} was written by an older spotsupd (schema {version}; this one reads {SCHEMA_VERSION}): "
             "cancel the job with the older version, then submit it again with this one"
         )
-    unknown = sorted(parsed.keys() - _FIELDS[kind])
+    unknown = sorted(parsed.keys() - _FIELDS[kind] - _REMOVED.get(kind, frozenset()))
     if unknown or version > SCHEMA_VERSION:
         what = f"it has `{unknown[0]}`" if unknown else f"schema {version}; this one reads {SCHEMA_VERSION}"
         raise SchemaError(

@@ -2,7 +2,7 @@
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
 tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`,
-`blobs/` and `uploads/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10)
+`blobs/` and `unused/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10)
 and by the revision of each record that it changes.
 """
 
@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import quote
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
@@ -21,19 +22,19 @@ from spotsup_trainer.wire import CaBundle, Keys, encode
 from supervisor.access import AuditEntry, TokenRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
+from supervisor.features.budgets.rule import spent_before
+from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
-from supervisor.journal.uploads import Uploads
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
-from supervisor.planner.budgets import spent_before
-from supervisor.planner.warm import carry_over, warm_nodes
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
 from supervisor.sweep import SweepRecord
+from supervisor.uploads import Upload, displaced
 
 __all__ = ["BLOB_CHUNK_BYTES", "USES_ETCD", "EtcdUse", "Journal", "Reading"]
 
@@ -66,8 +67,6 @@ class Journal:
         self.keys = keys
         self._store = store
         self._reader = Reader(keys)
-        # What users have uploaded of archives that are not whole.
-        self.uploads = Uploads(store, keys, self._txn)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -142,7 +141,9 @@ class Journal:
         guards = [*guard, Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if replaced is not None:
             # What it has spent this month counts, also once it is forgotten. The guard holds the sum.
-            record = dataclasses.replace(record, earlier_spending=spent_before(replaced, record.submitted_at))
+            record = dataclasses.replace(
+                record, billing=dataclasses.replace(record.billing, earlier=spent_before(replaced, record.submitted_at))
+            )
             guards += [Compare(self._node_key(name, each.id), "mod", replaced.revisions[each.id]) for each in waiting]
             carried = carry_over(replaced, record, record.submitted_at)
             operations = self._puts(carried.job, event)
@@ -153,7 +154,7 @@ class Journal:
         if code is not None:
             # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
             guards.append(Compare(code.key, "mod", code.mod_revision))
-            operations.append(Put(code.key, code.value))
+            operations += [Put(code.key, code.value), Delete(self._unused_key(record.owner, record.code_sha256))]
         return self._txn(guards, operations) > 0
 
     def _keep(self, run: PastRun) -> list[Put | Delete]:
@@ -268,10 +269,10 @@ class Journal:
         `guard`: the leader's. `code`: what `find_blob` returned, for a new sweep: its archive stays as for a job.
         """
         guards = [*guard, Compare(self.sweep_key(sweep.name), "mod", revision)]
-        operations = [Put(self.sweep_key(sweep.name), dump(sweep))]
+        operations: list[Put | Delete] = [Put(self.sweep_key(sweep.name), dump(sweep))]
         if code is not None:
             guards.append(Compare(code.key, "mod", code.mod_revision))
-            operations.append(Put(code.key, code.value))
+            operations += [Put(code.key, code.value), Delete(self._unused_key(sweep.owner, sweep.code_sha256))]
         return self._txn(guards, operations)
 
     def job_revision(self, name: str) -> int:
@@ -381,18 +382,31 @@ class Journal:
         found = self._store.range(prefix + nodes)
         return begins_at([(kv.key.removeprefix(prefix), kv) for kv in found], since)
 
-    def put_blob(self, data: bytes) -> str:
-        """Store a code archive under its SHA-256, and return that. Storing it again protects it from `delete_code`."""
-        digest = hashlib.sha256(data).hexdigest()
-        complete = Put(self._blob_key(digest, "size"), str(len(data)).encode())
+    def put_blob(self, data: bytes, user: str = "") -> str:
+        """Store a user's code archive under its SHA-256, and return that.
+
+        Storing it again protects it from `delete_code`. The user's oldest archives that no job came for are deleted
+        where there are too many.
+        """
+        digest, size = hashlib.sha256(data).hexdigest(), str(len(data)).encode()
+        marks = [Put(self._blob_key(digest, "size"), size), Put(self._unused_key(user, digest), size)]
         found = self.find_blob(digest)
-        if found is not None and self._txn([Compare(found.key, "mod", found.mod_revision)], [complete]):
-            return digest
-        # It is missing, or was deleted just now.
-        chunks = [data[begin : begin + BLOB_CHUNK_BYTES] for begin in range(0, len(data), BLOB_CHUNK_BYTES)]
-        self._store.put_all([Put(self._blob_key(digest, f"{number:05d}"), each) for number, each in enumerate(chunks)])
-        self._txn([], [complete])
+        if found is None or not self._txn([Compare(found.key, "mod", found.mod_revision)], marks):
+            # It is missing, or was deleted just now.
+            parts = [data[begin : begin + BLOB_CHUNK_BYTES] for begin in range(0, len(data), BLOB_CHUNK_BYTES)]
+            self._store.put_all([Put(self._blob_key(digest, f"{at:05d}"), each) for at, each in enumerate(parts)])
+            self._txn([], marks)
+        self._delete_displaced(user)
         return digest
+
+    def _delete_displaced(self, user: str) -> None:
+        prefix = self._unused_key(user, "")
+        found = self._store.range(prefix)
+        uploads = [Upload(kv.key.removeprefix(prefix), int(kv.value), kv.mod_revision) for kv in found]
+        for each in displaced(uploads):
+            self.delete_code(each.sha256, each.revision)
+            key = self._unused_key(user, each.sha256)
+            self._txn([Compare(key, "mod", each.revision)], [Delete(key)])
 
     def find_blob(self, digest: str) -> KeyValue | None:
         """The key that marks an archive as complete, None if it is not stored completely."""
@@ -461,8 +475,16 @@ class Journal:
         """How the keys of archives begin."""
         return f"{self.keys.root}blobs/"
 
+    @property
+    def unused_key(self) -> str:
+        """How the keys begin that name archives which no job came for, by user."""
+        return f"{self.keys.root}unused/"
+
     def _blob_key(self, digest: str, part: str) -> str:
         return f"{self.blobs_key}{digest}/{part}"
+
+    def _unused_key(self, user: str, digest: str) -> str:
+        return f"{self.unused_key}{quote(user, safe='')}/{digest}"
 
 
 def _readable(kind: type[Record], found: Iterable[KeyValue]) -> list[Record]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.accounts import merged
+from supervisor.features.billing.bookings import bookings_of_node
 from supervisor.model import PastRun
-from supervisor.planner.bookings import bookings_of_node
 from supervisor.planner.world import JobView
 
 KEPT_RUNS = 5  # per name
@@ -21,8 +21,11 @@ def past_run(view: JobView) -> PastRun:
     dropped = [each for node in nodes[:-KEPT_NODES] for each in bookings_of_node(view.record, node, ended_at)]
     job = replace(
         view.record,
-        dropped_nodes_usd=view.record.dropped_nodes_usd + dropped_usd,
-        dropped_bookings=merged((*view.record.dropped_bookings, *dropped)),
+        billing=replace(
+            view.record.billing,
+            dropped_usd=view.record.billing.dropped_usd + dropped_usd,
+            dropped=merged((*view.record.billing.dropped, *dropped)),
+        ),
     )
     return PastRun(job, tuple(replace(node, history=()) for node in nodes[-KEPT_NODES:]), view.progress)
 

@@ -1,4 +1,4 @@
-"""Deletes archives of code that were uploaded and then not used: no job came, or the upload was cut off."""
+"""Deletes archives of code that were uploaded and then not used: no job came, or the daemon died over them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class UnusedCode:
 
     def delete(self, now: float) -> int:
         """Delete those that nothing has used or written for a day; how many. Raises EtcdError."""
+        named = self._etcd.range(self._journal.unused_key, keys_only=True).kvs
         found = self._found()
+        self._forget([kv for kv in named if kv.key.rpartition("/")[2] not in found])
         reading, sweeps = self._journal.read(), self._journal.sweeps()
         all_sweeps = self._etcd.range(self._journal.sweep_key(""), keys_only=True).kvs
         if not reading.live or reading.refused or len(sweeps) < len(all_sweeps):
@@ -45,6 +47,11 @@ class UnusedCode:
         for kv in self._etcd.range(prefix, keys_only=True).kvs:
             found[kv.key.removeprefix(prefix).partition("/")[0]].append(kv)
         return dict(found)
+
+    def _forget(self, gone: list[KeyValue]) -> None:
+        """Delete what names archives that are gone."""
+        for kv in gone:
+            self._etcd.txn([Compare(kv.key, "mod", kv.mod_revision)], [Delete(kv.key)])
 
     def _delete(self, digest: str, keys: list[KeyValue]) -> bool:
         complete = next((kv for kv in keys if kv.key.endswith("/size")), None)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from supervisor.features.limits.rule import trained_s
 from supervisor.metrics.picture import JOB_LABEL, Picture
 from supervisor.model import ENDED_JOB_STATES, JobState, NodeState
-from supervisor.planner.limits import trained_s
 from supervisor.planner.world import JobView
 
 Value: TypeAlias = Callable[[JobView], float | None]
@@ -23,7 +23,7 @@ def _training(view: JobView) -> float:
 
 def _checkpoints_fail(view: JobView) -> float:
     reported = view.progress.checkpoint_problem if view.progress else ""
-    return float(bool(reported or view.record.checkpoint_problem))
+    return float(bool(reported or view.record.checkpoints.problem))
 
 
 def _of_progress(name: str) -> Value:
@@ -56,9 +56,9 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("checkpoint_step", "The step of the newest checkpoint.", _of_progress("checkpoint_step")),
     ("checkpoint_seconds", "What 95 % of checkpoints took at most.", _of_progress("checkpoint_p95_s")),
     ("checkpoint_failing", "1 while checkpoints are not being written.", _checkpoints_fail),
-    ("hung", "1 while its steps hang.", lambda view: float(bool(view.record.hung_since))),
+    ("hung", "1 while its steps hang.", lambda view: float(bool(view.record.hang.since))),
     ("app_failures", "Failures of the program that count towards its limit.", _of_round("app_failures")),
-    ("bootstrap_failures", "Nodes in a row that could not be prepared.", _of_record("bootstrap_failures")),
+    ("bootstrap_failures", "Nodes in a row that could not be prepared.", lambda view: view.record.bootstraps.failures),
     ("submitted_timestamp_seconds", "When it was submitted.", _of_record("submitted_at")),
 )
 

@@ -8,10 +8,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from supervisor.accounts import Booking, Purpose, month_of
+from supervisor.features.billing.bookings import bookings_of
+from supervisor.features.budgets.rule import budget_uses, spending
 from supervisor.metrics.picture import JOB_LABEL, Picture
-from supervisor.planner.bookings import bookings_of
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.budgets import budget_uses, spending
 from supervisor.planner.world import JobView, Rules, VolatileState, World
 
 MAX_BUDGETS = 200

@@ -36,7 +36,8 @@ def pack_uv() -> Uv | None:
 
 @cache
 def _pack() -> Uv | None:
-    from bootstrap.archive import Archive
+    from spotsup.archive import Archive
+
     from bootstrap.model import Uv
 
     try:
@@ -61,7 +62,7 @@ def _digest(data: bytes) -> str:
 
 
 def _packed(program: bytes) -> bytes:
-    """As `bootstrap.archive` packs: the same content gives the same bytes."""
+    """As `spotsup.archive` packs: the same content gives the same bytes."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=_COMPRESSION, filename="", mtime=0) as zipped,

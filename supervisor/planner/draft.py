@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypedDict, Unpack
 
 from pydantic_core import to_json
 from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Keys
 
-from provisioners.base import Instance, Offer
-from supervisor.accounts import Booking, NodeAccount, RoundTimes, merged
+from provisioners.base import Instance
+from supervisor.accounts import merged
 from supervisor.alerts.routes import is_wanted
 from supervisor.budget import BudgetUse
+from supervisor.features.billing.bookings import bookings_of_node
+from supervisor.features.unhealthy.reports import too_many_unhealthy
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
@@ -26,19 +27,17 @@ from supervisor.model import (
     MAX_TEXT_CHARACTERS,
     Event,
     EventKind,
+    JobPart,
     JobRecord,
     JobState,
     NodeRecord,
     NodeState,
-    NoticeRecord,
     move_job,
     move_node,
+    with_part,
 )
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
-from supervisor.planner.bookings import bookings_of_node
-from supervisor.planner.unhealthy import too_many_unhealthy
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
-from supervisor.spec import JobSpec
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
 FULL = MAX_OPERATIONS - 24
@@ -56,87 +55,6 @@ class HandOvers:
 
     taken: set[str] = field(default_factory=set)  # ids of nodes that wait no longer
     kept: list[NodeRecord] = field(default_factory=list)  # nodes that wait from now on
-
-
-class NodeChanges(TypedDict, total=False):
-    """The fields of a NodeRecord that a plan may change; its state changes by `Draft.move`."""
-
-    state_since: float
-    replaces: str
-    launch_unknown: bool
-    launch_attempts: int
-    retry_at: float
-    ready_by: float
-    instance_id: str
-    launched_at: float
-    offer: Offer
-    usd_before: float
-    priced_at: float
-    ended_at: float
-    ssh_host: str
-    ssh_port: int
-    private_address: str
-    metadata_url: str
-    bootstrapped: bool
-    needs_replacement: bool
-    ahead: bool
-    left_behind: str
-    notice: NoticeRecord
-    unhealthy: str
-    unhealthy_at: float
-    has_joined: bool
-    took_over_from: str
-    error: str
-    worker_problem: str
-    account: NodeAccount
-
-
-class JobChanges(TypedDict, total=False):
-    """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
-
-    spec: JobSpec
-    reason: str
-    pause_requested_at: float
-    limit_reached: str
-    deadline_missed: bool
-    pace_s: float
-    displaced_by: str
-    displaced_at: float
-    limits_warned: tuple[str, ...]
-    trained_s: float
-    training_since: float
-    next_node: int
-    next_event: int
-    first_event: int
-    bootstrap_failures: int
-    own_failures: int
-    own_failure: str
-    bootstrap_retry_at: float
-    spare_retry_at: float
-    few_machines: int
-    few_since: float
-    moving_since: float
-    move_retry_at: float
-    failed_moves: int
-    moves: int
-    placed_at: float
-    places_tried: int
-    dropped_nodes_usd: float
-    dropped_bookings: tuple[Booking, ...]
-    round_times: RoundTimes
-    gathering_since: float
-    last_reported_round: int
-    last_reported_pause: int
-    silence_since: float
-    silence_reported_at: float
-    checkpoint_problem: str
-    checkpoint_problem_step: int
-    checkpoint_problem_at: float
-    hung_since: float
-    checkpoint_s: float
-    step_s: float
-    wait_reported_at: float
-    window_warned_s: float
 
 
 class Draft:
@@ -276,8 +194,7 @@ class Draft:
         """Whether another job that has trained cannot bootstrap its nodes now."""
         others = (view.record for name, view in self._world.jobs.items() if name != self.job.name)
         return any(
-            each.bootstrap_failures and each.last_reported_round and not (each.ended or each.pause_requested_at)
-            for each in others
+            each.bootstraps.failures and each.rounds.reported and not (each.ended or each.pause.at) for each in others
         )
 
     def instance(self, node: NodeRecord) -> Instance | None:
@@ -299,17 +216,15 @@ class Draft:
         found = [node for node in nodes if node.state in states]
         return found if len(found) < 2 else sorted(found, key=lambda node: (node.created_at, node.id))
 
-    def set_node(self, node: NodeRecord, **changes: Unpack[NodeChanges]) -> NodeRecord:
-        """Change fields of a node."""
-        if "error" in changes:
-            changes["error"] = printable(changes["error"], MAX_TEXT_CHARACTERS)
-        changed = replace(node, **changes)
+    def set_node(self, node: NodeRecord) -> NodeRecord:
+        """Change a node, as it is returned."""
+        changed = replace(node, error=printable(node.error, MAX_TEXT_CHARACTERS))
         self.add(changed)
         return changed
 
-    def move(self, node: NodeRecord, after: NodeState, reason: str, **changes: Unpack[NodeChanges]) -> NodeRecord:
-        """Move a node along its table."""
-        return self.set_node(move_node(node, after, self.now, reason), **changes)
+    def move(self, node: NodeRecord, after: NodeState, reason: str) -> NodeRecord:
+        """Move a node along its table, and return it."""
+        return self.set_node(move_node(node, after, self.now, reason))
 
     def is_written(self, node: NodeRecord) -> bool:
         """Whether the commit has its record already: a further change of it is no further operation."""
@@ -337,15 +252,18 @@ class Draft:
         self._changed_nodes.discard(node.id)
         self._delete_nodes.append(node.id)
         self.delete_key(self.keys.logs(self.job.name, node.id))
-        self.set_job(
-            dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now),
-            dropped_bookings=merged((*self.job.dropped_bookings, *bookings_of_node(self.job, node, self.now))),
-        )
+        before = self.job.billing
+        dropped = merged((*before.dropped, *bookings_of_node(self.job, node, self.now)))
+        self.set_part(replace(before, dropped_usd=before.dropped_usd + node.usd(self.now), dropped=dropped))
 
-    def set_job(self, **changes: Unpack[JobChanges]) -> None:
-        """Change fields of the job."""
-        if any(getattr(self.job, name) != value for name, value in changes.items()):
-            self.job = replace(self.job, **changes)
+    def set_job(self, job: JobRecord) -> None:
+        """Change the job's own fields."""
+        if job != self.job:
+            self.job = job
+
+    def set_part(self, part: JobPart) -> None:
+        """Change what a feature keeps of the job."""
+        self.set_job(with_part(self.job, part))
 
     def move_job(self, after: JobState, reason: str) -> None:
         """Move the job along its table, if it is not there already."""
@@ -372,7 +290,7 @@ class Draft:
     def add_event(self, kind: EventKind, text: str, node: str = "", **data: float | str) -> None:
         """Add an event to the job's history."""
         number = self.job.next_event
-        self.set_job(next_event=number + 1)
+        self.set_job(replace(self.job, next_event=number + 1))
         event_id = f"{self.job.task_id}-{number:06d}"
         limit = MAX_TAIL_CHARACTERS if kind in TAILS else MAX_TEXT_CHARACTERS
         data = {name: printable(each, 200) if isinstance(each, str) else each for name, each in data.items()}
@@ -406,5 +324,5 @@ class Draft:
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
         end = max(first, min(oldest, first + MAX_OPERATIONS - self._operations()))
-        self.set_job(first_event=end)
+        self.set_job(replace(self.job, first_event=end))
         return [f"{self.job.task_id}-{number:06d}" for number in range(first, end)]

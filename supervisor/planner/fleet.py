@@ -7,12 +7,17 @@ missing among the spares.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioners.base import Market, Offer
+from supervisor.features.deadline.rule import may_pay
+from supervisor.features.moves.destinations import best_target
+from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
+from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
-from supervisor.planner.deadlines import may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import (
     PRESENT_NODE_STATES,
@@ -28,7 +33,6 @@ from supervisor.planner.predicates import (
     unreplaced,
     wanted,
 )
-from supervisor.planner.queue import is_admitted, is_held_back, may_add
 from supervisor.planner.release import (
     LEAVING_NODE_STATES,
     drive_leaving,
@@ -39,8 +43,6 @@ from supervisor.planner.release import (
     release_strays,
     release_surplus,
 )
-from supervisor.planner.targets import best_target
-from supervisor.planner.warm import take_over
 
 N = NodeState
 # After so many bootstraps that failed in a row, machines are tried one at a time.
@@ -59,7 +61,7 @@ def drive_fleet(draft: Draft) -> None:
             continue
         elif not draft.busy(f"node:{node.id}"):
             room -= _drive_arriving(draft, node, may_launch=room > 0)
-    if draft.job.ended or draft.job.pause_requested_at:
+    if draft.job.ended or draft.job.pause.at:
         release_all(draft)
         drive_waiting(draft)
         return
@@ -105,7 +107,7 @@ def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
     if node.launch_unknown:
         draft.request_action(Find(node))
     elif counts or may_launch:
-        node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
+        node = draft.set_node(replace(node, launch_attempts=node.launch_attempts + 1))
         draft.request_action(Launch(node, draft.job.spec.disk_gb))
         return not counts
     return False
@@ -113,7 +115,7 @@ def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
 
 def _has_just_moved(draft: Draft) -> bool:
     """Whether this plan changes what the job counts as its own: the operator's limits were applied before."""
-    return bool(draft.view.record.moving_since) and not draft.job.moving_since
+    return bool(draft.view.record.moves.since) and not draft.job.moves.since
 
 
 # -- more nodes --------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ def _request_nodes(draft: Draft, missing: int) -> None:
         spare = number >= members
         limits = constraints(draft)
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
-        if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
+        if offer is None or draft.full or (spare and draft.now < draft.job.bootstraps.spare_retry_at):
             return
         if is_asked_enough(draft, offer):
             return
@@ -147,7 +149,7 @@ def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     if not placed(draft):
         return offers
     if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
-        goes = draft.job.moving_since or best_target(draft, offers, constraints(draft)) is not None
+        goes = draft.job.moves.since or best_target(draft, offers, constraints(draft)) is not None
     else:
         limits = constraints(draft, anywhere=True)
         goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)
@@ -156,7 +158,7 @@ def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
 
 def is_last_place(draft: Draft) -> bool:
     """Whether each other place of the job had no machine for it: only then on-demand ones are asked for."""
-    return draft.job.places_tried >= len(draft.job.spec.places) - 1
+    return draft.job.places.tried >= len(draft.job.spec.places) - 1
 
 
 def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bool:
@@ -192,8 +194,8 @@ def _give_up_too_few(draft: Draft) -> None:
     limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
     held = [node for node in counted(draft) if node.instance_id]
     few = len(held) if len(held) + spared(draft) < draft.job.min_nodes else 0
-    if few != draft.job.few_machines:
-        draft.set_job(few_machines=few, few_since=draft.now)
+    if few != draft.job.gang.machines:
+        draft.set_part(replace(draft.job.gang, machines=few, since=draft.now))
     # While it trains on nodes that it leaves, those that it has moved to may be too few, too.
     trains = draft.job.state in {JobState.RUNNING, JobState.DEGRADED} and not left_behind(draft)
     if not few or trains or draft.in_states(N.REQUESTED):
@@ -201,7 +203,7 @@ def _give_up_too_few(draft: Draft) -> None:
     offers = without_dear(draft, offers_of(draft))
     held_back = is_held_back(draft)
     tried = draft.in_states(*IN_FLIGHT_NODE_STATES) if tries_one(draft) else []
-    must_wait = bool(tried) or draft.now < draft.job.bootstrap_retry_at
+    must_wait = bool(tried) or draft.now < draft.job.bootstraps.retry_at
     may_add = not must_wait and any(
         is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in offers
     )
@@ -215,7 +217,7 @@ def _give_up_too_few(draft: Draft) -> None:
         node.state in IN_FLIGHT_NODE_STATES and draft.capacity.had_too_few(draft.job.name, node.offer, draft.now)
         for node in held
     )
-    if not again and draft.elapsed_s(max(draft.job.few_since, draft.job.state_since)) < limit_s:
+    if not again and draft.elapsed_s(max(draft.job.gang.since, draft.job.state_since)) < limit_s:
         return
     for_long = "again" if again else f"for {limit_s:g} s"
     here = limits.place(held[0].offer)
@@ -231,7 +233,7 @@ def _give_up_too_few(draft: Draft) -> None:
 
 def _max_requests(draft: Draft) -> int:
     """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
-    if draft.now < draft.job.bootstrap_retry_at:
+    if draft.now < draft.job.bootstraps.retry_at:
         return 0
     if not tries_one(draft):
         return wanted(draft)
@@ -241,15 +243,15 @@ def _max_requests(draft: Draft) -> int:
 def tries_one(draft: Draft) -> bool:
     """Whether bootstraps keep failing, so that one machine is tried at a time; a failure that only has to be the same
     on another machine needs one."""
-    own = draft.job.own_failures > 0 and not has_trained(draft)
-    return own or draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE
+    own = draft.job.bootstraps.own_failures > 0 and not has_trained(draft)
+    return own or draft.job.bootstraps.failures >= MIN_FAILURES_TO_PROBE
 
 
 def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:
     """Request one more node, in place of a lost one, as a spare, or ahead of a move."""
     number = draft.job.next_node
     node_id = f"{draft.job.task_id}-{number}"
-    draft.set_job(next_node=number + 1)
+    draft.set_job(replace(draft.job, next_node=number + 1))
     node = NodeRecord(
         id=node_id,
         job=draft.job.name,
@@ -294,7 +296,7 @@ def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:
 
 def preemption_s(draft: Draft) -> float:
     """What a preemption costs a node of this job."""
-    return draft.rules.preemption_s + draft.job.checkpoint_s
+    return draft.rules.preemption_s + draft.job.checkpoints.save_s
 
 
 def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:

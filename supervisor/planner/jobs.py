@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from supervisor.features.limits.rule import pause_reason, spent_usd
+from supervisor.features.queue.rule import is_held_back
+from supervisor.features.silence.rule import may_train
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.limits import pause_reason, spent_usd
 from supervisor.planner.predicates import has_trained, is_held, part_of_round
-from supervisor.planner.queue import is_held_back
 from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count
-from supervisor.planner.silence import may_train
 
 J, N = JobState, NodeState
 LIMITED = "the operator's limits leave too little: `spotsupctl queue` says more"
@@ -38,12 +38,16 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
         return J.SUCCEEDED, f"exit code 0; {result.problem}" if result.problem else "exit code 0"
     if result is not None:
         return J.FAILED, result.message
-    own = job.own_failures >= draft.rules.own_failures
-    if (own or job.bootstrap_failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
+    own = job.bootstraps.own_failures >= draft.rules.own_failures
+    if (own or job.bootstraps.failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
-        alike = f", the last {job.own_failures} in the same way, by what the job or its image brings" if own else ""
-        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{alike}{why}"
+        alike = (
+            f", the last {job.bootstraps.own_failures} in the same way, by what the job or its image brings"
+            if own
+            else ""
+        )
+        return J.FAILED, f"{job.bootstraps.failures} nodes in a row could not be bootstrapped{alike}{why}"
     return None
 
 
@@ -60,7 +64,7 @@ def drive_state(draft: Draft) -> None:
     job, count = draft.job, part_of_round(draft)
     if job.ended:
         return
-    if job.pause_requested_at:
+    if job.pause.at:
         _pause(draft)
     elif job.state is J.PAUSED:
         draft.move_job(J.STARTING, "it was resumed")
@@ -87,7 +91,7 @@ def _pause(draft: Draft) -> None:
 
 def _finds_no_capacity(draft: Draft) -> bool:
     known = draft.volatile.offers.get(draft.job.name)
-    waits = draft.now < draft.job.bootstrap_retry_at
+    waits = draft.now < draft.job.bootstraps.retry_at
     return known is not None and known.known and not waits and not draft.in_states(*_COMING)
 
 

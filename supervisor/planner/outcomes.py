@@ -58,16 +58,10 @@ def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
     """The cloud has the node's machine."""
     draft.capacity = draft.capacity.with_a_grant(node.offer, draft.now)
-    return draft.move(
-        node,
-        N.PENDING,
-        f"{instance.id} in {instance.zone}",
-        instance_id=instance.id,
-        # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
-        launched_at=min(max(instance.launched_at, node.created_at), draft.now),
-        launch_unknown=False,
-        error="",
-    )
+    # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
+    at = min(max(instance.launched_at, node.created_at), draft.now)
+    accepted = replace(node, instance_id=instance.id, launched_at=at, launch_unknown=False, error="")
+    return draft.move(accepted, N.PENDING, f"{instance.id} in {instance.zone}")
 
 
 # -- launch ------------------------------------------------------------------------------------------------
@@ -84,21 +78,21 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
                 _report_quota(draft, node, outcome)
             return _refused(draft, node, outcome.message)
         case Throttled():
-            return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
+            return draft.set_node(replace(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message))
         case Transient():
             if outcome.unknown_code:
                 _report_unknown_code(draft, node, outcome)
             if node.launch_attempts >= draft.rules.launch_attempts:
                 return _refused(draft, node, outcome.message)
             wait_s = BACKOFF_S[min(node.launch_attempts, len(BACKOFF_S) - 1)]
-            return draft.set_node(node, retry_at=draft.now + wait_s, error=outcome.message)
+            return draft.set_node(replace(node, retry_at=draft.now + wait_s, error=outcome.message))
         case Fatal():
             return _fatal(draft, node, outcome)
         case Denied():
             return _denied(draft, node, outcome)
         case Unknown():
             retry_at = draft.now + UNKNOWN_RETRY_S
-            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)
+            return draft.set_node(replace(node, launch_unknown=True, retry_at=retry_at, error=outcome.message))
 
 
 def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Denied, job: str = "") -> None:
@@ -159,7 +153,7 @@ def _denied(draft: Draft, node: NodeRecord, outcome: Denied) -> NodeRecord:
         return _refused(draft, node, outcome.message)
     retry_at = draft.now + outcome.memory_s
     draft.volatile = draft.volatile.with_denial(node.offer.cloud, outcome.message, draft.now, 2 * outcome.memory_s)
-    return draft.set_node(node, retry_at=retry_at, error=outcome.message)
+    return draft.set_node(replace(node, retry_at=retry_at, error=outcome.message))
 
 
 def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) -> None:
@@ -179,16 +173,16 @@ def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) 
 def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
     text = f"{node.offer.zone} did not grant {node.id}: {message}"
     draft.add_event(EventKind.LAUNCH_REFUSED, text, node.id, zone=node.offer.zone, why=message)
-    return draft.move(node, N.GONE, message, error=message, ended_at=draft.now)
+    return draft.move(replace(node, error=message, ended_at=draft.now), N.GONE, message)
 
 
 def _found(draft: Draft, node: NodeRecord, outcome: FindDone) -> NodeRecord:
     if outcome.instance is not None:
         return accept(draft, node, outcome.instance)
     if outcome.error:
-        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
+        return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error))
     # Asking again under the same token cannot double it (P2), whether or not the first request is still on its way.
-    return draft.set_node(node, launch_unknown=False, retry_at=draft.now)
+    return draft.set_node(replace(node, launch_unknown=False, retry_at=draft.now))
 
 
 # -- bootstrap ---------------------------------------------------------------------------------------------
@@ -196,9 +190,11 @@ def _found(draft: Draft, node: NodeRecord, outcome: FindDone) -> NodeRecord:
 
 def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> NodeRecord:
     if not outcome.error:
-        return draft.set_node(node, bootstrapped=True, ready_by=draft.now + draft.rules.ready_timeout_s, error="")
+        return draft.set_node(
+            replace(node, bootstrapped=True, ready_by=draft.now + draft.rules.ready_timeout_s, error="")
+        )
     if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.bootstrap_timeout_s:
-        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+        return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error))
     if outcome.unhealthy:
         _count_unhealthy(draft, node, outcome.error)
     if outcome.unhealthy or outcome.unreachable:
@@ -256,10 +252,10 @@ def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool =
     if node.ahead:
         pass  # its move is given up, and tried again later
     elif is_complete(draft):
-        draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
-    elif blamed and node.created_at >= draft.job.bootstrap_retry_at:
+        draft.set_part(replace(draft.job.bootstraps, spare_retry_at=draft.now + draft.rules.spare_retry_s))
+    elif blamed and node.created_at >= draft.job.bootstraps.retry_at:
         _count_failure(draft, error, of_job=of_job)
-    return draft.move(node, N.FAILED, error.splitlines()[0], error=error)
+    return draft.move(replace(node, error=error), N.FAILED, error.splitlines()[0])
 
 
 def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
@@ -267,13 +263,14 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
     failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget is kept.
     """
     rules, trained = draft.rules, has_trained(draft)
-    count = draft.job.bootstrap_failures + 1
-    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0
+    before = draft.job.bootstraps
+    count = before.failures + 1
+    own = (before.own_failures if of_job == before.own_failure else 0) + 1 if of_job else 0
     if not trained and draft.others_fail_to_bootstrap():
         count, own = min(count, rules.bootstrap_failures - 1), min(own, rules.own_failures - 1)
     wait_s = min(rules.max_bootstrap_retry_s, rules.bootstrap_retry_s * 2.0 ** min(count - 1, 30))
     retry_at = draft.now + wait_s
-    draft.set_job(bootstrap_failures=count, own_failures=own, own_failure=of_job, bootstrap_retry_at=retry_at)
+    draft.set_part(replace(before, failures=count, own_failures=own, own_failure=of_job, retry_at=retry_at))
     if count == rules.bootstrap_failures and trained:
         text = (
             f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
@@ -285,11 +282,11 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
 
 def clear_failures(draft: Draft) -> None:
     """A node is ready: bootstraps work."""
-    count = draft.job.bootstrap_failures
+    count = draft.job.bootstraps.failures
     if count >= draft.rules.bootstrap_failures:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
         draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
-    draft.set_job(bootstrap_failures=0, own_failures=0, own_failure="", bootstrap_retry_at=0.0)
+    draft.set_part(replace(draft.job.bootstraps, failures=0, own_failures=0, own_failure="", retry_at=0.0))
 
 
 # -- clean -------------------------------------------------------------------------------------------------
@@ -298,12 +295,12 @@ def clear_failures(draft: Draft) -> None:
 def _cleaned(draft: Draft, node: NodeRecord, outcome: CleanDone) -> NodeRecord:
     """A machine on which something of its job may be left waits for nobody: it is terminated."""
     if not outcome.error:
-        return draft.move(node, N.WARM, "nothing of its job is left", bootstrapped=False)
+        return draft.move(replace(node, bootstrapped=False), N.WARM, "nothing of its job is left")
     if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.clean_timeout_s:
-        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+        return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error))
     text = f"{node.id} is not kept for the next job: it could not be cleaned: {outcome.error}"
     draft.add_event(EventKind.CLEANING_FAILED, text, node.id)
-    return draft.move(node, N.TERMINATING, "it could not be cleaned", error=outcome.error)
+    return draft.move(replace(node, error=outcome.error), N.TERMINATING, "it could not be cleaned")
 
 
 # -- terminate ---------------------------------------------------------------------------------------------
@@ -312,8 +309,8 @@ def _cleaned(draft: Draft, node: NodeRecord, outcome: CleanDone) -> NodeRecord:
 def _terminated(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
     node = _report_tails(draft, node, outcome)  # read once, even if the cloud refuses to terminate for now
     if outcome.error:
-        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
-    return draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
+        return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error))
+    return draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
 
 
 def _report_tails(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
@@ -324,4 +321,4 @@ def _report_tails(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> Nod
     if not lines:
         return node
     draft.add_event(EventKind.LOG_TAIL, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
-    return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")
+    return draft.set_node(replace(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spotsup_trainer.wire import Pause
 
 from supervisor.model import EventKind
@@ -40,9 +42,9 @@ def report_pauses(draft: Draft) -> None:
     for pause in pauses_of(draft.view):
         if draft.full:
             return
-        if pause.round <= draft.job.last_reported_pause:
+        if pause.round <= draft.job.rounds.downtime_reported:
             continue
-        draft.set_job(last_reported_pause=pause.round)
+        draft.set_part(replace(draft.job.rounds, downtime_reported=pause.round))
         measured = {"pause_s": pause.pause_s} | {f"{name}_s": value for name, value in pause.parts().items()}
         measured |= {f"{name}_bytes": size for name, size in pause.sources().items()}
         measured |= {"steps_again": pause.steps_again, "usd": _usd(draft, pause)}

@@ -9,39 +9,21 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
+from supervisor.features.budgets.rule import budget_uses, drive_budgets, spent_budgets
+from supervisor.features.queue.rule import with_admissions
+from supervisor.features.silence.rule import hold_of, remember
 from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
-from supervisor.planner.accounts import drive_accounts
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
-from supervisor.planner.alerts import (
-    denials_in_words,
-    drive_checkpoint_alerts,
-    drive_wait_alerts,
-    drive_worker_alerts,
-    note_checkpoint_times,
-    report_denials,
-)
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.budgets import budget_uses, drive_budgets, spent_budgets
-from supervisor.planner.deadlines import drive_deadline
 from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
+from supervisor.planner.denials import denials_in_words, report_denials
 from supervisor.planner.draft import Draft, HandOvers
-from supervisor.planner.fleet import drive_fleet
-from supervisor.planner.jobs import drive_end, drive_state
-from supervisor.planner.limits import drive_limits
-from supervisor.planner.moves import drive_moves
-from supervisor.planner.pauses import report_pauses
-from supervisor.planner.places import drive_places
+from supervisor.planner.phases import plan_job
 from supervisor.planner.predicates import is_settled
-from supervisor.planner.prices import drive_prices
-from supervisor.planner.queue import drive_queue, with_admissions
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
-from supervisor.planner.records import clamp_future_times, delete_old
-from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sentences import sentence
-from supervisor.planner.silence import drive_silence, hold_of, remember
-from supervisor.planner.sync import sync_node
 from supervisor.planner.world import Hold, JobView, VolatileState, World
 
 
@@ -161,41 +143,15 @@ def _decide(
         return _Decided(unknown, volatile, unclear=unclear)
     draft = Draft(world, view, outcomes, keys, now, hand_overs)
     draft.volatile = volatile
-    _plan_job(draft)
+    plan_job(draft)
+    if is_settled(draft):
+        for key in view.told:  # the result stays, for `status`
+            draft.delete_key(key)
     commit = draft.commit()
     steady = commit.empty and not draft.reads and is_steady(draft)
     return _Decided(
         sentence(draft), draft.volatile, None if commit.empty else commit, tuple(draft.reads), steady, unclear
     )
-
-
-def _plan_job(draft: Draft) -> None:
-    clamp_future_times(draft)
-    for node in draft.open_nodes():
-        if draft.full:
-            break
-        sync_node(draft, node)
-    drive_prices(draft)
-    drive_end(draft)
-    drive_limits(draft)
-    drive_deadline(draft)
-    drive_queue(draft)
-    drive_moves(draft)
-    drive_rounds(draft)
-    report_pauses(draft)
-    drive_fleet(draft)
-    drive_places(draft)
-    drive_state(draft)
-    drive_silence(draft)
-    drive_checkpoint_alerts(draft)
-    drive_worker_alerts(draft)
-    drive_wait_alerts(draft)
-    note_checkpoint_times(draft)
-    drive_accounts(draft)
-    delete_old(draft)
-    if is_settled(draft):
-        for key in draft.view.told:  # the result stays, for `status`
-            draft.delete_key(key)
 
 
 def absorb(

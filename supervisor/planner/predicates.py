@@ -114,7 +114,7 @@ def place(draft: Draft, node_id: str) -> str:
 
 def wanted(draft: Draft) -> int:
     """How many nodes the job should have now, spares included."""
-    if draft.job.ended or draft.job.pause_requested_at or draft.now < draft.job.starts_at:
+    if draft.job.ended or draft.job.pause.at or draft.now < draft.job.starts_at:
         return 0
     return draft.job.desired_nodes + draft.job.spare_nodes
 
@@ -127,7 +127,7 @@ def is_complete(draft: Draft) -> bool:
 
 def has_trained(draft: Draft) -> bool:
     """Whether it ever had a round: its set-up is proven then, and whatever fails later is not its own fault (P12)."""
-    return draft.job.last_reported_round > 0 or draft.view.round is not None
+    return draft.job.rounds.reported > 0 or draft.view.round is not None
 
 
 def members(draft: Draft) -> list[NodeRecord]:
@@ -179,7 +179,7 @@ def is_held(draft: Draft) -> bool:
     """Whether a job that is to pause stands still: every launcher's workers have stopped, or time is up."""
     alive = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     hold_published = draft.view.hint is not None and draft.view.hint.hold
-    late = draft.elapsed_s(draft.job.pause_requested_at) > leaving_timeout_s(draft)
+    late = draft.elapsed_s(draft.job.pause.at) > leaving_timeout_s(draft)
     return hold_published and (late or all(has_stopped(draft, node) for node in alive))
 
 
@@ -259,18 +259,24 @@ def why_doomed(node: NodeRecord) -> str:
     """Return why a node will leave."""
     if node.notice:
         return "its provider takes it"
-    return node.left_behind or ("its GPUs are unhealthy" if node.unhealthy_at else "a user drains it")
+    if node.left_behind or node.unhealthy_at:
+        return node.left_behind or "its GPUs are unhealthy"
+    return "a user drains it" if node.drain_requested else "all others wait for it"
 
 
 def leaving_takes_s(draft: Draft) -> float:
     """How long before its notice's deadline a node of this job has to begin to leave, by its measured checkpoints."""
-    return SaveTimes(draft.job.checkpoint_s, draft.job.step_s).window_s(draft.rules.leave_margin_s)
+    return SaveTimes(draft.job.checkpoints.save_s, draft.job.checkpoints.step_s).window_s(draft.rules.leave_margin_s)
 
 
 def leaving_timeout_s(draft: Draft) -> float:
     """How long a node without a deadline may take to leave, and a job to pause: as long as its checkpoint takes, or as
     its program may take on SIGTERM."""
-    measured_s = SaveTimes(draft.job.checkpoint_s, draft.job.step_s).yield_s if draft.job.checkpoint_s else 0.0
+    measured_s = (
+        SaveTimes(draft.job.checkpoints.save_s, draft.job.checkpoints.step_s).yield_s
+        if draft.job.checkpoints.save_s
+        else 0.0
+    )
     measured_s = max(measured_s, draft.job.spec.limits.stop_seconds or 0.0)
     return max(draft.rules.drain_timeout_s, measured_s + draft.rules.leave_margin_s)
 

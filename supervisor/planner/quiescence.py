@@ -58,7 +58,7 @@ def is_steady(draft: Draft) -> bool:
         return not present
     if (
         job.state is not JobState.RUNNING
-        or job.pause_requested_at
+        or job.pause.at
         or any(node.doomed for node in present)
         or stands_still(draft.view)
     ):
@@ -67,4 +67,4 @@ def is_steady(draft: Draft) -> bool:
     in_place = all(node.state is NodeState.MEMBER or node.id in spares for node in present)
     problem = draft.view.progress is not None and draft.view.progress.checkpoint_problem
     complete = len(present) == job.desired_nodes + job.spare_nodes
-    return in_place and complete and not (problem or job.checkpoint_problem)
+    return in_place and complete and not (problem or job.checkpoints.problem)

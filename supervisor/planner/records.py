@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from supervisor.model import NodeState
 from supervisor.planner.draft import Draft
 
@@ -15,22 +17,33 @@ def clamp_future_times(draft: Draft) -> None:
     now, job = draft.now, draft.job
     latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
     moves = now + draft.rules.max_move_retry_s
-    ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps, job.move_retry_at - moves)
-    past = (job.pause_requested_at, job.training_since, job.few_since, job.moving_since)
-    if max(ahead_s, *(at - now for at in past), job.placed_at - now, job.gathering_since - now) > AHEAD_S:
+    ahead_s = max(
+        job.bootstraps.spare_retry_at - latest, job.bootstraps.retry_at - bootstraps, job.moves.retry_at - moves
+    )
+    past = (job.pause.at, job.limits.training_since, job.gang.since, job.moves.since)
+    if max(ahead_s, *(at - now for at in past), job.places.since - now, job.rounds.gathering_since - now) > AHEAD_S:
         draft.set_job(
-            gathering_since=min(job.gathering_since, now),
-            placed_at=min(job.placed_at, now),
-            few_since=min(job.few_since, now),
-            moving_since=min(job.moving_since, now),
-            move_retry_at=min(job.move_retry_at, moves),
-            pause_requested_at=min(job.pause_requested_at, now),
-            training_since=min(job.training_since, now),
-            spare_retry_at=min(job.spare_retry_at, latest),
-            bootstrap_retry_at=min(job.bootstrap_retry_at, bootstraps),
+            replace(
+                draft.job,
+                rounds=replace(draft.job.rounds, gathering_since=min(job.rounds.gathering_since, now)),
+                places=replace(draft.job.places, since=min(job.places.since, now)),
+                gang=replace(draft.job.gang, since=min(job.gang.since, now)),
+                moves=replace(
+                    draft.job.moves, since=min(job.moves.since, now), retry_at=min(job.moves.retry_at, moves)
+                ),
+                pause=replace(draft.job.pause, at=min(job.pause.at, now)),
+                limits=replace(draft.job.limits, training_since=min(job.limits.training_since, now)),
+                bootstraps=replace(
+                    draft.job.bootstraps,
+                    spare_retry_at=min(job.bootstraps.spare_retry_at, latest),
+                    retry_at=min(job.bootstraps.retry_at, bootstraps),
+                ),
+            )
         )
-    if max(job.silence_since, job.silence_reported_at) - now > AHEAD_S:
-        draft.set_job(silence_since=min(job.silence_since, now), silence_reported_at=min(job.silence_reported_at, now))
+    if max(job.silence.since, job.silence.reported_at) - now > AHEAD_S:
+        draft.set_part(
+            replace(draft.job.silence, since=min(job.silence.since, now), reported_at=min(job.silence.reported_at, now))
+        )
     latest = now + draft.rules.ready_timeout_s  # nothing of a node waits longer
     for node in list(draft.nodes.values()):
         ahead_s = max(
@@ -38,6 +51,7 @@ def clamp_future_times(draft: Draft) -> None:
             node.launched_at - now,
             node.priced_at - now,
             node.unhealthy_at - now,
+            node.slow.leaves_at - now,
             node.retry_at - latest,
             node.ready_by - latest,
         )
@@ -45,13 +59,16 @@ def clamp_future_times(draft: Draft) -> None:
             if draft.full:
                 return
             draft.set_node(
-                node,
-                state_since=min(node.state_since, now),
-                launched_at=min(node.launched_at, now),
-                priced_at=min(node.priced_at, now),
-                unhealthy_at=min(node.unhealthy_at, now),
-                retry_at=min(node.retry_at, latest),
-                ready_by=min(node.ready_by, latest),
+                replace(
+                    node,
+                    state_since=min(node.state_since, now),
+                    launched_at=min(node.launched_at, now),
+                    priced_at=min(node.priced_at, now),
+                    unhealthy_at=min(node.unhealthy_at, now),
+                    slow=replace(node.slow, leaves_at=min(node.slow.leaves_at, now)),
+                    retry_at=min(node.retry_at, latest),
+                    ready_by=min(node.ready_by, latest),
+                )
             )
 
 

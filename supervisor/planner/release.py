@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+from supervisor.features.warm.rule import is_over, keep_warm, stays_warm
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.actions import Clean, Find, Terminate
 from supervisor.planner.draft import Draft
@@ -17,7 +19,6 @@ from supervisor.planner.predicates import (
     sends_last_log,
     why_doomed,
 )
-from supervisor.planner.warm import is_over, keep_warm, stays_warm
 
 N = NodeState
 _TRAINING_NODE_STATES = frozenset({N.MEMBER, N.SUSPECT})
@@ -26,7 +27,7 @@ LEAVING_NODE_STATES = frozenset({N.DRAINING, N.LOST, N.FAILED, N.TERMINATING, N.
 
 def release(draft: Draft, node: NodeRecord, reason: str) -> None:
     """Give one node back, in the way that its state allows."""
-    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause_requested_at):
+    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause.at):
         draft.move(node, N.DRAINING, reason)
     elif node.state is N.REQUESTED:
         _withdraw(draft, node, reason)
@@ -46,7 +47,7 @@ def drive_leaving(draft: Draft, node: NodeRecord) -> None:
             node = draft.move(node, N.TERMINATING, f"terminate {node.instance_id} in case it still exists")
             _terminate(draft, node, failed=failed)
         case N.FAILED:
-            draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
+            draft.move(replace(node, ended_at=draft.now), N.GONE, "nothing was launched")
         case N.DRAINING if has_left(draft, node):
             _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"), in_order=True)
         case _:
@@ -142,7 +143,7 @@ def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
     if node.launch_unknown or node.launch_attempts == 0:
         draft.request_action(Find(node))
     else:
-        draft.move(node, N.GONE, reason, ended_at=draft.now)
+        draft.move(replace(node, ended_at=draft.now), N.GONE, reason)
 
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
@@ -153,5 +154,5 @@ def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order
     unmount_first = (node, draft.job) if unmounts else None
     action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
     if not draft.busy(action.key):
-        draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
+        draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
         draft.request_action(action)

@@ -23,7 +23,7 @@ def drive_rounds(draft: Draft) -> None:
     _write_tombstones(draft)
     if draft.job.ended:
         return
-    if draft.job.pause_requested_at:
+    if draft.job.pause.at:
         _hold(draft)
         return
     chosen, current = _choose(draft), draft.view.hint
@@ -40,14 +40,14 @@ def drive_rounds(draft: Draft) -> None:
     elif _worth_changing(draft, current, chosen):
         spares = _spares(draft, chosen)
         _publish(draft, _hint(draft, chosen, _why(current, chosen), spares))
-        draft.set_job(gathering_since=0.0)
+        draft.set_part(replace(draft.job.rounds, gathering_since=0.0))
     else:
         # A change among the spares stops no node in the round.
         spares = _spares(draft, current.members)
         if spares != current.spares:
             _publish(draft, replace(current, spares=spares))
         if set(chosen) == set(current.members):
-            draft.set_job(gathering_since=0.0)
+            draft.set_part(replace(draft.job.rounds, gathering_since=0.0))
     retire_doomed(draft, chosen)
 
 
@@ -66,9 +66,9 @@ def _leaving(draft: Draft) -> list[str]:
 
 def _report_round(draft: Draft) -> None:
     current = draft.view.round
-    if current is None or current.number <= draft.job.last_reported_round:
+    if current is None or current.number <= draft.job.rounds.reported:
         return
-    draft.set_job(last_reported_round=current.number)
+    draft.set_part(replace(draft.job.rounds, reported=current.number))
     draft.add_event(
         EventKind.ROUND,
         f"round {current.number} formed by {node_count(len(current.members))}: {current.reason or 'first'}",
@@ -185,9 +185,9 @@ def _gathering(draft: Draft, *, first: bool) -> bool:
     nearly_ready = draft.in_states(*(IN_FLIGHT_NODE_STATES if first else (N.BOOTING, N.BOOTSTRAPPING)))
     if not any(is_kept(node) for node in nearly_ready):
         return False
-    if not draft.job.gathering_since:
-        draft.set_job(gathering_since=draft.now)
-    return draft.now - draft.job.gathering_since < draft.rules.gather_s
+    if not draft.job.rounds.gathering_since:
+        draft.set_part(replace(draft.job.rounds, gathering_since=draft.now))
+    return draft.now - draft.job.rounds.gathering_since < draft.rules.gather_s
 
 
 def _hint(draft: Draft, members: tuple[str, ...], reason: str, spares: tuple[str, ...] = ()) -> Hint:

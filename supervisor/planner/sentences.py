@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 
 from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
+from supervisor.features.deadline.rule import clause, may_pay
+from supervisor.features.queue.rule import PRIORITY
+from supervisor.features.silence.rule import may_train, silence_text
 from supervisor.market.admission import Admission
 from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.deadlines import clause, may_pay
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, tries_one
 from supervisor.planner.predicates import (
@@ -24,8 +26,6 @@ from supervisor.planner.predicates import (
     members,
     part_of_round,
 )
-from supervisor.planner.queue import PRIORITY
-from supervisor.planner.silence import may_train, silence_text
 from supervisor.starting_time import moment
 
 J, N = JobState, NodeState
@@ -45,10 +45,10 @@ def sentence(draft: Draft) -> str:
         return f"{ENDED_AS[job.state]}: {job.reason}{_releasing(draft)}{again}"
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
-    if job.pause_requested_at:
+    if job.pause.at:
         why = _why_it_pauses(job)
         return f"{why}pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
-    hung = "its steps hang: see the stacks in its logs" if job.hung_since else ""
+    hung = "its steps hang: see the stacks in its logs" if job.hang.since else ""
     clauses = [
         _training(draft),
         hung,
@@ -64,11 +64,11 @@ def sentence(draft: Draft) -> str:
 
 
 def _why_it_pauses(job: JobRecord) -> str:
-    if job.limit_reached == PRIORITY:
-        return f"{job.displaced_by} has a higher priority; "
-    if job.limit_reached in {BUDGET, USER_BUDGET}:
+    if job.pause.by == PRIORITY:
+        return f"{job.queue.displaced_by} has a higher priority; "
+    if job.pause.by in {BUDGET, USER_BUDGET}:
         return "its budget is spent; "
-    return f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
+    return f"limits.{job.pause.by} is reached; " if job.pause.by else ""
 
 
 def training_count(draft: Draft) -> str:
@@ -128,6 +128,8 @@ def _leaving(draft: Draft) -> list[str]:
     draining = [node for node in others if node.state is N.DRAINING]
     unhealthy = [node for node in others if node.state is not N.DRAINING and node.unhealthy]
     moving = [node for node in others if node.state is not N.DRAINING and node.left_behind]
+    slow = [node for node in others if node.state is N.MEMBER and node.slow.at and not node.doomed]
+    exchanged = [node for node in others if node.state is not N.DRAINING and node.slow.leaves_at and not node.unhealthy]
     to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
     preempted = f"will be preempted in about {_left_s(draft, present)} s"
     groups = [
@@ -135,6 +137,8 @@ def _leaving(draft: Draft) -> list[str]:
         (draining, "is draining", "are draining"),
         (moving, "leaves as the job moves", "leave as the job moves"),
         (unhealthy, "has unhealthy GPUs", "have unhealthy GPUs"),
+        (slow, "is slow", "are slow"),
+        (exchanged, "is slow and leaves once replaced", "are slow and leave once replaced"),
         (to_drain, "leaves once replaced", "leave once replaced"),
         ([] if silence_text(draft) else draft.in_states(N.SUSPECT), "is silent", "are silent"),
     ]
@@ -196,10 +200,10 @@ def _missing(draft: Draft) -> str:
     if draft.admission is not None and len(counted(draft)) >= draft.admission.nodes:
         return in_the_queue(draft.admission)
     spare, cloud = is_complete(draft), draft.job.spec.placement.cloud
-    if spare and draft.now < draft.job.spare_retry_at:
+    if spare and draft.now < draft.job.bootstraps.spare_retry_at:
         return "the next spare is requested later: the last one could not be bootstrapped"
-    if draft.now < draft.job.bootstrap_retry_at:
-        return f"{_failed_bootstraps(draft)}: the next is requested at {time_of_day(draft.job.bootstrap_retry_at)}"
+    if draft.now < draft.job.bootstraps.retry_at:
+        return f"{_failed_bootstraps(draft)}: the next is requested at {time_of_day(draft.job.bootstraps.retry_at)}"
     known = draft.volatile.offers.get(draft.job.name)
     if known is None or not known.known:
         error = first_line(known.error, MAX_REASON_CHARACTERS) if known else ""
@@ -218,7 +222,7 @@ def _missing(draft: Draft) -> str:
 def _deadline(draft: Draft) -> str:
     """That it cannot finish in time, or until when nodes that are missing are waited for on spot."""
     lacks = lacking(draft) > 0
-    return clause(draft) if lacks or draft.job.deadline_missed else ""
+    return clause(draft) if lacks or draft.job.deadline.missed else ""
 
 
 def in_the_queue(admission: Admission) -> str:
@@ -235,7 +239,7 @@ def _unpriced(draft: Draft) -> str:
 def _failed_bootstraps(draft: Draft) -> str:
     last = max((node for node in draft.nodes.values() if node.error), key=lambda node: node.state_since, default=None)
     why = f" ({first_line(last.error, MAX_REASON_CHARACTERS)})" if last else ""
-    return f"{node_count(draft.job.bootstrap_failures)} in a row could not be bootstrapped{why}"
+    return f"{node_count(draft.job.bootstraps.failures)} in a row could not be bootstrapped{why}"
 
 
 # -- phrases --------------------------------------------------------------------------------------------

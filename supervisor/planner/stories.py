@@ -31,7 +31,7 @@ def story_of(view: JobView, now: float) -> Story:
         replacing=sum(node.state in IN_FLIGHT_NODE_STATES for node in nodes),
         pauses=len(pauses),
         pause_s=pauses[-1].pause_s if pauses else None,
-        usd=job.dropped_nodes_usd + sum(node.usd(now) for node in nodes),
+        usd=job.billing.dropped_usd + sum(node.usd(now) for node in nodes),
         reason=job.reason if job.state in _WITH_REASON else "",
     )
 

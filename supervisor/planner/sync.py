@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spotsup_trainer.timing import MAX_PREPARE_S
 
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
+from supervisor.features.silence.rule import ask, in_hold, why_lost
 from supervisor.market.hazard import HOUR_S
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
@@ -27,7 +30,6 @@ from supervisor.planner.predicates import (
     vacancies,
     why_doomed,
 )
-from supervisor.planner.silence import ask, in_hold, why_lost
 from supervisor.planner.world import CLOCKS_S, MAX_NOTICE_S, Rules
 
 N = NodeState
@@ -37,6 +39,14 @@ LARGE_FACTOR = 3.0
 MAX_HEALTH_CHARACTERS = 200  # of why GPUs are unhealthy
 MIN_DOUBTFUL_FAILURES = 3  # rounds in a row that failed on nodes which are not believed to be unhealthy
 _GIVEN_UP = (N.LOST, N.FAILED)
+
+
+def sync_nodes(draft: Draft) -> None:
+    """Sync each node with what is known of it."""
+    for node in draft.open_nodes():
+        if draft.full:
+            break
+        sync_node(draft, node)
 
 
 def sync_node(draft: Draft, node: NodeRecord) -> None:
@@ -76,13 +86,15 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
         return lose(draft, node, _cause(instance))
     if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
         return draft.move(
-            node,
+            replace(
+                node,
+                ssh_host=instance.ssh_host,
+                ssh_port=instance.ssh_port,
+                private_address=instance.private_address,
+                metadata_url=instance.metadata_url,
+            ),
             N.BOOTING,
             f"runs at {instance.ssh_host}",
-            ssh_host=instance.ssh_host,
-            ssh_port=instance.ssh_port,
-            private_address=instance.private_address,
-            metadata_url=instance.metadata_url,
         )
     limit_s = launch_timeout_s(draft.rules, node.offer)
     if node.state is N.PENDING and draft.elapsed_s(node.state_since) > limit_s:
@@ -130,7 +142,7 @@ def _is_missing(draft: Draft, node: NodeRecord) -> bool:
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
     """The node is gone without a request of ours."""
     draft.add_event(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
-    return draft.move(node, N.LOST, reason, needs_replacement=True)
+    return draft.move(replace(node, needs_replacement=True), N.LOST, reason)
 
 
 def _called(draft: Draft, node: NodeRecord) -> str:
@@ -160,7 +172,7 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
         given_up = node.history[-1].before in _GIVEN_UP if node.history else False
         if not given_up and node.notice is None:
             _count_end(draft, node, preempted=False)
-        draft.move(node, N.GONE, "its cloud confirmed the end" if given_up else "released", ended_at=draft.now)
+        draft.move(replace(node, ended_at=draft.now), N.GONE, "its cloud confirmed the end" if given_up else "released")
 
 
 # -- from the node's messages ------------------------------------------------------------------------------
@@ -190,7 +202,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         deadline=notice.deadline,
         seen_at=notice.seen_at,
     )
-    return draft.set_node(node, notice=notice, needs_replacement=True)
+    return draft.set_node(replace(node, notice=notice, needs_replacement=True))
 
 
 def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
@@ -201,7 +213,7 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     if not works or node.unhealthy_at:
         return node
     if health is None or health.healthy:
-        return draft.set_node(node, unhealthy="") if node.unhealthy else node
+        return draft.set_node(replace(node, unhealthy="")) if node.unhealthy else node
     reason = health.reason.splitlines()[0][:MAX_HEALTH_CHARACTERS] if health.reason else "its agent gives no reason"
     count = draft.unhealthy_at_once
     if count and not _keeps_failing(draft, node):
@@ -213,8 +225,8 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
                 f"{node.id} ({reason}), and drain what is really broken (spotsupctl drain NODE)"
             )
             draft.add_event(EventKind.UNHEALTHY_HELD, text, node.id)
-        return draft.set_node(node, unhealthy=reason)
-    node = draft.set_node(node, unhealthy=reason, unhealthy_at=draft.now, needs_replacement=True)
+        return draft.set_node(replace(node, unhealthy=reason))
+    node = draft.set_node(replace(node, unhealthy=reason, unhealthy_at=draft.now, needs_replacement=True))
     text = f"{_called(draft, node)} has unhealthy GPUs and is replaced: {reason}"
     draft.add_event(EventKind.NODE_UNHEALTHY, text, node.id, xid=health.xid)
     if not count:  # what is hardly believed of one machine says nothing about its type
@@ -261,13 +273,13 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
     if node.id in draft.view.members:
         clear_failures(draft)
         draft.capacity = draft.capacity.with_a_machine_that_works(node.offer)
-        draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
+        draft.move(replace(node, bootstrapped=True), N.READY, "its launcher waits at the rendezvous")
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
     elif node.bootstrapped and draft.now > _ready_by(draft, node):
         limit_s = draft.rules.ready_timeout_s
         if node.offer.cloud in draft.hold.clouds:  # it may not reach etcd, either
-            draft.set_node(node, ready_by=draft.now + limit_s)
+            draft.set_node(replace(node, ready_by=draft.now + limit_s))
             return
         text = f"its launcher did not reach the rendezvous within {limit_s:g} s"
         fail_bootstrap(draft, node, text, blamed=not is_unlisted(draft))
@@ -298,7 +310,8 @@ def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
     that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its deadline."""
     if node.drain_requested:
         return draft.rules.suspect_s
-    return leaving_timeout_s(draft) if node.unhealthy_at or node.left_behind else 0.0
+    leaves = node.unhealthy_at or node.slow.leaves_at or node.left_behind
+    return leaving_timeout_s(draft) if leaves else 0.0
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:
@@ -319,7 +332,7 @@ def _join(draft: Draft, node: NodeRecord) -> None:
     number = draft.view.round.number
     place_of = node.took_over_from if node.has_joined else _place_of(draft, node)
     draft.capacity = draft.capacity.with_enough(draft.job.name, node.offer)
-    draft.move(node, N.MEMBER, f"in round {number}", has_joined=True, took_over_from=place_of)
+    draft.move(replace(node, has_joined=True, took_over_from=place_of), N.MEMBER, f"in round {number}")
     if place_of and not node.has_joined:
         text = f"{node.id} joined round {number} in place of {place_of}"
         draft.add_event(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=place_of)

@@ -8,13 +8,27 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentStatus, Done, Ended, Health, Hint, Member, Notice, Pauses, Progress, Result, Round
+from spotsup_trainer.wire import (
+    AgentStatus,
+    Done,
+    Ended,
+    Health,
+    Hint,
+    Member,
+    Notice,
+    Pauses,
+    Progress,
+    RankTimes,
+    Result,
+    Round,
+)
 
 from provisioners.base import Instance, InstanceState, Leftover, Offer
 from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.features.slow.rank_times import Watch
 from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
@@ -102,6 +116,13 @@ class Rules:
     max_unhealthy_streak: int = 3  # unhealthy machines of one type in a row; then the type is blocked
     unhealthy_memory_s: float = 3600.0  # for so long
     unhealthy_hold_s: float = 600.0  # a node that was found unhealthy counts among those at once
+    # Slow nodes.
+    slow_factor: float = 1.3  # of the median of those of its kind: a node that works so many times as long is slow
+    slow_s: float = 600.0  # one for which each report says so for so long is said to be slow; no longer, likewise
+    slow_share: float = 0.1  # more than one, and more than this share of a job's nodes: it is not the machines
+    slow_again_s: float = 3600.0  # a job replaces no further node for being slow
+    max_slow_a_day: int = 3  # a job replaces no more in a day
+    slow_limit_s: float = 1800.0  # a slow node that is not replaced by then stays
     # Reports.
     denied_alert_s: float = 60.0  # a cloud has denied all calls for so long: people are alerted
     alerts: bool = False  # whether events of ALERT_KINDS are sent
@@ -214,6 +235,7 @@ class VolatileState:
     # Of silent nodes, by id: what they answered over SSH, and when they were last held (silence.py).
     answers: Mapping[str, AskDone] = field(default_factory=lambda: MappingProxyType({}))
     held_at: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    watches: Mapping[str, Watch] = field(default_factory=lambda: MappingProxyType({}))  # of ranks' times, by task id
     changed_jobs: frozenset[str] = frozenset()  # jobs whose instances a listing showed to have changed since their plan
 
     def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
@@ -257,6 +279,7 @@ class JobView:
     result: Result | None = None
     progress: Progress | None = None
     pauses: Pauses | None = None  # the last ones, as the node with rank 0 measured them
+    rank_times: RankTimes | None = None  # how long ranks work in a step, as the node with rank 0 last wrote
     members: Mapping[str, Member] = field(default_factory=dict)  # what launchers publish, by node id
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
     notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id

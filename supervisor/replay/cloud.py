@@ -18,9 +18,10 @@ from provisioners.base import (
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording
 from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import Machine, SimCloud
+from supervisor.simulation.cloud import SimCloud
 from supervisor.simulation.faults import FaultRng
 from supervisor.simulation.hooks import Hooks
+from supervisor.simulation.machine import Machine
 
 TYPE = "recorded"
 

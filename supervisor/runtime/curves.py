@@ -18,9 +18,9 @@ from spotsup_trainer.wire import Progress
 
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended, with_measured
 from supervisor.errors import JournalUnavailableError
+from supervisor.features.limits.rule import spent_usd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import JobRecord, JobState, NodeRecord
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.pauses import pauses_of
 from supervisor.planner.world import JobView
 from supervisor.runtime.background import in_background
@@ -238,6 +238,7 @@ def cause_of(view: JobView, before: frozenset[str], members: frozenset[str], sin
 # Of a node that left the round, in this order.
 _CAUSES: dict[Cause, Callable[[NodeRecord], bool]] = {
     "unhealthy": lambda node: bool(node.unhealthy_at),
+    "slow": lambda node: bool(node.slow.leaves_at) and node.notice is None,
     "preempted": lambda node: node.notice is not None,
     "drained": lambda node: node.drain_requested,
     "lost": lambda node: node.needs_replacement,

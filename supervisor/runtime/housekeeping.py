@@ -42,7 +42,7 @@ ENDS_CRON = "47 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 AUDIT_RETENTION_CRON = "*/10 * * * *"
-UPLOADS_CRON = "*/5 * * * *"
+UNUSED_CODE_CRON = "*/5 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
 TASK_LIMIT_S = 120.0
 BACKUP_LIMIT_S = 600.0
@@ -198,17 +198,15 @@ def housekeeping_tasks(
 
     unused = UnusedCode(etcd, journal)
 
-    def trim_uploads() -> str:
-        chunks, archives = journal.uploads.trim(clock.now(), leader.guard()), unused.delete(clock.now())
-        if not (chunks or archives):
-            return ""
-        return f"deleted code that was uploaded: {chunks} chunks, too old or too many, and {archives} unused archives"
+    def delete_unused() -> str:
+        count = unused.delete(clock.now())
+        return f"deleted {count} archives of code that no job came for" if count else ""
 
     tasks = [
         Task("schedules", SCHEDULES_CRON, Renewals(journal, clock).run),
         Task("event_retention", EVENT_RETENTION_CRON, trim_events),
         Task("audit_retention", AUDIT_RETENTION_CRON, trim_audit),
-        Task("uploads", UPLOADS_CRON, trim_uploads),
+        Task("unused_code", UNUSED_CODE_CRON, delete_unused),
     ]
     if not compacts_itself:
         tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))

@@ -1,11 +1,7 @@
 """observe -> plan -> journal -> act: one tick is one decision.
 
-This loop alone commits what the daemon decides about jobs, and its actor alone changes clouds. Beside them
-`api.service` and `api.adoption` store what users ask for, `runtime.renewals` what schedules ask for, `runtime.curves`
-how jobs train, `runtime.pools` what pools granted, `runtime.housekeeping` deletes old events, `journal.unused_code`
-code that no job uses; `journal.etcd_trust` and `cli.etcd_ca` name etcd's CA to nodes, `cli.user` keeps the API's
-tokens, and `api.audit` who used it; `api.sweeps` and `runtime.sweeps` store sweeps and their jobs; `runtime.daily` adds
-the daily summary's event; `api.quote`, `api.adoption` and `cli.check` only read from clouds.
+This loop alone commits what the daemon decides about jobs, and its actor alone changes clouds. Who else writes to the
+journal, and reads from clouds, is listed in tests/unit/test_writers_and_callers.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,14 @@ def renewed(view: JobView, now: float) -> tuple[JobRecord, Event] | None:
     job = new_job(old.spec, old.code_sha256, f"{old.task_id} again at {now}", now)
     begins = starts_at("", old.spec.schedule, now)
     finish_by = finish_by_at(old.spec.finish_by, old.spec.work, begins, now)
-    job = replace(job, owner=old.owner, run=old.run + 1, starts_at=begins, finish_by=finish_by, next_event=2)
+    job = replace(
+        job,
+        owner=old.owner,
+        run=old.run + 1,
+        starts_at=begins,
+        next_event=2,
+        deadline=replace(job.deadline, finish_by=finish_by),
+    )
     text = f"{job.name} is submitted again by its schedule; it begins at {moment(job.starts_at)}"
     return job, Event(f"{job.task_id}-000001", now, job.name, EventKind.SUBMITTED, text)
 

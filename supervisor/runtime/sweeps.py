@@ -16,10 +16,10 @@ import structlog
 from spotsup_trainer.etcd import Compare
 
 from supervisor.errors import JournalUnavailableError, SpotsupError
+from supervisor.features.limits.rule import spent_usd, trained_s
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeState
 from supervisor.new_job import new_job, uid_of
-from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.world import JobView
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
@@ -119,15 +119,13 @@ class SweepKeeper:
         seen = {each.number: found for each in sweep.members if (found := seen_of(sweep, each, reading, now))}
         decided = decide(sweep, seen)
         problem = ""
-        # What is journaled first: whom a takeover must not start, and who is ended early.
+        # What is journaled first: whom a takeover must not start.
         if decided.record != sweep:
             revision = self._journal.put_sweep(decided.record, revision, guard)
             if not revision:
                 return
         for member in decided.cancel:
-            _cancel(
-                self._journal, reading.jobs[sweep.job_name(member)], member.stopped or "its sweep is cancelled", now
-            )
+            _cancel(self._journal, reading.jobs[sweep.job_name(member)], "its sweep is cancelled", now)
         for member in decided.start:
             problem = self._make(decided.record, revision, member, reading)
             if problem:

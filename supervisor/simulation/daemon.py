@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from spotsup_trainer.etcd import Compare, EtcdError
 from spotsup_trainer.wire import Keys
@@ -25,10 +24,8 @@ from supervisor.simulation.cloud import IDENTITY, OWNER
 from supervisor.simulation.etcd import CLUSTER, LEADER_KEY
 from supervisor.simulation.etcd_clients import EtcdClient
 from supervisor.simulation.gateway import SimGateway
+from supervisor.simulation.surroundings import Surroundings
 from supervisor.simulation.tunnels import SimTunnel
-
-if TYPE_CHECKING:
-    from supervisor.simulation.world import World
 
 LEADER_TTL_S = 6.0
 # Standbys look at the leader's key four times a second; so much less often here.
@@ -51,7 +48,7 @@ class SimLeader(Election):
     lease is renewed without them.
     """
 
-    def __init__(self, world: World, daemon: Daemon) -> None:
+    def __init__(self, world: Surroundings, daemon: Daemon) -> None:
         self._world = world
         self._daemon = daemon
         self._due_at = 0.0
@@ -151,7 +148,7 @@ class Call:
 class SimActor:
     """Carries actions out after a while. A crash leaves some done without a reply, and some never begun."""
 
-    def __init__(self, world: World, daemon: Daemon, perform: Callable[[Action], Outcome]) -> None:
+    def __init__(self, world: Surroundings, daemon: Daemon, perform: Callable[[Action], Outcome]) -> None:
         # Outcomes that the loop has not collected yet, and whether one of them is a reason to look.
         self.done: list[tuple[Action, Outcome]] = []
         self.has_news = False
@@ -268,7 +265,7 @@ class Preparer:
 class Daemon:
     """One daemon process."""
 
-    def __init__(self, world: World, name: str, clock_error_s: float = 0.0) -> None:
+    def __init__(self, world: Surroundings, name: str, clock_error_s: float = 0.0) -> None:
         self.name = name
         self.world = world
         self.frozen = False  # SIGSTOP
@@ -343,7 +340,17 @@ class Daemon:
             if self.runs and self._tick_at(self.world.clock.now()) <= self.world.clock.now():
                 self._tick()
         except DiedError:
-            self.world.kill(self)
+            self.die()
+
+    def die(self) -> None:
+        """kill -9."""
+        if self.dead:
+            return
+        self.dead = True
+        self.actor.crash()
+        self.leader.lose_contact()
+        for carrier in self.carriers:
+            carrier.end()
 
     def next_at(self, now: float) -> float:
         """When `step` has something to do."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from provisioners.base import Instance
 from supervisor.planner.actions import Action, Commit
+from supervisor.simulation.machine import Machine
 
-if TYPE_CHECKING:
-    from supervisor.simulation.cloud import Machine
-    from supervisor.simulation.daemon import Daemon
+# simulation.daemon.Daemon, which calls them.
+Daemon: TypeAlias = Any
 
 
 @dataclass

@@ -13,10 +13,11 @@ from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone, CleanDone
 from supervisor.simulation.accounts import grants_of
 from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import IDENTITY, Machine, SimCloud
+from supervisor.simulation.cloud import IDENTITY, SimCloud
 from supervisor.simulation.etcd import CLUSTER, ELECTION_S, SimEtcd
 from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.faults import FaultRates, FaultRng
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.training import LONG_AGO_S, REACTION_S, Training
 
 LEASE_S = 5.0

@@ -21,6 +21,7 @@ from supervisor.model import JobRecord
 from supervisor.simulation.clock import NEVER
 from supervisor.simulation.etcd import SimEtcd
 from supervisor.simulation.etcd_clients import NodeClient
+from supervisor.simulation.ranks import Ranks
 from supervisor.simulation.spans import Loss, Span
 
 STEP_TIME_S = 0.5
@@ -65,9 +66,8 @@ class Training:
         # The longest since the round formed.
         self._slowest_s = 0.0
         self._saving_since: float | None = None
-        # How long a step takes, and nodes with a slow GPU.
-        self.step_s = STEP_TIME_S
-        self._slow: set[str] = set()
+        # How long a step takes, and which ranks are slow.
+        self.step_s, self.ranks = STEP_TIME_S, Ranks(SLOWED_BY)
         self.target_steps = 10**9
         # The loss after so many steps; None: the program reports none.
         self.loss_of: Callable[[int], float] | None = None
@@ -235,7 +235,7 @@ class Training:
     def slow(self, node: str, now: float, *, on: bool) -> None:
         """A GPU of this node begins to throttle, or ends to: all ranks wait for it at each step."""
         self._halt(now)
-        (self._slow.add if on else self._slow.discard)(node)
+        self.ranks.set_slow(node, now, on=on)
         self._seen = -1
 
     def hang(self, now: float) -> None:
@@ -256,7 +256,7 @@ class Training:
         """What hangs goes on, and nothing is slow."""
         self.recover()
         self.save_in(0.0)
-        self._slow.clear()
+        self.ranks.slow.clear()
         for node in sorted(self._last):
             self.revive(node)
 
@@ -470,7 +470,7 @@ class Training:
             return
         if self._since is None:
             self._since = now + self.start_s
-            self.step_s = STEP_TIME_S * (SLOWED_BY if self._slow.intersection(current.nodes()) else 1.0)
+            self.step_s = STEP_TIME_S * self.ranks.factor(current.nodes())
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
             if now < self._since <= self._progress_at:
@@ -494,6 +494,7 @@ class Training:
         )
         if current.nodes()[0] not in self._cut and now >= self._since:
             self._client.put(self._keys.progress(self._job), encode(progress))
+            self.ranks.say(self._client, self._keys, self._job, current, STEP_TIME_S, now)
         done = steps >= self.target_steps and not self._cut.intersection(current.nodes())
         if done and self._endless in current.nodes():
             self._end_but_one(current, members, now)

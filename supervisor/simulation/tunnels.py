@@ -6,26 +6,40 @@ gone, without a word or frozen, until another connection has that session ended 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bootstrap.connect import CONNECT_TIMEOUT_S, SILENCE_S
 from bootstrap.tunnel import RETRY_S, UNANSWERED_S
 from supervisor.model import NodeRecord
 from supervisor.simulation.clock import NEVER
-from supervisor.simulation.cloud import Machine
-
-if TYPE_CHECKING:
-    from supervisor.simulation.daemon import Daemon
-    from supervisor.simulation.world import World
+from supervisor.simulation.etcd_clients import EtcdClient
+from supervisor.simulation.machine import Machine
+from supervisor.simulation.surroundings import Surroundings
 
 # From the first packet until the port is forwarded.
 _MIN_CONNECT_S, _MAX_CONNECT_S = 0.1, 1.5
 
 
+class Carrier(Protocol):
+    """The daemon that keeps a tunnel."""
+
+    carriers: list[SimTunnel]
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process goes on."""
+        ...
+
+    @property
+    def client(self) -> EtcdClient:
+        """Its way to etcd."""
+        ...
+
+
 class SimTunnel:
     """One daemon's tunnel to one node, as bootstrap.tunnel.Tunnel."""
 
-    def __init__(self, world: World, daemon: Daemon, node: NodeRecord) -> None:
+    def __init__(self, world: Surroundings, daemon: Carrier, node: NodeRecord) -> None:
         self._world = world
         self._daemon = daemon
         self._node = node

@@ -6,36 +6,22 @@ less often, because each tick would find what the previous one found; any change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable
 
-from spotsup_trainer.wire import Keys
-
-from provisioners.base import Provisioner
-from supervisor.alerts.senders import Outgoing, Receipt
-from supervisor.journal.journal import Journal
-from supervisor.model import Event
-from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
 from supervisor.simulation.clock import Timeline, VirtualClock
 from supervisor.simulation.cloud import SimCloud
 from supervisor.simulation.daemon import Daemon, DiedError
-from supervisor.simulation.etcd import CLUSTER, SimEtcd
-from supervisor.simulation.etcd_clients import EtcdClient
 from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.hooks import Hooks
-from supervisor.simulation.nodes import SimNodes
+from supervisor.simulation.surroundings import Surroundings
 
 MAX_STEPS_AT_ONCE = 500
-LOG_LINES = 4000
 
 
-class World:
+class World(Surroundings):
     """All parts, stepped together."""
-
-    # Nothing ever fails in it: what only looks for failures, and would find none, is left out.
-    faultless = False
 
     def __init__(
         self,
@@ -49,34 +35,11 @@ class World:
     ) -> None:
         """`max_clock_error_s`: each daemon's clock is off by up to so much, for as long as the daemon lives. `by_ssh`:
         machines reach etcd through the daemons' tunnels alone."""
-        self.pre_terminate = pre_terminate
+        super().__init__(seed, fault_rates, rules, pre_terminate, by_ssh, make_cloud)
         self.max_clock_error_s = max_clock_error_s
-        self.rng = FaultRng(seed)
-        self.clock = VirtualClock()
-        self.started_at = self.clock.now()
-        self.hooks = Hooks()
-        self.rules = rules
-        self.fault_rates = fault_rates
-        self.etcd = SimEtcd(self.clock, seed)
-        # An observer's: neither lag nor outages concern it.
-        self.journal = Journal(EtcdClient(self.etcd, self.rng), Keys(CLUSTER))
-        self.cloud = make_cloud(self.clock, self.rng, self.hooks)
-        self.cloud.by_ssh = by_ssh
-        self.nodes = SimNodes(self.clock, self.rng, self.etcd, self.cloud)
-        self.nodes.leave_margin_s = rules.leave_margin_s / 2  # as nodes.prepare configures the agents
         # What is scheduled by `schedule`.
         self.timeline = Timeline()
-        # Alerts that were delivered.
-        self.sent: list[Event] = []
-        # How much longer than other calls a bootstrap takes, at most.
-        self.bootstrap_s = 0.0
-        # Between two ticks of a daemon: while something happens, and after nothing has happened for long.
-        self.busy_tick_s = self.idle_tick_s = 1.0  # as a daemon that is configured no other way
-        # After a tick, also for a change of the journal or an outcome of an action.
-        self.min_tick_s = 0.02
-        self.steps = self.ticks = 0
-        self.log: list[str] = []
-        self._digest = blake2b(digest_size=8)
+        self.steps = 0
         self._wake_ups = Timeline()
         self._daemons_started = self._cloud_changes = self._at_once = 0
         self.daemons: list[Daemon] = []
@@ -84,50 +47,11 @@ class World:
         self.daemon.leader.seize()
         self.set_fault_rates(fault_rates)
 
-    @property
-    def provisioners(self) -> Mapping[str, Provisioner]:
-        """By name, the clouds that daemons ask. The machines of all are in `cloud`."""
-        return {self.cloud.name: self.cloud}
-
     def set_fault_rates(self, rates: FaultRates) -> None:
         """How often each fault occurs from now on."""
         self.fault_rates = self.cloud.fault_rates = self.nodes.fault_rates = rates
         for daemon in self.daemons:
             daemon.client.fault_rates = rates
-
-    # -- log -----------------------------------------------------------------------------------------------
-
-    def note(self, text: str) -> None:
-        """Log what happened, and add it to the digest."""
-        line = f"{self.clock.now() - self.started_at:10.3f} {text}"
-        self._digest.update(line.encode())
-        self.log.append(line)
-        if len(self.log) > LOG_LINES:
-            del self.log[: LOG_LINES // 2]
-
-    def digest(self) -> str:
-        """Equal for two runs that were equal."""
-        return self._digest.hexdigest()
-
-    def on_commit(self, daemon: Daemon, commit: Commit) -> None:
-        """A daemon's commit is in etcd."""
-        for hook in self.hooks.commit:
-            hook(daemon, commit)
-        for event in commit.events:
-            self.note(f"{daemon.name}: {event.text}")
-        for action in commit.actions:
-            self.note(f"{daemon.name} begins {type(action).__name__} {action.key}")
-
-    def send(self, message: Outgoing) -> Receipt:
-        """Deliver alerts, as alerts.slack does."""
-        if self.rng.inject("alert lost", self.fault_rates.unreachable):
-            return Receipt(error="Slack did not answer")
-        self.sent += message.events
-        return Receipt(delivered=tuple(event.id for event in message.events))
-
-    def try_without_sending(self) -> str:
-        """Nothing is wrong."""
-        return ""
 
     # -- daemons -------------------------------------------------------------------------------------------
 
@@ -146,13 +70,7 @@ class World:
 
     def kill(self, daemon: Daemon) -> None:
         """kill -9."""
-        if daemon.dead:
-            return
-        daemon.dead = True
-        daemon.actor.crash()
-        daemon.leader.lose_contact()
-        for carrier in daemon.carriers:
-            carrier.end()
+        daemon.die()
 
     def freeze(self, daemon: Daemon, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after `seconds`. Its lease may end meanwhile."""
@@ -199,21 +117,6 @@ class World:
         """Something happened: daemons tick often for a while."""
         for daemon in self.daemons:
             daemon.wake()
-
-    def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
-        """When a daemon ticks that ticked then, after so many ticks that found nothing to do."""
-        return ticked_at + min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
-
-    def is_news(self, outcome: Outcome) -> bool:
-        """Whether a daemon ticks because an action had this outcome."""
-        return True
-
-    def call_s(self, action: Action) -> tuple[float, float]:
-        """After how long a call takes effect, and how long after that its reply arrives."""
-        longest = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
-        if isinstance(action, Bootstrap):
-            longest += self.bootstrap_s
-        return self.rng.uniform(0.0, longest), 0.0 if longest < 1 else 0.5
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -44,18 +44,21 @@ def _of_a_job(view: JobView, now: float) -> Iterator[Finding]:
         if job.state is JobState.FAILED and now - job.ended_at < 86400:
             yield Finding("bad", view.name, f"failed: {job.reason}")
         return
-    problem = (progress.checkpoint_problem if progress else "") or job.checkpoint_problem
-    if job.hung_since:
-        yield Finding("bad", view.name, f"its steps have hung for {duration(now - job.hung_since)}")
+    problem = (progress.checkpoint_problem if progress else "") or job.checkpoints.problem
+    if job.hang.since:
+        yield Finding("bad", view.name, f"its steps have hung for {duration(now - job.hang.since)}")
     if problem:
         yield Finding("bad", view.name, f"checkpoints are not being written: {problem}")
     if job.state is JobState.WAITING and now - job.state_since > WAITING_S:
         yield Finding("bad", view.name, f"has had too few nodes to train for {duration(now - job.state_since)}")
-    if job.state is JobState.PAUSED and job.limit_reached:
+    if job.state is JobState.PAUSED and job.pause.by:
         yield Finding("near", view.name, f"is paused: {job.reason}")
-    if job.bootstrap_failures:
-        count = f"{job.bootstrap_failures} node{'s' if job.bootstrap_failures > 1 else ''}"
+    if job.bootstraps.failures:
+        count = f"{job.bootstraps.failures} node{'s' if job.bootstraps.failures > 1 else ''}"
         yield Finding("near", view.name, f"{count} in a row could not be prepared")
+    for node in view.nodes.values():
+        if node.slow.at and node.state is NodeState.MEMBER:
+            yield Finding("near", view.name, f"all others wait for {node.id}: {node.slow.factor:.1f} times as long")
     silent = sum(node.state is NodeState.SUSPECT for node in view.nodes.values())
     if silent:
         yield Finding("near", view.name, f"{silent} node{'s are' if silent > 1 else ' is'} silent")

@@ -312,6 +312,8 @@ _EVENT_TONES = {
     "node-failed": "bad",
     "node-suspect": "near",
     "node-unhealthy": "bad",
+    "node-slow": "near",
+    "slow-ended": "good",
     "launch-refused": "near",
     "checkpoints-failing": "bad",
     "steps-hang": "bad",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from supervisor.accounts import Purpose, by_purpose, month_of
 from supervisor.api.report import OnDemand, on_demand_row
 from supervisor.budget import CLUSTER, Budgets
-from supervisor.planner.bookings import bookings_of
-from supervisor.planner.budgets import spending
+from supervisor.features.billing.bookings import bookings_of
+from supervisor.features.budgets.rule import spending
 from supervisor.planner.world import JobView
 
 PURPOSES = {

@@ -50,6 +50,7 @@ CAUSES = {
     "lost": "node lost without notice",
     "drained": "node drained",
     "unhealthy": "unhealthy GPU",
+    "slow": "slow node",
     "hung": "steps hung",
     "failed": "the program failed",
     "paused": "the job was paused",

@@ -30,7 +30,7 @@ _NOT_COPIED = {"build", "tests", "benchmarks"}
 
 
 def build_wheels(clone: Path, folder: Path, version: str = "", schema: int = 0) -> list[Path]:
-    """Both wheels as `make dist` builds them, in `folder`; `version` and `schema` of the journal in place of ours.
+    """The wheels as `make dist` builds them, in `folder`; `version` and `schema` of the journal in place of ours.
 
     Raises SetupError.
     """
@@ -44,16 +44,17 @@ def build_wheels(clone: Path, folder: Path, version: str = "", schema: int = 0) 
         else:
             shutil.copy(path, source / path.name)
     if version:
-        about = source / "trainer" / "spotsup_trainer" / "__init__.py"
-        old = about.read_text().partition('__version__ = "')[2].partition('"')[0]
-        _substitute(about, f'__version__ = "{old}"', f'__version__ = "{version}"')
-        _substitute(source / "pyproject.toml", f"spotsup-trainer=={old}", f"spotsup-trainer=={version}")
+        for part in ("trainer", "client"):
+            (about,) = (source / part).glob("spotsup*/__init__.py")
+            old = about.read_text().partition('__version__ = "')[2].partition('"')[0]
+            _substitute(about, f'__version__ = "{old}"', f'__version__ = "{version}"')
+            _substitute(source / "pyproject.toml", f"spotsup-{part}=={old}", f"spotsup-{part}=={version}")
     if schema:
         model = source / "supervisor" / "model.py"
         now = model.read_text().partition("\nSCHEMA_VERSION = ")[2].partition("\n")[0]
         _substitute(model, f"\nSCHEMA_VERSION = {now}\n", f"\nSCHEMA_VERSION = {schema}\n")
     made = folder / "dist"
-    for home in (source / "trainer", source):
+    for home in (source / "trainer", source / "client", source):
         command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(made)]
         done = run(command, cwd=home, timeout_s=120.0, environ={**os.environ, "PIP_NO_INDEX": "1"})
         if done.returncode != 0:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from supervisor.cli.client import Client
+from spotsup.transport import Transport
+
 from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFoundError, SpotsupError
 from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
 
@@ -141,7 +142,7 @@ class Users:
     def finish(self, read_from: Path) -> list[Call[Op]]:
         """Stop, cancel and read every job, and return all commands."""
         self.stop()
-        client = Client(read_from, CALL_TIMEOUT_S)
+        client = Transport(read_from, CALL_TIMEOUT_S)
         for name in sorted({call.op.name for call in self._calls}):
             # A read comes from the journal's mirror and may be old; after a command of the same client it is not.
             if self._call(client, "cancel", name) != "done":
@@ -157,7 +158,7 @@ class Users:
         return list(self._calls)
 
     def _use(self, rng: random.Random, user: int) -> None:
-        clients = [Client(socket, CALL_TIMEOUT_S) for socket in self._sockets]
+        clients = [Transport(socket, CALL_TIMEOUT_S) for socket in self._sockets]
         while not self._stopping.wait(self._rest_s * rng.random() * 2):
             name = f"{self._prefix}-{self._generation}-{rng.randrange(self._names)}"
             kind: Kind = rng.choices(["submit", "scale", "cancel"], [4, 6, 1])[0]  # type: ignore[assignment]
@@ -167,7 +168,7 @@ class Users:
         for client in clients:
             client.close()
 
-    def _call(self, client: Client, kind: Kind, name: str, value: int = 0, submission: str = "") -> Answer:
+    def _call(self, client: Transport, kind: Kind, name: str, value: int = 0, submission: str = "") -> Answer:
         body: dict[str, Any] | None = {"desired": value} if kind == "scale" else None
         began = time.monotonic()
         try:

@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from spotsup.transport import Transport
+
 from provisioners.localcloud import processes
 from provisioners.localcloud.control import destroy, start_server
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.processes import Identity
 from provisioners.localcloud.store import Store
-from supervisor.cli.client import Client
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
 from tests.support.etcd_members import Members, prefix_of
@@ -103,12 +104,12 @@ class Daemon:
 
     def get(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Call its API. Raises SpotsupError."""
-        with contextlib.closing(Client(self.socket, timeout_s)) as client:
+        with contextlib.closing(Transport(self.socket, timeout_s)) as client:
             return client.get(path)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Call its API. Raises SpotsupError."""
-        with contextlib.closing(Client(self.socket, timeout_s)) as client:
+        with contextlib.closing(Transport(self.socket, timeout_s)) as client:
             return client.post(path, body)
 
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,12 @@ from supervisor.api.report import OnDemand
 from supervisor.budget import Budgets
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended
 from supervisor.errors import NotFoundError
+from supervisor.features.billing.record import BillingRecord
+from supervisor.features.bootstraps.record import BootstrapsRecord
+from supervisor.features.checkpoints.record import CheckpointsRecord
+from supervisor.features.hang.record import HangRecord
+from supervisor.features.limits.record import LimitsRecord
+from supervisor.features.pause.record import PauseRecord
 from supervisor.journal.journal import DayKey
 from supervisor.market.admission import Admission
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
@@ -128,8 +134,8 @@ class Maker:
         )
         record = JobRecord(
             name, "k3f9a", spec, "0" * 64, begin, max(1, nodes // 2), nodes, nodes, owner, state=state,
-            state_since=NOW - min(age_s / 3, 5400), trained_s=age_s * 0.93,
-            round_times=RoundTimes(age_s * 0.9, age_s * 0.02, since=NOW),
+            state_since=NOW - min(age_s / 3, 5400), limits=LimitsRecord(trained_s=age_s * 0.93),
+            billing=BillingRecord(rounds=RoundTimes(age_s * 0.9, age_s * 0.02, since=NOW)),
         )  # fmt: skip
         record = replace(record, **more)  # type: ignore[arg-type]  # fields of the record
         changes = sorted(begin + age_s * (0.15 + 0.8 * self.rng.random()) for _ in range(churn))
@@ -354,18 +360,21 @@ def empty() -> Cluster:
 def burning() -> Cluster:
     """Everything at once goes wrong."""
     made = Maker(3)
-    made.job("llama-8b-sft", 16, age_s=7 * 3600, state=J.WAITING, churn=14, missing=11, bootstrap_failures=4)
+    made.job("llama-8b-sft", 16, age_s=7 * 3600, state=J.WAITING, churn=14, missing=11, bootstraps=BootstrapsRecord(4))
     made.sentences["llama-8b-sft"] = (
         "waiting for 3 nodes: us-east-1a refuses p3.2xlarge (InsufficientInstanceCapacity), us-east-1b is asked next"
     )
     made.job(
         "moe-16e", 32, age_s=26 * 3600, owner="bob", state=J.DEGRADED, churn=22, missing=9, at=2,
-        checkpoint_problem="OSError: [Errno 28] No space left on device: '/mnt/out/jobs/moe-16e-k3f9a/step-81200'",
+        checkpoints=CheckpointsRecord(
+            "OSError: [Errno 28] No space left on device: '/mnt/out/jobs/moe-16e-k3f9a/step-81200'"
+        ),
     )  # fmt: skip
-    made.job("wav2vec-large", 8, age_s=9 * 3600, owner="chioma", churn=4, at=1, hung_since=NOW - 420)
+    made.job("wav2vec-large", 8, age_s=9 * 3600, owner="chioma", churn=4, at=1, hang=HangRecord(NOW - 420))
     made.job(
-        "vit-l-imagenet", 0, age_s=30 * 3600, owner="bob", state=J.PAUSED, at=3, limit_reached="user_budget",
+        "vit-l-imagenet", 0, age_s=30 * 3600, owner="bob", state=J.PAUSED, at=3,
         reason="the budget of user bob for 2026-11 is spent ($2104.11 of $2000)", desired_nodes=16, max_nodes=16,
+        pause=PauseRecord(by="user_budget"),
     )  # fmt: skip
     made.job(
         "unet-cells", 0, age_s=900, owner="ann", state=J.QUEUED, at=4, desired_nodes=24, min_nodes=12, max_nodes=24

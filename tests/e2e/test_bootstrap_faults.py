@@ -90,16 +90,6 @@ END
 chmod 755 aws-efa-installer/efa_installer.sh
 tar -czf efa.tar.gz aws-efa-installer
 """
-EXPORTER = r"""
-case "$*" in
-*'Id '*node_exporter*)
-    state=inactive
-    [ ! -e "$BOX/state/active-node_exporter" ] || state=active
-    printf 'Id=node_exporter.service\nLoadState=loaded\nActiveState=%s\n' "$state"
-    exit
-    ;;
-esac
-"""
 
 
 def with_all_to_do(machine: Machine) -> None:
@@ -117,8 +107,6 @@ def with_all_to_do(machine: Machine) -> None:
     machine.program("ldconfig", 'echo "libnccl-net.so (libc6,x86-64) => /opt/amazon/lib/libnccl-net.so"')
     machine.program("of-the-job", "")
     machine.program("python3", f'case "$*" in *torch.cuda*) exit ;; esac\nexec {shlex.quote(sys.executable)} "$@"')
-    systemctl = (machine.box / "bin/systemctl").read_text().partition("\n")[2]
-    machine.program("systemctl", EXPORTER + systemctl)
 
 
 def setup_of(machine: Machine, root: str = "~/.spotsup") -> Setup:
@@ -206,7 +194,6 @@ HANGING = (
     ("hygiene", "hold linux-image-cloud-amd64", "apt-mark", "hold*"),
     ("gpu", "keep the driver loaded (persistence mode)", "nvidia-smi", "-pm*"),
     ("network", "install EFA's software: its kernel module is not loaded", "curl", "*efa*"),
-    ("monitoring", "start node_exporter", "systemctl", "enable*node_exporter"),
     ("mounts", "mount server:/out at …/mnt/out", "mount", "*server:/out*"),
     ("code", "unpack the code (… bytes)", "sha256sum", "*"),
     ("code", "unpack the code (… bytes)", "tar", "*code*"),

@@ -1,14 +1,12 @@
-"""TorchX's scheduler and Hydra's launcher, with the real packages, against a daemon in the simulated world."""
+"""Hydra's launcher, with the real package, against a daemon in the simulated world."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from tests.support.desk import Desk
 from tests.support.desk import desk as a_desk
 from tools.stack import ROOT
 
-torchx = pytest.importorskip("torchx.runner")
 pytest.importorskip("hydra")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -55,65 +52,6 @@ def run(desk: Desk, *command: str) -> subprocess.CompletedProcess[str]:
         check=False,
     )
 
-
-# -- TorchX --------------------------------------------------------------------------------------------------
-
-
-def test_torchx_run_submits_a_job_and_its_own_schedulers_stay(desk: Desk) -> None:
-    options = ("-s", "spotsup", "-cfg", "hours=2,usd=10")
-    done = run(
-        desk,
-        *("-m", "torchx.cli.main", "run", *options, "dist.ddp", "-j", "1:2x1", "--script", "train.py"),
-        "--",
-        "--lr",
-        "1",
-    )
-    found = re.search(r"spotsup://torchx/(\S+)", done.stdout + done.stderr)
-    assert found, done.stderr
-    spec = jobs_of(desk.world)[found[1]].record.spec
-    assert (spec.command, spec.nodes.min, spec.nodes.max) == (("train.py", "--lr", "1"), 1, 2)
-    assert (spec.limits.hours, spec.limits.usd) == (2, 10)
-    for name in ("spotsup", "local_cwd"):
-        assert f"{name}:" in run(desk, "-m", "torchx.cli.main", "runopts", name).stdout
-
-
-def test_all_schedulers_that_come_with_torchx_are_named_again() -> None:
-    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES
-
-    with (ROOT / "client" / "pyproject.toml").open("rb") as file:
-        named = tomllib.load(file)["project"]["entry-points"]["torchx.schedulers"]
-    builtin = {name: f"{module}:create_scheduler" for name, module in DEFAULT_SCHEDULER_MODULES.items()}
-    assert named == {**builtin, "spotsup": "spotsup.torchx:create_scheduler"}
-
-
-def test_an_app_of_torchx_is_described_listed_read_and_cancelled(desk: Desk) -> None:
-    from torchx.components.dist import ddp
-    from torchx.specs import AppState
-
-    with torchx.get_runner() as runner:
-        app = ddp(script="train.py", j="2x4", gpu=4)
-        shown = runner.dryrun(app, "spotsup", {"gpu": "V100"})
-        assert json.loads(str(shown).partition("=== SCHEDULER REQUEST ===")[2] or str(shown))["spec"]["resources"] == {
-            "gpus_per_node": 4,
-            "gpu": "V100",
-        }
-        with pytest.raises(ValueError, match="one worker runs on each node"):
-            runner.dryrun(ddp(script="train.py", j="1x2"), "spotsup", {})
-        handle = runner.run(ddp(script="train.py", j="2x1"), "spotsup", {})
-        name = handle.rpartition("/")[2]
-        desk.world.run_until(lambda _: state(desk, name) is JobState.RUNNING, 600.0)
-        assert runner.status(handle).state is AppState.RUNNING
-        assert [each.app_id for each in runner.list("spotsup")] == [name]
-        assert list(runner.log_lines(handle, "train")) == []
-        runner.cancel(handle)
-        runner.cancel(handle)
-        desk.world.run_until(lambda _: state(desk, name) is JobState.CANCELLED, 600.0)
-        assert runner.wait(handle, wait_interval=0.01).state is AppState.CANCELLED
-        runner.cancel(handle)
-        assert runner.status("spotsup://torchx/none-000000") is None
-
-
-# -- Hydra ---------------------------------------------------------------------------------------------------
 
 APP = """\
 import hydra

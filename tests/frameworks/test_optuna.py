@@ -9,7 +9,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
-from spotsup import Client, ConflictError, UsageError
+from spotsup import Client, CommandRefusedError, UsageError
 from spotsup.optuna import optimize
 
 from supervisor.simulation.world import World
@@ -71,7 +71,7 @@ def test_a_study_finds_the_best_of_its_jobs(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(UsageError, match="at least 1 trial"):
             optimize(study, client, "train.py", SPACE, trials=0, **given)
         client.submit("train.py", name="search-5", code=code)
-        with pytest.raises(ConflictError):
+        with pytest.raises(CommandRefusedError):
             optimize(study, client, "train.py", SPACE, trials=1, **given)
         assert study.trials[-1].state is TrialState.FAIL
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from spotsup_trainer.session import Session
-from spotsup_trainer.session.agreement import Call, Level, compare
+from spotsup_trainer.session.agreement import Agreement, Call, Level, Wish
 from spotsup_trainer.session.peers import Peers
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -133,12 +133,12 @@ def _agree(rank: int, world: int, place: Place) -> None:
     with grouped(rank, world, place, "gloo", f"agree-{world}"):
         joined_s = time.monotonic() - began
         began = time.monotonic()
-        peers = Peers.join().another()
+        agreement = Agreement(Peers.join().another())
         made_s = time.monotonic() - began
         times = []
         for step in range(AGREE_STEPS):
             began = time.monotonic()
-            compare(peers, Call.STEP, step, Level.CONTINUE, busy=False, digest=7)
+            agreement.at_once(Call.STEP, step, Wish(Level.CONTINUE, digest=7))
             times.append(time.monotonic() - began)
         if rank == 0:
             place.note(f"{world} ranks: the first group, then another, s", f"{joined_s:.2f}, {made_s:.2f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import re
 import resource
@@ -12,14 +13,13 @@ import zipfile
 from typing import Any
 
 import pytest
+from spotsup.archive import MAX_ENTRIES, Archive
+from spotsup.errors import PackError
 
-from bootstrap.archive import MAX_ENTRIES, Archive
 from bootstrap.environment import lock
 from bootstrap.environment.lock import MAX_UNPACKED_BYTES
-from bootstrap.errors import PackError
-from supervisor.access import sha256_of
 from supervisor.api.gate import MAX_BLOB_BYTES, MAX_BODY_BYTES
-from supervisor.uploads import MAX_CHUNK_BYTES, MAX_CHUNKS
+from supervisor.uploads import MAX_UNUSED
 from tests.support.hostile import Site, Table
 from tests.support.whole_api import token_of
 
@@ -83,29 +83,16 @@ def large(site: Site) -> None:
         assert site.raw(f"{begin}content-length: {limit + 1}\r\n\r\n") == {413}
 
 
-@row("a chunk of code under another's hash, an archive of chunks in another order or with one more", "422")
-def false_hashes(site: Site) -> None:
-    one, two = sha256_of(b"one"), sha256_of(b"two")
-    assert site.ask("bob", "PUT", f"/v1/chunks/{one}", b"two").status == 422
-    for key, data in ((one, b"one"), (two, b"two")):
-        assert site.ask("bob", "PUT", f"/v1/chunks/{key}", data).status == 200
-    archive = f"/v1/blobs/{sha256_of(b'onetwo')}"
-    for chunks in ([two, one], [one], [one, two, two]):
-        assert site.ask("bob", "POST", archive, {"chunks": chunks}).status == 422
-    assert site.ask("bob", "POST", archive, {"chunks": [one, two]}).json["missing"] == []
-
-
-@row("chunks of gigabytes, too many of them, or one of them a thousand times", "413, 422")
-def bombs_of_chunks(site: Site) -> None:
-    data = bytes(MAX_CHUNK_BYTES)
-    key = sha256_of(data)
-    begin = f"PUT /v1/chunks/{key} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token_of('bob')}\r\n"
-    assert site.raw(f"{begin}content-length: {MAX_CHUNK_BYTES + 1}\r\n\r\n") == {413}
-    assert site.ask("bob", "PUT", f"/v1/chunks/{key}", data).status == 200
-    for times in (MAX_CHUNKS, MAX_CHUNKS + 1):
-        assert site.ask("bob", "POST", f"/v1/blobs/{key}", {"chunks": [key] * times}).status == 422
-    for path in ("..%2f..%2fusers%2fann", key.upper(), f"{key}0"):
-        assert site.ask("bob", "PUT", f"/v1/chunks/{path}", data).status in {404, 405, 422}
+@row("archive after archive that no job uses", "each user's newest 64 MiB and 100 are kept")
+def archives_without_a_job(site: Site) -> None:
+    for number in range(MAX_UNUSED + 3):
+        assert site.ask("bob", "PUT", "/v1/blobs", b"%d" % number).status == 200
+    assert site.ask("ann", "PUT", "/v1/blobs", b"ann's").status == 200
+    world = site.https.world
+    archives = {key.split("/")[4] for key in world.etcd.keys if key.startswith(world.journal.blobs_key)}
+    kept = {hashlib.sha256(b"%d" % number).hexdigest() for number in range(MAX_UNUSED + 3)} & archives
+    assert len(kept) == MAX_UNUSED
+    assert hashlib.sha256(b"ann's").hexdigest() in archives
 
 
 @row("a body that is compressed, a thousandfold", "400: none is unpacked")

@@ -166,16 +166,6 @@ def as_viewer(site: Site) -> None:
     for path, content in asked.items():
         assert site.ask("eve", "POST", path, content).status == 403
     assert site.ask("eve", "PUT", "/v1/blobs", b"code").status == 403
-    assert site.ask("eve", "PUT", f"/v1/chunks/{sha256_of(b'code')}", b"code").status == 403
-    assert site.ask("eve", "POST", f"/v1/blobs/{sha256_of(b'code')}", {"chunks": [sha256_of(b"code")]}).status == 403
-
-
-@row("learn by an upload which chunks of code somebody else has", "it is told of its own alone")
-def chunks_of_others(site: Site) -> None:
-    chunk = sha256_of(b"ann's")
-    assert site.ask("ann", "PUT", f"/v1/chunks/{chunk}", b"ann's").status == 200
-    for user, missing in (("ann", []), ("bob", [chunk])):
-        assert site.ask(user, "POST", f"/v1/blobs/{chunk}", {"chunks": [chunk]}).json["missing"] == missing
 
 
 @row("pause the daemons, adopt machines or read the audit log as a submitter", "403")

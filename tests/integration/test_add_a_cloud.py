@@ -18,7 +18,8 @@ pytestmark = pytest.mark.long
 
 PAGE = ROOT / "docs" / "add-a-cloud.md"
 HELPERS = ("contract", "clouds", "support")
-COPIED = ("supervisor", "provisioners", "bootstrap", "trainer", "systemd", *(f"tests/{name}" for name in HELPERS))
+ROOMS = ("supervisor", "provisioners", "bootstrap", "client", "trainer", "systemd")
+COPIED = (*ROOMS, *(f"tests/{name}" for name in HELPERS))
 FILES = ("pyproject.toml", "tests/conftest.py", "tests/unit/test_cloud_names.py", "tests/unit/test_codes.py")
 # Of the contract and of the test that counts names; the long run leaves nothing out.
 CORE = (
@@ -60,7 +61,8 @@ def clone(tmp_path: Path) -> Path:
 
 def python(clone: Path, *arguments: str) -> str:
     """What an interpreter prints that finds the copy before the original."""
-    environ = {**program_env(), "PYTHONPATH": os.pathsep.join([str(clone), str(clone / "trainer")])}
+    places = [str(place) for place in (clone, clone / "trainer", clone / "client")]
+    environ = {**program_env(), "PYTHONPATH": os.pathsep.join(places)}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=clone, env=environ, capture_output=True, text=True, check=False, timeout=600
     )

@@ -1,25 +1,20 @@
-"""Alerts over real sockets, to far sides on loopback that are unkind: Slack's webhook and API, mail servers, and a
+"""Alerts over real sockets, to far sides on loopback that are unkind: Slack's webhook and API, and a
 signed webhook."""
 
 from __future__ import annotations
 
 import contextlib
-import email
 import json
 import logging
 import re
-import ssl
 import threading
 import time
 from collections.abc import Iterator
-from email import policy
 from pathlib import Path
 
 import pytest
-import trustme
 from click.testing import CliRunner
 
-from supervisor.alerts.mail import Mail, MailServer
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt, Sender
 from supervisor.alerts.signed import SignedWebhook
@@ -31,14 +26,13 @@ from supervisor.model import Event, EventKind
 from supervisor.planner.actions import AlertsDone, SendAlerts
 from supervisor.runtime.actor import ThreadActor
 from supervisor.runtime.senders import BoundedSender
-from tests.support.far_sides import Answer, FarSide, MailBox, closed_port, far_side, mail_box
+from tests.support.far_sides import Answer, FarSide, closed_port, far_side
 
 SECRET = "T00/B00/hunter2hunter2"  # noqa: S105 - of no one
 TOKEN = "xoxb-hunter2hunter2"  # noqa: S105
 TEXT = "chars-abcde-2 will be preempted in 30 s <!channel>"
 EVENT = Event("chars-abcde-000007", 1_800_000_000.0, "chars", EventKind.NOTICE, TEXT, "chars-abcde-2")
 LATER = Event("chars-abcde-000009", 1_800_000_009.0, "chars", EventKind.REPLACEMENT_JOINED, "back", "chars-abcde-3")
-LOGIN = {"user": "me", "password": "hunter2hunter2"}
 IDS = (EVENT.id, LATER.id)
 BOTH = Outgoing((EVENT, LATER), at=1_800_000_010.0)
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
@@ -46,19 +40,13 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("slack", "mail", "signed"):
+    for module in ("slack", "signed"):
         monkeypatch.setattr(f"supervisor.alerts.{module}.TIMEOUT_S", 1.0)
 
 
 @pytest.fixture
 def slack() -> Iterator[FarSide]:
     with far_side() as found:
-        yield found
-
-
-@pytest.fixture
-def box() -> Iterator[MailBox]:
-    with mail_box() as found:
         yield found
 
 
@@ -72,11 +60,6 @@ def bot(slack: FarSide) -> SlackBot:
 
 def signed(slack: FarSide) -> SignedWebhook:
     return SignedWebhook(f"{slack.url}/hook?key=hunter2hunter2", "hunter2hunter2!!", "prod", lambda: 1_800_000_011.0)
-
-
-def mail(box: MailBox, **server: str) -> Mail:
-    found = MailServer("127.0.0.1", box.port, **{"tls": "none", **server})
-    return Mail(found, "spotsup@example.org", ["ops@example.org", "me@example.org"], "prod")
 
 
 # -- Slack's webhook ---------------------------------------------------------------------------------------
@@ -203,65 +186,6 @@ def test_what_was_posted_before_a_429_is_not_posted_again(slack: FarSide) -> Non
     assert receipt.threads["chars-abcde"] == Thread("C1", "1.1", STORY.sentence(), 5.0)
 
 
-# -- e-mail ------------------------------------------------------------------------------------------------
-
-
-def test_an_email_has_all_events_and_the_same_id_when_it_is_sent_again(box: MailBox) -> None:
-    assert mail(box).send(BOTH).delivered == mail(box).send(BOTH).delivered == IDS
-    first, again = (email.message_from_string(each, policy=policy.default) for each in box.taken)
-    assert first["Subject"] == f"[spotsup] chars: {TEXT} (and 1 more)"
-    assert (first["To"], first["From"]) == ("ops@example.org, me@example.org", "spotsup@example.org")
-    assert first["Message-ID"] == again["Message-ID"]
-    assert first["References"]
-    assert first["Date"] == "Fri, 15 Jan 2027 08:00:09 -0000"
-    assert all(part in first.get_content() for part in (TEXT, *IDS))
-
-
-@pytest.mark.parametrize(
-    ("replies", "refused", "error"),
-    [
-        ({"greeting": "421 busy"}, False, "it answers 421 busy"),
-        ({"greeting": ""}, False, "it does not answer: Connection unexpectedly closed"),
-        ({"RCPT": "550 who?"}, False, "it refuses the recipients, 550 who?"),
-        ({"RCPT": "450 later"}, False, "it refuses the recipients, 450 later"),
-        ({"taken": "552 too much"}, True, "it answers 552 too much"),
-        ({"taken": "451 disk full"}, False, "it answers 451 disk full"),
-        ({"DATA": ""}, False, "it does not answer: Connection unexpectedly closed"),
-        ({"AUTH": "535 not hunter2hunter2"}, False, "it answers 535 not …"),
-    ],
-)
-def test_what_a_mail_server_refuses_is_said(box: MailBox, replies: dict[str, str], refused: bool, error: str) -> None:
-    box.replies = replies
-    receipt = mail(box, **LOGIN).send(BOTH)
-    assert receipt.error == f"mail server 127.0.0.1: {error}"
-    assert (receipt.delivered, receipt.refused) == ((), refused)
-
-
-def test_a_mail_server_that_hangs_is_given_up_and_one_that_hangs_at_the_end_has_it(box: MailBox) -> None:
-    box.hang = "MAIL"
-    assert (
-        mail(box).send(BOTH).error
-        == "mail server 127.0.0.1: it does not answer: Connection unexpectedly closed: timed out"
-    )
-    box.hang = "QUIT"
-    assert mail(box).send(BOTH) == Receipt(delivered=IDS)
-
-
-def test_mail_is_sent_and_passwords_are_said_only_over_tls_that_is_verified(tmp_path: Path) -> None:
-    ca, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("127.0.0.1").configure_cert(context)
-    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-    secure = {"tls": "starttls", **LOGIN}
-    with mail_box(context) as box:
-        assert "certificate verify failed" in mail(box, **secure).send(BOTH).error
-        assert box.logins == []
-        assert mail(box, **secure, ca=str(tmp_path / "ca.pem")).send(BOTH) == Receipt(delivered=IDS)
-        assert (box.logins, len(box.taken)) == (["me hunter2hunter2"], 1)
-    with mail_box() as box:
-        assert mail(box, **secure).send(BOTH).error.endswith("STARTTLS extension not supported by server.")
-        assert box.logins == []
-
-
 # -- a signed webhook --------------------------------------------------------------------------------------
 
 
@@ -362,7 +286,7 @@ def test_a_channel_that_hangs_delays_no_other(slack: FarSide) -> None:
 
 
 def test_alert_test_sends_one_message_to_each_channel_and_says_what_each_answered(
-    slack: FarSide, box: MailBox, tmp_path: Path
+    slack: FarSide, tmp_path: Path
 ) -> None:
     slack.answers = [Answer(404, "no_service")]
     (tmp_path / "hook").write_text(f"{slack.url}/services/{SECRET}\n")
@@ -375,12 +299,6 @@ def test_alert_test_sends_one_message_to_each_channel_and_says_what_each_answere
             name = "gone"
             level = "critical"
             webhook_file = "{tmp_path}/hook"
-            [[alerts.email]]
-            name = "ops"
-            server = "127.0.0.1:{box.port}"
-            tls = "none"
-            sender = "spotsup@example.org"
-            recipients = ["ops@example.org"]
             [[alerts.webhook]]
             name = "own"
             url = "{own.url}/hook"
@@ -393,8 +311,7 @@ def test_alert_test_sends_one_message_to_each_channel_and_says_what_each_answere
     assert (done.exit_code, rows["ok"]) == (1, False)
     assert {each["channel"]: each["error"] for each in rows["channels"]} == {
         "gone": "Slack answered 404 no_service",
-        "ops": "",
         "own": "",
     }
-    assert (len(slack.posted), len(box.taken), len(own.posted)) == (1, 1, 1)
+    assert (len(slack.posted), len(own.posted)) == (1, 1)
     assert "hunter2" not in done.output

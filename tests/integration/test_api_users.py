@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from spotsup.contexts import fingerprint
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from supervisor.access import AuditEntry, caller_of, id_of
 from supervisor.api.tls import certificate_of, own_ca
 from supervisor.cli import user
-from supervisor.cli.contexts import fingerprint
 from supervisor.cli.daemon import main
 from supervisor.config import load_config
 from supervisor.journal.backup import export_journal

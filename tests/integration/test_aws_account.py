@@ -12,14 +12,14 @@ from typing import Any
 import boto3
 import pytest
 
-from provisioners.account import Wish
-from provisioners.aws.account.hand import AwsAccount
+from provisioners.account import Account, Wish
+from provisioners.aws.client import Aws
 from provisioners.aws.network import check
 from provisioners.base import Owner, ProvisionerError
 from provisioners.calls import Deadline
 from supervisor.cli.account import permissions
 from tests.clouds.base import wire_cloud
-from tests.support.accounts import deleted, made
+from tests.support.accounts import account_of, deleted, made
 from tests.support.machines import OTHER, OWNER
 from tests.unit.test_cloud_docs import granted
 
@@ -43,11 +43,11 @@ def server() -> Iterator[Any]:
         yield server
 
 
-def opened(server: Any, wish: Wish = WISH, **settings: Any) -> AwsAccount:
+def opened(server: Any, wish: Wish = WISH, **settings: Any) -> Account:
     """In two zones: each more is one more mount target, and some calls."""
     zones = [each for each in server.cloud.fleet.backend(REGION).describe_subnets() if each.default_for_az][:2]
     subnets = {each.availability_zone: each.id for each in zones}
-    return AwsAccount(server.settings(**{"subnets": subnets, **settings}), wish)
+    return account_of("aws", server.settings(**{"subnets": subnets, **settings}), wish)
 
 
 def client(server: Any, service: str) -> Any:
@@ -92,7 +92,7 @@ def test_what_is_made_is_what_check_asks_for(server: Any) -> None:
     account = opened(server)
     made(account)
     settings = server.settings(security_groups={REGION: tuple(account.made().settings["security_groups"][REGION])})
-    message = check(account._aws, replace_settings(settings, efa=True), REGION, Deadline(30.0))
+    message = check(Aws(settings), replace_settings(settings, efa=True), REGION, Deadline(30.0))
     assert message.endswith("lets the daemon in, and nodes reach each other")
 
 
@@ -284,6 +284,24 @@ def test_a_group_that_stays_in_use_is_left_after_a_while_in_one_sentence(server:
         deleted(opened(server), limit_s=60.0)
     assert "DependencyViolation" in str(caught.value)
     assert GROUP in server.cloud.ec2.account.left()
+
+
+def test_a_rule_of_another_group_that_stands_in_the_way_is_named_with_the_command(server: Any) -> None:
+    """As docs/install.md has the daemon's host let nodes reach etcd."""
+    wish = replace(WISH, shared_storage=False, checkpoints="")
+    made(opened(server, wish))
+    ec2, nodes = client(server, "ec2"), group(server)["GroupId"]
+    host = ec2.create_security_group(GroupName="host", Description="host")["GroupId"]
+    pair = {"IpProtocol": "tcp", "FromPort": 2379, "ToPort": 2379, "UserIdGroupPairs": [{"GroupId": nodes}]}
+    ec2.authorize_security_group_ingress(GroupId=host, IpPermissions=[pair])
+    rule = f"--group-id {host} --protocol tcp --port 2379 --source-group {nodes}"
+    with pytest.raises(
+        ProvisionerError, match=f"host \\({host}\\) names it: `aws ec2 revoke-security-group-ingress {rule}`"
+    ):
+        deleted(opened(server, wish), limit_s=60.0)
+    ec2.revoke_security_group_ingress(GroupId=host, IpPermissions=[pair])
+    deleted(opened(server, wish))
+    assert server.cloud.ec2.account.left() == ["host"]
 
 
 def test_a_zone_without_efs_is_left_out(server: Any) -> None:

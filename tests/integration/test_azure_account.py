@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from provisioners.account import Wish
-from provisioners.azure.account.hand import AzureAccount
-from provisioners.azure.account.wanted import called, described, role_id
+from provisioners.account import Account, Wish, described
+from provisioners.azure.account.wanted import called, role_id
 from provisioners.base import Owner, ProvisionerError
 from supervisor.cli.account import permissions
 from tests.clouds.azure_machines import GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_storage import STORAGE_ACCOUNT
 from tests.clouds.base import wire_cloud
-from tests.support.accounts import deleted, made
+from tests.support.accounts import account_of, deleted, made
 from tests.support.machines import OTHER, OWNER
 
 pytestmark = pytest.mark.nightly  # CI has test_aws_account
@@ -41,8 +40,8 @@ def server() -> Iterator[Any]:
         yield server
 
 
-def opened(server: Any, wish: Wish = WISH, **settings: Any) -> AzureAccount:
-    return AzureAccount(server.settings(**{**BARE, **settings}), wish)
+def opened(server: Any, wish: Wish = WISH, **settings: Any) -> Account:
+    return account_of("azure", server.settings(**{**BARE, **settings}), wish)
 
 
 def account(server: Any) -> Any:

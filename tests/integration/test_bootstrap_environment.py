@@ -19,9 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from spotsup.archive import Archive
 
 from bootstrap import lock_of
-from bootstrap.archive import Archive
 from bootstrap.blame import OF_JOB
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.model import Command, Run, Setup, Skip, Unfit

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from spotsup.archive import Archive
 
 from bootstrap.agent import scripts as agent_scripts
-from bootstrap.archive import Archive
 from bootstrap.code.step import unpack
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
 from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload

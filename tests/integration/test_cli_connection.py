@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from spotsup.transport import Transport
 
-from supervisor.cli.client import Client
 from supervisor.errors import CommandRefusedError, DaemonUnreachableError, SpotsupError, UsageError
 
 Answer = Callable[[socket.socket], None]
@@ -59,7 +59,7 @@ def daemon(path: Path, connections: Sequence[Sequence[Answer]]) -> Iterator[Path
 
 def test_a_connection_is_used_again_until_the_daemon_closes_it(tmp_path: Path) -> None:
     ok = answered("200 OK", "1")
-    with daemon(tmp_path / "s", [[ok, ok], [ok]]) as path, closing(Client(path)) as client:
+    with daemon(tmp_path / "s", [[ok, ok], [ok]]) as path, closing(Transport(path)) as client:
         assert [client.get("/a"), client.get("/b", x="y z")] == [1, 1]
         (idle,) = client._idle
         assert idle.sock.recv(1, socket.MSG_PEEK) == b"", "the daemon has closed it"
@@ -68,7 +68,7 @@ def test_a_connection_is_used_again_until_the_daemon_closes_it(tmp_path: Path) -
 
 def test_a_refusal_that_comes_before_all_was_sent_is_shown(tmp_path: Path) -> None:
     refusal = answered("413 Too Large", '{"code": 5, "error": "it is too large"}', reads=False, closes=True)
-    with daemon(tmp_path / "s", [[refusal]]) as path, closing(Client(path)) as client:
+    with daemon(tmp_path / "s", [[refusal]]) as path, closing(Transport(path)) as client:
         with pytest.raises(CommandRefusedError, match="it is too large"):
             client.put("/v1/blobs", b"x" * 20_000_000)
         assert not client._idle
@@ -88,14 +88,14 @@ def test_each_other_answer_is_one_sentence(
 ) -> None:
     with (
         daemon(tmp_path / "s", [[answer]]) as path,
-        closing(Client(path)) as client,
+        closing(Transport(path)) as client,
         pytest.raises(error, match=sentence),
     ):
         client.get("/x")
 
 
 def test_what_is_no_json_is_not_sent(tmp_path: Path) -> None:
-    with closing(Client(tmp_path / "nothing")) as client:
+    with closing(Transport(tmp_path / "nothing")) as client:
         with pytest.raises(UsageError, match="cannot be sent"):
             client.post("/v1/plan", {"hours": float("nan")})
         with pytest.raises(DaemonUnreachableError, match="No such file or directory"):

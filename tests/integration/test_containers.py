@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from spotsup.archive import Archive
 from spotsup_trainer import wire
 from spotsup_trainer.agent.child import _KILL_WAIT_S, Child
 from spotsup_trainer.launcher import container_init
 
-from bootstrap.archive import Archive
 from bootstrap.container.image import Image
 from bootstrap.container.scripts import (
     Inside,

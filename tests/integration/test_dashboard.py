@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from spotsup.transport import Page, Transport
 
 from supervisor.access import Role, TokenRecord, sha256_of, token_text
 from supervisor.api.gate import COOKIE, Gate, Users
 from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket
-from supervisor.cli.client import Client, Page
 from supervisor.cli.gateway import Gateway
 from supervisor.errors import DaemonUnreachableError, UsageError
 from supervisor.web.routes import HEADERS, add_dashboard
@@ -156,7 +156,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
     """The port of `spotsupctl dashboard`, in front of a real socket."""
     server = ApiServer(app_of({}), bind_socket(tmp_path / "s"))
     server.start()
-    daemon = Client(tmp_path / "s")
+    daemon = Transport(tmp_path / "s")
     with Gateway(daemon, 0) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

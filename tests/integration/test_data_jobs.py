@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup.archive import Archive
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
 from spotsup_trainer.launcher.data_job import Command, DataJob, ReportedProgress, parse_progress
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
@@ -22,7 +23,6 @@ from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, encode
 
-from bootstrap.archive import Archive
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts

@@ -232,7 +232,11 @@ def test_a_sweep_by_a_metric_has_a_column_for_it(desk: Desk) -> None:
         (("--sweep", "a=1,2", "--metric", "two words"), "metric"),
         (("--sweep", "a=1,2", "--mode", "max"), "--mode with --metric"),
         (("--metric", "accuracy"), "--metric goes with --sweep"),
-        (("--parallel", "2"), "--parallel and --early-stop go with --sweep"),
+        (("--parallel", "2"), "--parallel goes with --sweep"),
+        (
+            ("--sweep", "a=1,2", "--early-stop", "500"),
+            "there is no option --early-stop any more; to end a sweep's worst",
+        ),
         (
             ("--sweep", "a=1..99", "--sweep", "b=1,2"),
             "the sweep has 198 combinations; 1 to 100 are accepted: leave values out",
@@ -243,3 +247,11 @@ def test_a_sweep_that_cannot_be_right_is_one_sentence(desk: Desk, options: tuple
     job = desk.write("job.yaml", "name: search\nnodes: 1\nrun: train.py\n")
     result = desk.ctl("submit", job, *options)
     assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
+
+
+def test_a_command_that_is_gone_names_what_takes_its_place(desk: Desk) -> None:
+    result = desk.ctl("bench-network", "job.yaml")
+    assert result.exit_code == 2
+    assert (
+        "there is no command bench-network any more; submit the example trainer/examples/all_reduce.py" in result.stderr
+    )

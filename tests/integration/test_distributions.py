@@ -31,10 +31,14 @@ SHARED = {"systemd": "systemd", "docs/permissions": "permissions", "monitoring":
 UNITS = {f"share/spotsup/{to}/{path.name}" for at, to in SHARED.items() for path in (REPO / at).iterdir()}
 
 
-def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:
-    done = subprocess.run(
+def started(*command: str | Path, cwd: Path = REPO, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, check=False, timeout=120
     )
+
+
+def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:
+    done = started(*command, cwd=cwd, **environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -113,7 +117,8 @@ def test_the_metadata_names_licence_readme_and_the_trainer_of_the_same_version(d
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload() == (HOMES[name] / "README.md").read_text(encoding="utf-8")
     if name == "spotsup":
-        assert f"spotsup-trainer=={VERSION}" in metadata.get_all("Requires-Dist", [])
+        ours = {each for each in metadata.get_all("Requires-Dist", []) if each.startswith("spotsup-")}
+        assert ours >= {f"spotsup-client=={VERSION}", f"spotsup-trainer=={VERSION}; extra == 'daemon'"}
     else:
         assert all("extra ==" in each for each in metadata.get_all("Requires-Dist", []))
 
@@ -166,3 +171,48 @@ def test_another_distribution_with_a_package_of_our_name_in_the_same_environment
     run(sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", "supervisor")
     incomplete = f"{folder} is incomplete, as after removing another package of that name"
     assert refusal_of(python.parent / "spotsupctl", **DEPENDENCIES) == f"spotsupctl: {incomplete}: {REMEDY}"
+
+
+# What `spotsup` depends on without an extra, and what these bring along.
+LIGHT = ("click", "markdown_it", "mdurl", "packaging", "pygments", "rich", "yaml", "_yaml")
+
+
+def test_without_the_daemons_packages_there_are_the_command_line_and_the_client(dist: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    commands = tmp_path / "venv" / "bin"
+    install(commands / "python", wheel(dist, "spotsup"), wheel(dist, "spotsup_client"))
+    (tmp_path / "light").mkdir()
+    for name in LIGHT:
+        (tmp_path / "light" / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+    environ = {"PYTHONPATH": str(tmp_path / "light"), "SPOTSUP_SOCKET": str(tmp_path / "no-socket")}
+    assert run(commands / "spotsupctl", "--help", cwd=tmp_path, **environ).startswith("Usage: ")
+    assert run(commands / "python", "-c", "from spotsup import Client; Client()", cwd=tmp_path, **environ) == ""
+    (code := tmp_path / "code").mkdir()
+    (code / "train.py").touch()
+    (code / "requirements.txt").write_text("torch>=2.6\n")
+    job = ("--name", "job", "--environment", "requirements.txt", "--", "train.py")
+    for command in (["list"], ["submit", *job], ["plan", *job], ["top"], ["ssh", "node"]):
+        done = started(commands / "spotsupctl", *command, cwd=code, **environ)
+        assert (done.returncode, "no spotsupd answers at" in done.stderr) == (3, True), done.stderr
+    packed = "from supervisor.cli.submission import prepare; prepare(['train.py'], {'environment': 'requirements.txt'})"
+    assert run(commands / "python", "-c", f"{packed}.describe()", cwd=code, **environ) == ""
+    remedy = (
+        "which comes with the daemon: `uv tool install 'spotsup[daemon]'`, or with its cloud 'spotsup[aws]', "
+        "'spotsup[gcp]' or 'spotsup[azure]'"
+    )
+    for program, command in (
+        ("spotsupd", ["run"]),
+        ("spotsupd", ["--help"]),
+        ("spotsupctl", ["plan", "--simulate", *job]),
+    ):
+        done = started(commands / program, *command, cwd=code, **environ)
+        (line,) = done.stderr.splitlines()
+        assert (
+            done.returncode,
+            line.startswith(f"{program}: the module "),
+            line.endswith(f" is missing, {remedy}"),
+        ) == (
+            2,
+            True,
+            True,
+        ), line

@@ -13,16 +13,15 @@ import yaml
 from google.auth import compute_engine
 from google.oauth2 import credentials
 
-from provisioners.account import NotYetError, Wish
+from provisioners.account import Account, NotYetError, Wish
 from provisioners.base import Owner, ProvisionerError
 from provisioners.gcp.account.calls import MAX_PAGES
-from provisioners.gcp.account.hand import GcpAccount
 from provisioners.gcp.account.wanted import Names, described
 from provisioners.gcp.auth import quota_project
 from supervisor.cli.account import permissions
 from tests.clouds.base import wire_cloud
 from tests.clouds.gcp_compute import PROJECT, rule
-from tests.support.accounts import deleted, made
+from tests.support.accounts import account_of, deleted, made
 from tests.support.combinations import sampled
 from tests.support.machines import OTHER, OWNER
 
@@ -62,8 +61,8 @@ def server() -> Iterator[Any]:
         yield server
 
 
-def opened(server: Any, wish: Wish = WISH, **settings: Any) -> GcpAccount:
-    return GcpAccount(server.settings(**settings), wish)
+def opened(server: Any, wish: Wish = WISH, **settings: Any) -> Account:
+    return account_of("gcp", server.settings(**settings), wish)
 
 
 def project(server: Any) -> Any:

@@ -201,7 +201,7 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
         "schedules",
         "event_retention",
         "audit_retention",
-        "uploads",
+        "unused_code",
         "compaction",
         "backup",
         "defragmentation",
@@ -221,6 +221,11 @@ def test_code_that_no_job_came_for_goes_after_a_day_and_what_is_used_or_sent_aga
     begin(etcd)
     used, sent_again, forgotten, cut_off = (journal.put_blob(each * 700_000) for each in (b"a", b"b", b"c", b"d"))
     etcd.delete(f"{journal.blobs_key}{cut_off}/size")
+
+    def counted() -> set[str]:
+        return {kv.key.rpartition("/")[2] for kv in etcd.range(journal.unused_key).kvs}
+
+    assert counted() == {used, sent_again, forgotten, cut_off}
     spec = parse_spec({"name": "one", "nodes": 1, "run": "train.py"})
     etcd.put(f"{KEYS.world}jobs/one", dump(new_job(spec, used, "submission", NOON)))
     until(lambda: journal.read().live and "one" in journal.read().jobs)
@@ -246,6 +251,7 @@ def test_code_that_no_job_came_for_goes_after_a_day_and_what_is_used_or_sent_aga
     assert unused.delete(NOON + 2 * DAY_S) == 1
     assert left() == {used}
     assert unused.delete(NOON + 9 * DAY_S) == 0
+    assert counted() == {used}, "what names archives goes with them"
 
 
 def test_code_that_is_sent_again_just_as_it_would_go_stays(etcd: Etcd, journal: Journal) -> None:
@@ -275,4 +281,4 @@ def test_code_that_is_sent_again_just_as_it_would_go_stays(etcd: Etcd, journal: 
 def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal, leader: Leadership) -> None:
     config = Config.model_validate({"housekeeping": {"backup": "", "defragment": ""}})
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=True)
-    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "uploads"]
+    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "unused_code"]

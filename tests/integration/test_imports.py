@@ -29,7 +29,7 @@ def heavy_after(statement: str, *heavy: str) -> str:
 
 def test_the_users_command_line_loads_nothing_heavy() -> None:
     heavy = ("torch", "numpy", *CLOUDS, *SSH, "fastapi", "starlette", "uvicorn", "pydantic", "cryptography")
-    assert heavy_after("import supervisor.cli.ctl", *heavy, "yaml", "packaging", "httpx", "rich") == ""
+    assert heavy_after("import supervisor.cli.ctl", *heavy, "yaml", "packaging", "rich", "spotsup_trainer") == ""
 
 
 def test_a_command_loads_no_other_command_and_a_submission_only_what_packs_code(tmp_path: Path) -> None:
@@ -37,11 +37,12 @@ def test_a_command_loads_no_other_command_and_a_submission_only_what_packs_code(
     others = ("supervisor.cli.submit", "supervisor.cli.sweep", "supervisor.cli.operate", "supervisor.cli.login")
     run = "from click.testing import CliRunner; from supervisor.cli.ctl import main"
     listing = f"{run}; CliRunner().invoke(main, ['--socket', '{tmp_path}/s', 'list'])"
-    assert heavy_after(listing, "supervisor.cli.status", "httpx", *others) == "supervisor.cli.status"
+    unneeded = ("spotsup.archive", "spotsup.client", "spotsup.upload", *others)
+    assert heavy_after(listing, "supervisor.cli.status", *unneeded) == "supervisor.cli.status"
     pack = f"prepare(('train.py',), {{'code': '{tmp_path}'}}).pack()"
     packing = f"from supervisor.cli.submission import prepare; assert {pack}"
-    heavy = ("bootstrap.run", "asyncio", "packaging", "yaml", "httpx", "bootstrap.archive")
-    assert heavy_after(packing, *heavy) == "bootstrap.archive"
+    heavy = ("bootstrap.run", "asyncio", "packaging", "yaml", "urllib.request", "spotsup.archive")
+    assert heavy_after(packing, *heavy) == "spotsup.archive"
 
 
 def test_all_that_bootstrap_offers_is_where_it_says() -> None:

@@ -156,7 +156,8 @@ trap 'systemctl stop' EXIT
 def host(script: str, tmp_path: Path, *isolated: str) -> str:
     """Run a script on a host of its own; what it prints, errors with it. `isolated`: more options of unshare."""
     (tmp_path / "box").mkdir()
-    packages = ":".join([str(ROOT), str(ROOT / "trainer"), *(path for path in sys.path if "site-packages" in path)])
+    places = [str(place) for place in (ROOT, ROOT / "trainer", ROOT / "client")]
+    packages = ":".join([*places, *(path for path in sys.path if "site-packages" in path)])
     done = subprocess.run(
         [
             *("unshare", "--mount", *isolated, "--propagation", "private"),

@@ -1,4 +1,4 @@
-"""Bounds of calls and messages are reached, and hold."""
+"""Bounds of calls and messages are reached, and hold; docs/limits.md has the bounds of the code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,27 @@ import pytest
 
 from supervisor.runtime.background import MAX_CALLS, in_background
 from supervisor.runtime.systemd import SEND_S, notify
+from tools import limits
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_the_document_has_the_bounds_of_the_code() -> None:
+    text = limits.DOCUMENT.read_text(encoding="utf-8")
+    assert text == limits.updated(text), "run `make docs` and commit docs/limits.md"
+    rows = limits.ROW.findall(text)
+    assert len(rows) == len([line for line in text.splitlines() if line.startswith("| ")]) - 1, "a row cannot be read"
+    missing = [
+        f"{file}::{name}" for *_, file, name in rows if f"def {name}(" not in (TESTS / file).read_text(encoding="utf-8")
+    ]
+    assert missing == []
+
+
+def test_a_bound_that_is_wrong_is_rewritten_and_one_that_is_gone_is_named() -> None:
+    row = "| pools of a day | {} | `supervisor.pool_days.{}` | `sim/test_pools.py::test_a_day` |"
+    assert limits.updated(row.format("1", "MAX_POOLS")) == row.format("64", "MAX_POOLS")
+    with pytest.raises(ValueError, match=r"names supervisor\.pool_days\.MAX_PULLS, which is not there"):
+        limits.updated(row.format("1", "MAX_PULLS"))
 
 
 def test_calls_beside_the_loop_that_hang_are_limited_in_number() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner
+from spotsup.transport import Transport
 from spotsup_trainer.etcd import Etcd, KeyValue
 from spotsup_trainer.wire import Keys
 
@@ -22,7 +23,6 @@ from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl, status
-from supervisor.cli.client import Client
 from supervisor.cli.logs import LogPrinter
 from supervisor.errors import DaemonUnreachableError, UsageError
 from supervisor.journal import output
@@ -102,12 +102,12 @@ def daemon(etcd_endpoint: str, tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with closing(Client(daemon.socket)) as client:
+def client(daemon: Daemon) -> Iterator[Transport]:
+    with closing(Transport(daemon.socket)) as client:
         yield client
 
 
-def part(client: Client, after: int = 0, node: str = "") -> tuple[list[str], int, bool]:
+def part(client: Transport, after: int = 0, node: str = "") -> tuple[list[str], int, bool]:
     found = client.get("/v1/jobs/job/logs", after=str(after), node=node)
     return [f"{each['node'][-1]}:{each['text']}" for each in found["chunks"]], found["position"], found["more"]
 
@@ -115,7 +115,7 @@ def part(client: Client, after: int = 0, node: str = "") -> tuple[list[str], int
 # -- the API -----------------------------------------------------------------------------------------------
 
 
-def test_an_answer_has_only_what_was_written_since_the_last_one(daemon: Daemon, client: Client) -> None:
+def test_an_answer_has_only_what_was_written_since_the_last_one(daemon: Daemon, client: Transport) -> None:
     daemon.write(ONE, 0, "a")
     daemon.write(TWO, 0, "b")
     chunks, position, more = part(client)
@@ -128,7 +128,7 @@ def test_an_answer_has_only_what_was_written_since_the_last_one(daemon: Daemon, 
 
 
 def test_an_answer_is_bounded_and_the_next_begins_where_it_ended(
-    daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, client: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "MAX_OUTPUT_BYTES", 25)
     for number in range(6):
@@ -150,7 +150,7 @@ def test_chunks_of_one_revision_are_in_one_answer(monkeypatch: pytest.MonkeyPatc
     assert ([each.number[-1] for each in first.chunks], first.position, first.more) == (["2", "3"], 1, True)
 
 
-def test_other_runs_and_what_no_agent_writes_are_left_out(daemon: Daemon, client: Client) -> None:
+def test_other_runs_and_what_no_agent_writes_are_left_out(daemon: Daemon, client: Transport) -> None:
     daemon.write("job-other-1", 0, "an earlier run")
     for name in (
         "x",
@@ -164,14 +164,14 @@ def test_other_runs_and_what_no_agent_writes_are_left_out(daemon: Daemon, client
     assert part(client)[0] == ["1:a"]
 
 
-def test_after_etcd_was_set_back_all_is_read_again(daemon: Daemon, client: Client) -> None:
+def test_after_etcd_was_set_back_all_is_read_again(daemon: Daemon, client: Transport) -> None:
     daemon.write(ONE, 0, "a")
     revision = daemon.etcd.range(KEYS.root).revision
     assert part(client, revision + 1000) == (["1:a"], revision, False)
 
 
 @pytest.mark.parametrize("position", ["-1", "x", str(MAX_POSITION + 1)])
-def test_a_position_that_is_none_is_refused(client: Client, position: str) -> None:
+def test_a_position_that_is_none_is_refused(client: Transport, position: str) -> None:
     with pytest.raises(UsageError, match=r"the request is wrong at query\.after"):
         client.get("/v1/jobs/job/logs", after=position)
 
@@ -190,7 +190,7 @@ class Follower:
     received: list[Any] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        self._client = Client(self.daemon.socket)
+        self._client = Transport(self.daemon.socket)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         return self
@@ -261,7 +261,7 @@ def test_following_prints_each_line_once_through_rotation_a_replaced_node_and_a_
 
 
 def test_the_end_of_the_log_is_printed_although_the_job_has_ended_before(
-    daemon: Daemon, client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, client: Transport, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "FOLLOW_S", 0.02)
     daemon.move(ONE, NodeState.MEMBER)
@@ -282,7 +282,7 @@ def test_a_daemon_that_stays_away_ends_it(
 ) -> None:
     monkeypatch.setattr(status, "FOLLOW_S", 0.02)
     monkeypatch.setattr(status, "AWAY_S", 0.1)
-    with closing(Client(Path("/nonexistent/socket"))) as client, pytest.raises(DaemonUnreachableError):
+    with closing(Transport(Path("/nonexistent/socket"))) as client, pytest.raises(DaemonUnreachableError):
         status._follow(client, "job", "", LogPrinter(named=True), 0)
     assert capsys.readouterr().err.count("no spotsupd answers") == 1
 

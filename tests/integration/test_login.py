@@ -11,18 +11,14 @@ from pathlib import Path
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from spotsup.contexts import Context, Contexts, checked_url, file_of_user, fingerprint, load
 
-from supervisor.cli.contexts import Context, Contexts, checked_url, file_of_user, fingerprint, load, save
 from supervisor.cli.ctl import main
+from supervisor.cli.login import save
 from supervisor.errors import CommandRefusedError, NotFoundError, UsageError
 from tests.support.https import TOKEN, Https
 
-# httpcore leaves it to the garbage collection to close a socket whose handshake failed.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning"),
-    pytest.mark.usefixtures("collected_garbage"),
-    pytest.mark.long,
-]
+pytestmark = [pytest.mark.usefixtures("collected_garbage"), pytest.mark.long]
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from spotsup_trainer.session import Session, SessionError
+from spotsup_trainer.session.agreement import Agreement
 from spotsup_trainer.session.checkpoint_dir import CheckpointError
-from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.peers import Peers, Reading
 
 from tests.integration.sessions import COMPARED, Clock, saved_steps, session, settled
 
@@ -20,8 +21,9 @@ from tests.integration.sessions import COMPARED, Clock, saved_steps, session, se
 class BesideABusyRank(Peers):
     """Ranks of which one other is still writing the last checkpoint, long after this one has given it up."""
 
-    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
-        return [*values[:3], 1, *values[4:]] if len(values) == COMPARED else list(values)
+    def begin_highest(self, values: Sequence[int]) -> Reading:
+        found = [*values[:3], 1, *values[4:]] if len(values) == COMPARED else list(values)
+        return Reading(0, found, None)
 
 
 def test_checkpoints_by_steps(tmp_path: Path) -> None:
@@ -76,12 +78,12 @@ def test_the_default_interval_follows_from_what_a_copy_takes(tmp_path: Path) -> 
 
 def test_no_checkpoint_is_begun_while_any_rank_still_writes_one(tmp_path: Path) -> None:
     one = session(tmp_path, every_steps=1)
-    alone, one._peers = one._peers, BesideABusyRank(0, 1, None)
+    alone, one._agreement = one._agreement, Agreement(BesideABusyRank(0, 1, None))
     for _ in range(3):
         one.step()
         settled(one)
     assert saved_steps(tmp_path) == []
-    one._peers = alone
+    one._agreement = alone
     one.step()
     settled(one)
     assert saved_steps(tmp_path) == [4]

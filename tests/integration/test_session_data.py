@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from spotsup_trainer.session import Session, SessionError
-from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.agreement import Agreement
+from spotsup_trainer.session.peers import Peers, Reading
 from torch.utils.data import IterableDataset
 
 from tests.integration.sessions import COMPARED, TEN, session
@@ -29,8 +30,9 @@ class StreamOfKnownLength(IterableDataset[int]):  # type: ignore[misc]  # torch 
 class BesideOtherBatches(Peers):
     """Ranks of which one other has a batch sampler with a seed of its own."""
 
-    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
-        return [*values[:4], values[4] + 1, *values[5:]] if len(values) == COMPARED else list(values)
+    def begin_highest(self, values: Sequence[int]) -> Reading:
+        found = [*values[:4], values[4] + 1, *values[5:]] if len(values) == COMPARED else list(values)
+        return Reading(0, found, None)
 
 
 def test_what_the_loader_gives_is_what_is_counted(tmp_path: Path) -> None:
@@ -284,7 +286,7 @@ def test_batches_of_the_programs_own() -> None:
     wrongs: list[dict[str, Any]] = [{}, {"global_batch": 2, "batch_sampler": own}]
     other = session(None)
     batches_of_other = iter(other.loader(TEN, batch_sampler=own))
-    other._peers = BesideOtherBatches(0, 1, None)
+    other._agreement = Agreement(BesideOtherBatches(0, 1, None))
     next(batches_of_other)
     with pytest.raises(SessionError, match="the batch_sampler of rank 0 gives other batches than that of another rank"):
         other.step()

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from spotsup.transport import Transport
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.etcd.mirror import Mirror
 
 from supervisor.api.serving import ApiServer
 from supervisor.api.unix_socket import bind_socket
-from supervisor.cli.client import Client
 from supervisor.errors import DaemonUnreachableError, ThreadFailedError
 from supervisor.planner.actions import Action, ListDone, ListInstances, Outcome
 from supervisor.runtime.actor import ThreadActor
@@ -110,7 +110,7 @@ class Daemon:
         )
 
     def _answers(self) -> bool:
-        with closing(Client(self.socket, 1.0)) as client, contextlib.suppress(DaemonUnreachableError):
+        with closing(Transport(self.socket, 1.0)) as client, contextlib.suppress(DaemonUnreachableError):
             return bool(client.get("/") == "here")
         return False
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup.contexts import default_socket
+from spotsup.transport import Transport
 
 from supervisor.api.unix_socket import bind_socket, closed_folder
 from supervisor.cli.check import check_installation
-from supervisor.cli.client import Client
-from supervisor.cli.ctl import default_socket
 from supervisor.config import parse_config
 from supervisor.errors import DaemonUnreachableError, SpotsupError, StartError
 
@@ -165,7 +165,7 @@ def test_who_is_no_member_is_told_whom_to_ask(folder: Path) -> None:
     with closing(bind_socket(folder / "s", MINE)):
 
         def ask() -> object:
-            with closing(Client(folder / "s")) as client:
+            with closing(Transport(folder / "s")) as client:
                 return client.get("/v1/jobs")
 
         # connect(2) looks at the effective user's rights, which a thread without root's rights to files lacks, too.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from spotsup_trainer.session import Counted, Session, SessionError
-from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.peers import Peers, Reading
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -90,8 +90,8 @@ class Beside(Peers):
 
     others: ClassVar[Any]
 
-    def highest(self, values: Sequence[int], where: str = "") -> list[int]:
-        return [max(pair) for pair in zip(values, self.others(list(values)), strict=True)]
+    def begin_highest(self, values: Sequence[int]) -> Reading:
+        return Reading(0, [max(pair) for pair in zip(values, self.others(list(values)), strict=True)], None)
 
 
 def session(root: Path | None, **options: Any) -> Session:

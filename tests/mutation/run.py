@@ -36,7 +36,12 @@ ABOVE = (
     *("supervisor.journal", "supervisor.runtime", "supervisor.nodes", "supervisor.simulation", "supervisor.api"),
     *("supervisor.app", "supervisor.cli", "tests."),
 )
-WHERE = (("supervisor/planner", "*.py"), ("supervisor/market", "*.py"), ("supervisor", "model*.py"))
+WHERE = (
+    ("supervisor/planner", "*.py"),
+    ("supervisor/features", "*/*.py"),
+    ("supervisor/market", "*.py"),
+    ("supervisor", "model*.py"),
+)
 PURE, SIMULATED = ("test_plan_*.py", "test_market*.py", "test_tables.py", "test_boundaries.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
 MAX_TEST_S, MAX_TESTS_S = 0.3, 1.0  # of CPU, for simulated tests

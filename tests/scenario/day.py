@@ -17,7 +17,7 @@ from spotsup_trainer.etcd import Compare
 from provisioners.base import Provisioner
 from supervisor.access import Caller, Role
 from supervisor.api.rows import SweepRow
-from supervisor.api.sweeps import AxisBody, EarlyStopBody, SweepBody, Sweeps
+from supervisor.api.sweeps import AxisBody, SweepBody, Sweeps
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
@@ -206,7 +206,6 @@ class Day:
             submission=f"sweep {sweep.name}",
             axes=[AxisBody(name="lr", values=list(sweep.values))],
             parallel=sweep.parallel,
-            early_stop=EarlyStopBody(first_step=sweep.first_step),
         )
         verbs.submit(body, Caller(sweep.owner, Role.SUBMITTER))
         for number in range(1, len(sweep.values) + 1):
@@ -214,7 +213,7 @@ class Day:
         self.tell(
             "user",
             f"{sweep.owner} submits the sweep {sweep.name}: {len(sweep.values)} learning rates, {sweep.parallel} at a "
-            "time, the worst ended early.",
+            "time.",
         )
 
     def _do(self, step: Step) -> None:

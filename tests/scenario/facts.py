@@ -16,8 +16,8 @@ from spotsup_trainer import __version__
 from provisioners.base import EndCause, Market
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.cli.show import counted
+from supervisor.features.limits.rule import spent_usd
 from supervisor.model import Event, EventKind, JobState
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.world import JobView
 from supervisor.simulation.training import Training
 from supervisor.web.timeline import Timeline, Window, timeline
@@ -204,7 +204,7 @@ def _job(day: Day, view: JobView) -> dict[str, Any]:
         "may_begin_s": round(max(job.submitted_at, job.starts_at) - began, 1),
         "first_step_s": None if first is None else round(first, 1),
         "ended_s": round(job.ended_at - began, 1) if job.ended_at else None,
-        "finish_by_s": round(job.finish_by - began, 1) if job.finish_by else None,
+        "finish_by_s": round(job.deadline.finish_by - began, 1) if job.deadline.finish_by else None,
         "waited_first_s": None
         if first is None
         else round(max(0.0, first - (max(job.submitted_at, job.starts_at) - began)), 1),
@@ -232,7 +232,7 @@ def _job(day: Day, view: JobView) -> dict[str, Any]:
 
 def _purposes_of(view: JobView, now: float) -> dict[Purpose, float]:
     """What its dollars were for; what is not booked yet belongs to the present purpose of each node."""
-    sums = by_purpose(view.record.dropped_bookings)
+    sums = by_purpose(view.record.billing.dropped)
     for node in view.nodes.values():
         for name, usd in by_purpose(node.account.bookings).items():
             sums[name] += usd

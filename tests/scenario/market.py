@@ -22,9 +22,10 @@ from provisioners.base import (
 from supervisor.replay.cloud import region_of
 from supervisor.replay.recording import Recording
 from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import Machine, SimCloud
+from supervisor.simulation.cloud import SimCloud
 from supervisor.simulation.faults import FaultRng
 from supervisor.simulation.hooks import Hooks
+from supervisor.simulation.machine import Machine
 
 CLOUDS = ("aws", "gcp", "azure")
 # How long before a preemption each cloud announces it, and how long its machines take to boot.

@@ -52,7 +52,7 @@ def judge(world: World, cloud: DayCloud, outage: Outage) -> int:
     jobs, length_s, kept = jobs_of(world), outage.until - outage.began, 0
     for name, nodes in outage.rounds.items():
         view, training = jobs.get(name), world.nodes.trainings.get(name)
-        if view is None or training is None or view.record.state not in _TRAINS or view.record.pause_requested_at:
+        if view is None or training is None or view.record.state not in _TRAINS or view.record.pause.at:
             continue  # a user's command, a limit, its end
         here = [machines[node] for node in nodes if node in machines]
         if len(here) < len(nodes) or not all(each.alive and each.noticed_at is None and not each.cut for each in here):

@@ -236,15 +236,14 @@ def _sweep(sweep: Mapping[str, Any]) -> str:
             f"{each['step']:,}",
             "" if each["loss"] is None else f"{each['loss']:.4f}",
             _usd(each["usd"]),
-            each["stopped"] or "",
         )
         for each in sweep["members"]
     ]
     best = f" The best is {sweep['best']}." if sweep["best"] else ""
-    table = _table(("job", "parameters", "state", "step", "loss", "cost", "ended early"), rows, numbers=(3, 4, 5))
+    table = _table(("job", "parameters", "state", "step", "loss", "cost"), rows, numbers=(3, 4, 5))
     return (
-        f'<h2>The sweep {escape(sweep["name"])}</h2><p class="dim">{sweep["parallel"]} at a time, the worst ended '
-        f"early.{escape(best)}</p>{_card(table)}"
+        f'<h2>The sweep {escape(sweep["name"])}</h2><p class="dim">{sweep["parallel"]} at a time.'
+        f"{escape(best)}</p>{_card(table)}"
     )
 
 

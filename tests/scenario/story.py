@@ -47,7 +47,6 @@ class Sweep:
     values: tuple[str, ...]  # of --lr
     parallel: int
     work_node_h: float
-    first_step: int  # of the first rung of ASHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ WHOLE = Story(
         Job("llm-ablation", "bob", 12.0, "azure", "A100", (2, 6, 8), 26.0),
         Job("distill", "carla", 15.0, "aws", "V100", (2, 6, 8), 24.0, why="what the sweep was for"),
     ),
-    sweep=Sweep("lr", "carla", 5.0, "aws", "L4", ("0.3", "0.1", "0.03", "0.01", "0.003", "0.001"), 3, 2.0, 1200),
+    sweep=Sweep("lr", "carla", 5.0, "aws", "L4", ("0.3", "0.1", "0.03", "0.01", "0.003", "0.001"), 3, 2.0),
     steps=(
         Step(3.2, "daemon killed"),
         Step(3.3, "daemon started"),
@@ -180,7 +179,7 @@ SHORT = Story(
         Job("urgent", "bob", 1.0, "azure", "A100", (2, 2, 2), 1.0, priority=50),
         Job("typo", "dan", 0.3, "aws", "L4", (1, 1, 1), 9.0),
     ),
-    sweep=Sweep("lr", "carla", 0.3, "aws", "L4", ("0.3", "0.1", "0.01"), 2, 0.4, 600),
+    sweep=Sweep("lr", "carla", 0.3, "aws", "L4", ("0.3", "0.1", "0.01"), 2, 0.4),
     steps=(
         Step(0.5, "daemon killed"),
         Step(0.6, "cancel", "typo"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from supervisor.accounts import MAX_MONTHS, Purpose
+from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.planner.bookings import bookings_of
 from supervisor.planner.world import JobView
 
 # The rounding of sums of a few thousand numbers.
@@ -35,7 +35,7 @@ def check_accounts(jobs: Iterable[JobView], now: float) -> str:
     """What is wrong with the accounts of a job, or nothing. Costs are added up here anew, node by node."""
     for view in jobs:
         job = view.record
-        cost = job.dropped_nodes_usd + sum(node.usd(now) for node in view.nodes.values())
+        cost = job.billing.dropped_usd + sum(node.usd(now) for node in view.nodes.values())
         bookings = bookings_of(job, view.nodes.values(), now)
         total = sum(each.usd for each in bookings)
         if abs(total - cost) > TOLERANCE_USD * max(1.0, cost):

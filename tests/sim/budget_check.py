@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from supervisor.budget import CLUSTER
 from supervisor.planner.world import JobView
-from supervisor.simulation.cloud import OWNER, Machine
+from supervisor.simulation.cloud import OWNER
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 
 # Machines that no journal knows yet, or not any more, are billed, too.

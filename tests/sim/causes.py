@@ -10,7 +10,7 @@ from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
 from supervisor.simulation.clock import NEVER
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.nodes import Agent
 from supervisor.simulation.spans import Loss
 from supervisor.simulation.training import STEP_TIME_S
@@ -126,12 +126,7 @@ class Causes:
             return True
         if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
             return True
-        if (
-            record.cancel_requested
-            or job.result is not None
-            or record.pause_requested_at
-            or job.nodes[node.id].drain_requested
-        ):
+        if record.cancel_requested or job.result is not None or record.pause.at or job.nodes[node.id].drain_requested:
             return True
         if node.id in job.exits or node.id not in self._world.nodes.agents:
             return True
@@ -262,7 +257,7 @@ class Causes:
 
     def _check_blame(self, job: JobView) -> str:
         """Bootstrap failures count for nodes that failed by themselves, not for those that the cloud took."""
-        uid, count = job.record.task_id, job.record.bootstrap_failures
+        uid, count = job.record.task_id, job.record.bootstraps.failures
         before, self._blamed[uid] = self._blamed.get(uid, 0), count
         if count <= before:
             return ""
@@ -291,8 +286,8 @@ class Causes:
         if owner is None or owner.record.ended or owner.record.cancel_requested:
             return False
         if (
-            owner.record.pause_requested_at
-            and self._world.clock.now() - owner.record.pause_requested_at > self._world.rules.drain_timeout_s
+            owner.record.pause.at
+            and self._world.clock.now() - owner.record.pause.at > self._world.rules.drain_timeout_s
         ):
             return False
         drained = [p for p in owner.nodes[node].history if N.DRAINING in (p.before, p.after)]

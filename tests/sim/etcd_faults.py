@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.etcd import LEADER_KEY
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.scenario import Injection
 

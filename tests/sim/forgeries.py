@@ -7,8 +7,8 @@ from functools import partial
 
 from spotsup_trainer.wire import Notice, encode
 
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.etcd_clients import NodeClient
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 
 FAR = 9e10  # as far as a message may say

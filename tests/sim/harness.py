@@ -12,8 +12,9 @@ from supervisor.model import JobRecord, JobState
 from supervisor.planner.adoption import Adopted
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.cloud import OWNER, Machine
+from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.promises import Promises, jobs_of
 

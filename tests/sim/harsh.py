@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
+from supervisor.simulation.cloud import CAPACITY, ZONES
 from supervisor.simulation.daemon import Daemon
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.forgeries import TOLD_S, fall_silent, forge_notice
 from tests.sim.scenario import Injection, Submission

@@ -60,9 +60,9 @@ def _too_few(job: JobView) -> int:
     """How many machines a job holds, where they are fewer than it needs, and 0 where it trains all the same."""
     held = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and n.instance_id and not n.doomed]
     # While bootstraps fail, one machine at a time is tried, for as long as that takes.
-    never_trained = job.record.last_reported_round == 0 and job.round is None
-    failures = 1 if job.record.own_failures and never_trained else MIN_FAILURES_TO_PROBE
-    tries_one = job.record.bootstrap_failures >= failures
+    never_trained = job.record.rounds.reported == 0 and job.round is None
+    failures = 1 if job.record.bootstraps.own_failures and never_trained else MIN_FAILURES_TO_PROBE
+    tries_one = job.record.bootstraps.failures >= failures
     if tries_one and all(node.state in IN_FLIGHT_NODE_STATES for node in held):
         return 0
     return len(held) if len(held) < job.record.min_nodes and job.record.state not in _TRAINING else 0

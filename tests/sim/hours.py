@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.planner.limits import trained_s
+from supervisor.features.limits.rule import trained_s
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World

@@ -12,10 +12,11 @@ from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
-from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
+from supervisor.simulation.cloud import CAPACITY, ZONES
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.etcd import MAX_UNDONE
 from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.nodes import LEASE_S
 from supervisor.simulation.training import OUTLIVE_S, Training
 from supervisor.simulation.world import World

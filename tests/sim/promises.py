@@ -20,8 +20,8 @@ from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, L
 from supervisor.planner.orphans import MORE_S
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import CLOCKS_S, JobView
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
@@ -294,7 +294,7 @@ class Promises:
         if len(kinds) > 1:
             raise Violation(f"P8: round {job.round.number if job.round else 0} of {job.record.name} is of {kinds}")
         stay = {job.nodes[node].offer.alternative for node in counted if not job.nodes[node].doomed}
-        if len(stay) > 1 and not job.record.moving_since:
+        if len(stay) > 1 and not job.record.moves.since:
             raise Violation(f"P8: {job.record.name} is of the alternatives {sorted(stay)}")
         if len(trains) > 1 and job.record.spec.placement.spread == "zone":
             raise Violation(

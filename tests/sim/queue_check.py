@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from supervisor.features.queue.rule import gpus_of
 from supervisor.market.admission import Amount
 from supervisor.model import NodeState
 from supervisor.planner.adoption import REASON as ADOPTED
-from supervisor.planner.queue import gpus_of
 from supervisor.planner.world import JobView
 from supervisor.simulation.world import World
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from supervisor.features.limits.rule import LIFTED
+from supervisor.features.queue.rule import PRIORITY
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
-from supervisor.planner.limits import LIFTED
-from supervisor.planner.queue import PRIORITY
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
 from tests.sim.injector import Injector
@@ -88,6 +88,9 @@ class ScenarioRun:
         events = [event for event in self.world.journal.events(job) if event.id.startswith(training.task_id)]
         told = sum(event.kind is EventKind.STEPS_HANG for event in events)
         stuck = Counter(event.node for event in events if event.kind is EventKind.WORKERS_STUCK)
+        for event in (each for each in events if each.kind is EventKind.NODE_SLOW):
+            if not training.ranks.was_slow(event.node, event.at - self.scenario.rules.slow_s, event.at):
+                raise Violation(f"alerts: {event.node} was not slow: {event.text}")
         if told > training.hangs or max(stuck.values(), default=0) > 1:
             raise Violation(f"alerts: {told} of {training.hangs} hangs of {job}, of stuck workers {dict(stuck)}")
 
@@ -112,7 +115,7 @@ class ScenarioRun:
             for name in limited:
                 self.users.limit(name, NO_LIMIT_H)
             lifted = LIFTED | {PRIORITY}  # without their users
-            paused = [n for n, job in jobs.items() if job.pause_requested_at and job.limit_reached not in lifted]
+            paused = [n for n, job in jobs.items() if job.pause.at and job.pause.by not in lifted]
             for name in paused:
                 self.users.pause(name, on=False)
             if not (paused or limited):

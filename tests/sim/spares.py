@@ -8,7 +8,7 @@ from spotsup_trainer.wire import Round
 
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 
 # A command reaches the hint within so long; until then the wanted number of members is not known.

@@ -12,8 +12,8 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.accounts import Purpose
 from supervisor.api.views import cost_row
+from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobState
-from supervisor.planner.bookings import bookings_of
 from supervisor.simulation.world import World
 from tests.sim.accounts_check import check_accounts
 from tests.sim.harness import RULES, empty_world, in_state, machine_of, service, submit, training_world
@@ -120,7 +120,7 @@ def test_a_round_that_ended_unseen_is_unknown_since_its_last_noted_step() -> Non
     world = training_job()
     world.run(900.0)
     view = jobs_of(world)["job"]
-    assert view.record.round_times.step_at > 0
+    assert view.record.billing.rounds.step_at > 0
     world.lose_daemon()
     training = world.nodes.trainings["job"]
     world.cloud.end(machine_of(world, 2), EndCause.PREEMPTED)

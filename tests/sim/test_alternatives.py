@@ -60,13 +60,13 @@ def test_a_job_is_of_the_next_kind_where_the_first_is_sold_out_and_goes_back_at_
     submit_both(world)
     assert world.run_until(settled, 120.0)
     assert kinds(world) == {"small"}
-    rounds = record(world).last_reported_round
+    rounds = record(world).rounds.reported
     world.cloud.sold_out_types = frozenset()
     world.run(RULES.back_to_listed_s - 120.0)
     assert kinds(world) == {"small"}, "not at once: what is back may be gone again"
     assert world.run_until(lambda w: kinds(w) == {"large"}, BACK_S)
     assert world.run_until(settled, 120.0)
-    assert record(world).last_reported_round == rounds + 1
+    assert record(world).rounds.reported == rounds + 1
     assert world.nodes.trainings["job"].lost_steps == 0
     assert moves(world) == ["job leaves 3 nodes in zone-a (small) for 3 in zone-a (large) (large, spot)"]
 
@@ -98,7 +98,7 @@ def test_the_kind_vanishes_in_the_middle_of_a_move_and_the_job_stays() -> None:
     for machine in [m for m in world.cloud.machines.values() if m.instance.instance_type == "large"]:
         world.cloud.end(machine, EndCause.PREEMPTED)
     assert world.run_until(settled, 300.0)
-    assert (kinds(world), record(world).moving_since) == ({"small"}, 0.0)
+    assert (kinds(world), record(world).moves.since) == ({"small"}, 0.0)
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
@@ -107,7 +107,7 @@ def test_another_daemon_goes_on_with_a_change_of_kind() -> None:
     submit_both(world)
     assert world.run_until(settled, 120.0)
     world.cloud.sold_out_types = frozenset()
-    assert world.run_until(lambda w: record(w).moving_since > 0, BACK_S)
+    assert world.run_until(lambda w: record(w).moves.since > 0, BACK_S)
     world.crash_daemon()
     assert world.run_until(lambda w: settled(w) and kinds(w) == {"large"}, 300.0)
     assert len([m for m in world.cloud.machines.values() if m.instance.instance_type == "large"]) == 3

@@ -126,7 +126,7 @@ def test_a_price_that_jumps_pauses_at_once_and_warns_once() -> None:
 def test_a_write_that_fails_is_decided_again() -> None:
     world = empty_world(rules(usd_per_month=0.03))
     trains(world, "one")
-    while not any(view.record.pause_requested_at for view in jobs_of(world).values()):
+    while not any(view.record.pause.at for view in jobs_of(world).values()):
         world.daemon.client.partitioned = not world.daemon.client.partitioned
         world.run(2.0)
         assert world.clock.now() < world.started_at + 9_000
@@ -141,12 +141,12 @@ def test_a_name_that_is_used_again_brings_no_new_budget() -> None:
     world.run(150.0)
     service(world).cancel("one")
     assert world.run_until(lambda w: all(each.state == "gone" for each in jobs_of(w)["one"].nodes.values()), 200.0)
-    spent = record(world, "one").dropped_nodes_usd + sum(
+    spent = record(world, "one").billing.dropped_usd + sum(
         node.usd(world.clock.now()) for node in jobs_of(world)["one"].nodes.values()
     )
     submit(world, "one", 1, 2, 2)
     world.run(5.0)
-    assert sum(each.usd for each in record(world, "one").earlier_spending) == pytest.approx(spent)
+    assert sum(each.usd for each in record(world, "one").billing.earlier) == pytest.approx(spent)
     assert world.run_until(is_paused, 1500.0)
 
 

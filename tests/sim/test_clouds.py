@@ -140,7 +140,7 @@ def test_a_job_goes_to_the_next_cloud_at_once_where_the_first_has_nothing() -> N
     assert world.run_until(settled, 120.0)
     assert clouds(world) == {"azure"}
     assert changes(world) == ["job goes from gcp to azure: no capacity: zone-a is full"]
-    assert record(world).places_tried == 0
+    assert record(world).places.tried == 0
 
 
 def test_a_job_that_has_trained_goes_on_in_another_cloud_from_its_checkpoint() -> None:
@@ -181,7 +181,7 @@ def test_a_job_goes_round_where_no_cloud_has_anything_and_says_so_once() -> None
     ]
     world.run(1400.0)
     assert record(world).state is JobState.WAITING
-    assert 4 <= record(world).places_tried <= 1800.0 / (RULES.place_s * 5) + 3
+    assert 4 <= record(world).places.tried <= 1800.0 / (RULES.place_s * 5) + 3
     world.allow(azure=3)
     assert world.run_until(lambda w: clouds(w) == {"azure"} and settled(w), 1200.0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from provisioners.base import EndCause
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import alive, in_state, machine_of, record, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled

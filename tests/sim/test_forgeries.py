@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.market.admission import Cap, QueueRules
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.forgeries import HostileJob, ail, forge_notice
 from tests.sim.harness import RULES, empty_world, service, submit

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.api.changes import LimitChanges
 from supervisor.errors import CommandRefusedError
+from supervisor.features.limits.rule import trained_s
 from supervisor.model import EventKind, JobState
-from supervisor.planner.limits import trained_s
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.world import World
 from tests.sim.harness import alive, empty_world, in_state, record, sentence, service, submit, training_world
@@ -77,11 +77,11 @@ def test_a_takeover_and_an_outage_of_etcd_neither_lose_nor_double_training() -> 
 
 def test_a_limit_that_is_raised_while_the_job_pauses_keeps_its_machines() -> None:
     world = training_world(limits={"hours": 0.02})
-    assert world.run_until(lambda w: bool(record(w).limit_reached), 200.0)
+    assert world.run_until(lambda w: bool(record(w).pause.by), 200.0)
     service(world).limits("job", LimitChanges(hours=5.0))
     assert world.run_until(settled, 120.0)
     assert world.nodes.trainings["job"].lost_steps == 0
-    assert (record(world).limit_reached, record(world).pause_requested_at) == ("", 0.0)
+    assert (record(world).pause.by, record(world).pause.at) == ("", 0.0)
 
 
 def test_a_lowered_limit_pauses_the_job() -> None:

@@ -182,7 +182,7 @@ class Daemon:
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     found = Daemon()
-    monkeypatch.setattr("supervisor.cli.client.Client", lambda *_: found)
+    monkeypatch.setattr("spotsup.transport.Transport", lambda *_: found)
     return found
 
 

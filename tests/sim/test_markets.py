@@ -107,11 +107,11 @@ def test_a_job_that_pays_for_on_demand_goes_back_to_spot_within_the_hour_at_one_
     assert world.run_until(settled, 60.0)
     assert markets(world) == [Market.ON_DEMAND] * 4
     world.run(600.0)
-    before = record(world).last_reported_round
+    before = record(world).rounds.reported
     world.cloud.sold_out = frozenset()
     assert world.run_until(lambda w: markets(w) == [Market.SPOT] * 4, 3600.0)
     assert world.run_until(settled, 60.0)
-    assert record(world).last_reported_round == before + 1
+    assert record(world).rounds.reported == before + 1
     assert world.nodes.trainings["job"].lost_steps == 0
 
 

@@ -67,7 +67,7 @@ def test_of_many_nodes_the_newest_are_kept_and_the_cost_of_all() -> None:
     nodes = {f"job-{n}": replace(node, id=f"job-{n}", created_at=float(n)) for n in range(KEPT_NODES + 7)}
     run = past_run(replace(view, nodes=nodes))
     assert [each.id for each in run.nodes] == [f"job-{n}" for n in range(7, KEPT_NODES + 7)]
-    assert run.job.dropped_nodes_usd == pytest.approx(view.record.dropped_nodes_usd + 7 * node.usd(0.0))
+    assert run.job.billing.dropped_usd == pytest.approx(view.record.billing.dropped_usd + 7 * node.usd(0.0))
 
 
 # -- going on from an earlier run --------------------------------------------------------------------------

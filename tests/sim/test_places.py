@@ -243,11 +243,11 @@ def moves(world: World) -> list[str]:
 
 def test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_without_losing_a_step() -> None:
     world = full_zone()
-    before = record(world).last_reported_round
+    before = record(world).rounds.reported
     assert world.run_until(settled, 1800.0)
     assert zones(world) == {"zone-b"}
     assert moves(world) == ["job leaves 3 nodes in zone-a for 6 in zone-b (small, spot)"]
-    assert record(world).last_reported_round == before + 1
+    assert record(world).rounds.reported == before + 1
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
@@ -260,30 +260,30 @@ def test_a_move_whose_new_nodes_are_preempted_leaves_the_job_where_it_is() -> No
     assert world.run_until(lambda w: alive(w) == 3, 120.0)
     world.run(60.0)
     assert zones(world) == {"zone-a"}
-    assert record(world).moving_since == 0
+    assert record(world).moves.since == 0
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
 def test_a_move_goes_on_or_ends_as_the_job_is_scaled_or_cancelled() -> None:
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     service(world).scale("job", Scale(desired=3))
     assert world.run_until(lambda w: alive(w) == 3 and settled(w), 120.0), "what it has is all it wants"
     assert zones(world) == {"zone-a"}
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     service(world).scale("job", Scale(desired=8, max_nodes=8))
     assert world.run_until(settled, 300.0)
     assert (zones(world), alive(world)) == ({"zone-b"}, 8)
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     service(world).cancel("job")
     assert world.run_until(lambda w: not alive(w), 120.0)
 
 
 def test_a_node_that_is_drained_during_a_move_holds_no_second_set() -> None:
     world = full_zone(low=2, desired=6, has=4, elsewhere=5)
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     for rank in (0, 1):
         service(world).drain(machine_of(world, rank).instance.node)
     assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 5, 600.0)
@@ -320,7 +320,7 @@ def test_a_job_does_not_move_without_checkpoints_nor_beyond_its_limit_of_money(m
 
 def test_a_job_whose_old_zone_takes_all_during_a_move_goes_on_with_the_nodes_that_are_coming() -> None:
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     for rank in range(3):
         world.cloud.end(machine_of(world, rank), EndCause.PREEMPTED)
     assert world.run_until(settled, 120.0)
@@ -330,15 +330,15 @@ def test_a_job_whose_old_zone_takes_all_during_a_move_goes_on_with_the_nodes_tha
 
 def test_a_move_outlives_its_daemon_and_ends_with_a_pause() -> None:
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     world.crash_daemon()
     assert world.run_until(settled, 120.0)
     assert zones(world) == {"zone-b"}
     world = full_zone()
-    assert world.run_until(lambda w: record(w).moving_since > 0, 1800.0)
+    assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     service(world).pause("job")
     assert world.run_until(lambda w: not alive(w), 120.0)
-    assert record(world).moving_since == 0
+    assert record(world).moves.since == 0
 
 
 def test_nodes_ahead_of_a_move_that_are_not_ready_in_time_are_given_back() -> None:

@@ -56,7 +56,7 @@ def test_preemptions_are_not_failures_however_many() -> None:
     world = empty_world(replace(RULES, bootstrap_failures=2))
     submit(world, "job", 1, 2, 2)
     preempt_again_and_again(world)
-    assert record(world).bootstrap_failures == 0
+    assert record(world).bootstraps.failures == 0
 
 
 def preempt_again_and_again(world: World) -> None:
@@ -242,7 +242,7 @@ def test_history_is_bounded() -> None:
     gone = [node for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE]
     assert len(gone) <= 4
     assert len(world.daemon.journal.events("job")) <= 12
-    assert record(world).dropped_nodes_usd > 0
+    assert record(world).billing.dropped_usd > 0
 
 
 def test_alerts_are_sent_once_each_and_the_outbox_is_emptied() -> None:

@@ -18,7 +18,7 @@ from supervisor.errors import UsageError
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.planner.actions import Outcome
 from supervisor.planner.world import Rules
-from supervisor.replay import compare, oracle, plot
+from supervisor.replay import compare, oracle
 from supervisor.replay.costs import Costs
 from supervisor.replay.recording import Recording, Series
 from supervisor.replay.run import Replay, run_together
@@ -298,30 +298,13 @@ def simulate(folder: Path, *options: str) -> Any:
     return CliRunner().invoke(main, arguments)
 
 
-def test_the_command_prints_a_table_or_json_and_draws_a_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "picture.png"
-    shown = simulate(tmp_path, "--baseline", "--on-demand-usd", "3", "--spot-usd", "1", "--plot", str(picture))
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
+    shown = simulate(tmp_path, "--baseline", "--on-demand-usd", "3", "--spot-usd", "1")
     assert shown.exit_code == 0, shown.output
     assert shown.output.split()[:4] == ["spotsup", "rigid", "restart-all", "oracle"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    picture = tmp_path / "picture.svg"
-    assert simulate(tmp_path, "--plot", str(picture)).exit_code == 0
-    drawn = picture.read_text()
-    for event in ("pause", "notice", "loss", "move", "refusal"):
-        assert f"<!-- {event} -->" in drawn, "each kind of event has a name in the legend"
     exact = simulate(tmp_path, "-o", "json", "--hours", "0.5")
     (result,) = json.loads(exact.output)["results"]
     assert (result["policy"], result["hours"], result["usd"]) == ("spotsup", 0.5, None)
-
-
-def test_a_picture_has_each_event_of_the_replay() -> None:
-    played = replay(market((3, 0), (1, 3), (0, 3), interval_s=EVERY_S), 1, 3)
-    found = played.run()
-    events = {name: list(seconds) for name, _, seconds in plot._events(played)}
-    assert [len(events[name]) for name in ("pause", "move", "refusal")] == [found.pauses, found.moves, found.refusals]
-    assert len(events["loss"]) == len(events["notice"]) >= 3, "two are taken, then the last one"
-    assert EVERY_S - COSTS.notice_s < min(events["loss"]) <= EVERY_S
-    assert [at + COSTS.notice_s for at in sorted(events["notice"])][:2] == [EVERY_S, EVERY_S]
 
 
 def test_limits_of_a_folder_of_jobs_are_those_of_a_configuration(tmp_path: Path) -> None:
@@ -358,10 +341,6 @@ def test_the_command_plays_a_folder_of_jobs(tmp_path: Path) -> None:
     exact = json.loads(shown("-o", "json", "--hours", "0.5").output)
     assert [(each["job"], each["result"]["finished"]) for each in exact["jobs"]] == [("one", False), ("two", False)]
     assert exact["totals"][0]["jobs"] == 2
-    picture = tmp_path / "picture.svg"
-    assert shown("--hours", "0.5", "--plot", str(picture)).exit_code == 0
-    drawn = picture.read_text()
-    assert all(f"<!-- {text} -->" in drawn for text in ("one on market: 1 rounds", "two on market: 1 rounds"))
     for options, sentence in (
         (("--baseline",), "--baseline plays the jobs one after another: give each its work"),
         (("--job", "job.yaml"), "give one of --job JOB.yaml and --jobs FOLDER"),
@@ -375,7 +354,7 @@ def test_the_command_plays_a_folder_of_jobs(tmp_path: Path) -> None:
     [
         (("--start", "5"), "market has 1.0 h: nothing is left from 5 h on"),
         (("--prices", "none.csv"), "cannot read none.csv: No such file or directory"),
-        (("--plot", "/none/picture.png"), "cannot write the picture /none/picture.png"),
+        (("--plot", "picture.png"), "there is no option --plot any more; `-o json` has the numbers"),
         (("--boot", "-1"), "-1.0 is not in the range x>=0.0"),
     ],
 )

@@ -12,8 +12,8 @@ from supervisor.api.changes import Scale
 from supervisor.api.service import MAX_CODE_DELETIONS
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.etcd import CLUSTER
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, in_state, service, submit
 from tests.sim.promises import jobs_of, settled

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
@@ -94,7 +94,7 @@ def test_people_are_told_once_reminded_now_and_then_and_told_when_all_are_heard_
     cut(world, everything(world), on=False)
     world.run(30.0)
     assert texts(world, EventKind.SILENCE_ENDED) == ["all nodes of job are heard again, or known to have ended"]
-    assert record(world).silence_since == 0.0
+    assert record(world).silence.since == 0.0
 
 
 def test_a_zone_that_its_provider_ends_is_replaced_at_once() -> None:
@@ -188,7 +188,7 @@ def test_a_node_that_starts_while_many_are_silent_is_not_blamed_for_not_reaching
     assert world.run_until(lambda w: alive(w) == 5, 30.0)
     cut(world, everything(world))
     world.run(5 * RULES.ready_timeout_s)
-    assert (record(world).bootstrap_failures, len(world.cloud.machines)) == (0, 5)
+    assert (record(world).bootstraps.failures, len(world.cloud.machines)) == (0, 5)
     cut(world, everything(world), on=False)
     assert world.run_until(settled, 60.0)
 

@@ -15,7 +15,6 @@ from supervisor.api.service import Service
 from supervisor.api.sweeps import SweepBody, Sweeps
 from supervisor.errors import CommandRefusedError, JournalUnavailableError
 from supervisor.market.admission import QueueRules
-from supervisor.model import JobState
 from supervisor.runtime.sweeps import SweepKeeper
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, service
@@ -200,28 +199,10 @@ def test_the_code_of_a_sweep_is_kept_for_those_that_are_yet_to_begin() -> None:
     assert journal.delete_code(wanted.code_sha256, found.mod_revision)
 
 
-def test_the_worst_are_ended_early() -> None:
-    world = empty_world()
-    verbs = sweeps(world)
-    sweep = verbs.submit(body(world, parallel=4, early_stop={"first_step": 1}), ANN)
-    run(world, 60)
-    row = verbs.row(verbs.one("lr"))
-    assert [each["state"] for each in row["members"]].count(str(JobState.CANCELLED)) == 0, "they report no loss"
-    judged = replace(
-        sweep, members=tuple(replace(each, stopped="worst") for each in sweep.members[:1]) + sweep.members[1:]
-    )
-    found = world.daemon.journal.sweep("lr")
-    assert found is not None
-    assert world.daemon.journal.put_sweep(judged, found[1])
-    run(world, 30)
-    assert running(world) == ["lr-2", "lr-3", "lr-4"]
-    assert verbs.row(verbs.one("lr"))["members"][0]["stopped"] == "worst"
-
-
 def test_members_are_compared_by_what_their_programs_report() -> None:
     world = empty_world()
     verbs = sweeps(world)
-    verbs.submit(body(world, parallel=4, metric="accuracy", mode="max", early_stop={"first_step": 1}), ANN)
+    verbs.submit(body(world, parallel=4, metric="accuracy", mode="max"), ANN)
     run(world, 5)
     for number, accuracy in enumerate((0.3, 0.9, 0.5, None), 1):
         assert world.run_until(lambda w, name=f"lr-{number}": name in w.nodes.trainings, 60.0)  # type: ignore[misc]
@@ -230,10 +211,11 @@ def test_members_are_compared_by_what_their_programs_report() -> None:
     row = verbs.row(verbs.one("lr"))
     assert (row["metric"], row["mode"]) == ("accuracy", "max")
     assert [each["value"] for each in row["members"]] == [0.3, 0.9, 0.5, None]
-    assert "lr-2" in running(world)
-    assert "lr-4" in running(world), "one that reports nothing is not judged"
-    assert "lr-1" not in running(world)
-    assert str(row["members"][0]["stopped"]).startswith("accuracy 0.3 is number")
+    assert (row["best"], running(world)) == (None, ["lr-1", "lr-2", "lr-3", "lr-4"])
+    for number in range(1, 5):
+        end(world, f"lr-{number}")
+    run(world, 30)
+    assert verbs.row(verbs.one("lr"))["best"] == "lr-2"
 
 
 def test_a_sweep_that_cannot_go_on_says_so_and_keeps_none_other_from_it() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState
-from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import LEADER_TTL_S
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import NO_FAULTS, RULES, alive, in_state, record, service, submit
 from tests.sim.promises import Promises, events_of, jobs_of, settled
@@ -43,7 +43,7 @@ def assert_trains_on(world: World, nodes: int = 3) -> None:
     assert not [each for kind in (EventKind.NODE_LOST, EventKind.NODE_FAILED) for each in events_of(world, "job", kind)]
     assert alive(world) == len(world.cloud.machines) == nodes
     assert carried(world) == nodes
-    assert record(world).bootstrap_failures == 0
+    assert record(world).bootstraps.failures == 0
 
 
 def test_training_goes_on_without_any_daemon_and_the_next_one_carries_etcd_again() -> None:
@@ -119,5 +119,5 @@ def test_a_bootstrap_is_not_blamed_for_a_tunnel_that_carries_nothing() -> None:
     world.hooks.launch.append(lambda machine: faults.stick(machine, 40.0))
     service(world).scale("job", Scale(desired=4))
     assert world.run_until(lambda w: settled(w) and record(w).desired_nodes == 4, 180.0)
-    assert record(world).bootstrap_failures == 0
+    assert record(world).bootstraps.failures == 0
     assert alive(world) == len(world.cloud.machines) == 4

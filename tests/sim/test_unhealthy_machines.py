@@ -53,7 +53,7 @@ def test_three_unhealthy_machines_in_a_row_block_their_type_for_a_while_with_one
     )
     assert len(jobs_of(world)["job"].nodes) == 3, "no zone has another of this type"
     assert "local machine type small is blocked for 2 min" in sentence(world)
-    assert record(world).bootstrap_failures == 0, "the machines' fault is not the job's"
+    assert record(world).bootstraps.failures == 0, "the machines' fault is not the job's"
     assert [event.kind for event in world.sent if event.kind is EventKind.MACHINE_TYPE_BLOCKED] == [
         EventKind.MACHINE_TYPE_BLOCKED
     ]
@@ -75,7 +75,7 @@ def test_a_machine_that_works_resets_the_count(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_failure_of_the_job_itself_blocks_no_machine_type(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, range(20), unhealthy=False)
-    assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 300.0)
+    assert world.run_until(lambda w: record(w).bootstraps.failures >= 6, 300.0)
     assert blocks(world) == []
 
 
@@ -86,7 +86,7 @@ def test_an_unreachable_machine_is_retried_and_keeps_its_reason(
     assert world.run_until(lambda w: any(node.error == REASON for node in jobs_of(w)["job"].nodes.values()), 60.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert len(jobs_of(world)["job"].nodes) == 1
-    assert record(world).bootstrap_failures == 0
+    assert record(world).bootstraps.failures == 0
 
 
 def test_a_machine_that_is_never_reached_is_replaced_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def world_with(saving_s: float) -> World:
     """A job whose checkpoints take so long, which the daemon knows."""
     world = training_world()
     world.nodes.trainings["job"].saving_s = saving_s
-    assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoint_s == saving_s, 60.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoints.save_s == saving_s, 60.0)
     return world
 
 
@@ -50,7 +50,7 @@ def test_no_step_is_lost_where_too_few_nodes_are_left_and_only_the_daemon_knows_
     """A launcher alone trains on: it knows of no notice, and of no round that could form without the node."""
     world = training_world(low=3, desired=3, high=3)
     world.nodes.trainings["job"].saving_s = 45.0
-    assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoint_s == 45.0, 60.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoints.save_s == 45.0, 60.0)
     doomed = machine_of(world, 1)
     doomed.metadata_away = True
     zone = doomed.instance.zone  # no other has machines: the job cannot go elsewhere

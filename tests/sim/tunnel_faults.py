@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.simulation.cloud import Machine
+from supervisor.simulation.machine import Machine
 from supervisor.simulation.tunnels import SimTunnel
 from supervisor.simulation.world import World
 from tests.sim.scenario import Injection

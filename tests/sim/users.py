@@ -334,8 +334,8 @@ class Users:
         rounds = self._early.get(job.record.name, [])
         twice = any(number + 1 in rounds for number in rounds)
         # Of what is not its program's fault, only one that never trained fails (P12).
-        refused = job.record.name in self.refused_jobs or job.record.bootstrap_failures
-        never_trained = not job.record.last_reported_round and refused
+        refused = job.record.name in self.refused_jobs or job.record.bootstraps.failures
+        never_trained = not job.record.rounds.reported and refused
         return twice or self.program_failures[job.record.name] > allowed or bool(never_trained)
 
     def program_fails(self, job: str, training: Training) -> None:
@@ -357,4 +357,4 @@ class Users:
 
 def _is_paused(job: JobView) -> bool:
     """Whether a user has paused it: a pause for a limit is the planner's."""
-    return bool(job.record.pause_requested_at) and not job.record.limit_reached
+    return bool(job.record.pause.at) and not job.record.pause.by

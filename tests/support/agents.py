@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bootstrap.archive import Archive
+from spotsup.archive import Archive
+
 from bootstrap.model import Setup
 
 TIMEOUT_S = 30.0

@@ -106,7 +106,7 @@ class Site:
     def is_well(self) -> bool:
         """Whether it still answers, and nothing of ann's job was changed."""
         job = self.job()
-        untouched = not (job.cancel_requested or job.pause_requested_at) and job.desired_nodes == 1
+        untouched = not (job.cancel_requested or job.pause.at) and job.desired_nodes == 1
         return untouched and not self.paused and self.ask("eve", "GET", "/v1/health").status == 200
 
 

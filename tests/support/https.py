@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from spotsup.contexts import fingerprint
 from starlette.types import Receive, Scope, Send
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
@@ -20,7 +21,6 @@ from supervisor.api.gate import Users
 from supervisor.api.routes import create_app
 from supervisor.api.serving import ApiServer, bind_address
 from supervisor.api.tls import certificate_of, own_ca, own_files
-from supervisor.cli.contexts import fingerprint
 from supervisor.config import parse_config
 from supervisor.runtime.loop import Status
 from supervisor.simulation.world import World

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bootstrap.archive import Archive
+from spotsup.archive import Archive
+
 from bootstrap.decision import Decision
 from bootstrap.facts import Facts, System
 from bootstrap.gpu.facts import read_gpu
@@ -15,25 +16,6 @@ from bootstrap.model import Again, Command, Reboot, Run, Setup, Skip, Unfit, Upl
 from bootstrap.network.facts import read_network
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
-
-# What `systemctl show` prints about the exporters of a machine.
-SYSTEMCTL_SHOW = """\
-Id=node_exporter.service
-LoadState=not-found
-ActiveState=inactive
-
-Id=prometheus-node-exporter.service
-LoadState=loaded
-ActiveState=active
-
-Id=nvidia-dcgm.service
-LoadState=loaded
-ActiveState=inactive
-
-Id=dcgm-exporter.service
-LoadState=masked
-ActiveState=inactive
-"""
 
 
 def a_setup(**changes: Any) -> Setup:

@@ -16,11 +16,13 @@ from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMe
 
 from provisioners.base import Instance, InstanceState, Market, Offer, Owner, Scope
 from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
+from supervisor.features.billing.bookings import BOOTING_NODE_STATES
+from supervisor.features.billing.record import BillingRecord
+from supervisor.features.rounds.record import RoundsRecord
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Action, AskDone, Commit, NodeOutcome, Plan
-from supervisor.planner.bookings import BOOTING_NODE_STATES
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
 from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
@@ -61,8 +63,14 @@ def job(desired: int = 2, state: JobState = J.RUNNING, **changes: Any) -> JobRec
     found = JobRecord(
         "job", "u", spec(), "", NOW - 5000, 1, desired, 4, state=state, state_since=NOW - 500, next_node=50
     )
-    found = replace(found, round_times=RoundTimes(since=NOW - 500))
-    return replace(found, last_reported_round=1, **changes)
+    found = replace(found, billing=BillingRecord(rounds=RoundTimes(since=NOW - 500)), rounds=RoundsRecord(reported=1))
+    return replace(found, **{name: _part(found, name, value) for name, value in changes.items()})
+
+
+def _part(record: JobRecord, name: str, value: Any) -> Any:
+    """What a feature keeps of a job may be given as a dictionary of what is not as usual."""
+    before = getattr(record, name)
+    return replace(before, **value) if isinstance(value, dict) else value
 
 
 def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
@@ -137,9 +145,9 @@ def _booked(record: NodeRecord, current: Round | None) -> NodeRecord:
 def _in_training(record: JobRecord, nodes: Sequence[NodeRecord], current: Round | None) -> JobRecord:
     """The record as the planner left it a moment ago: it has noted since when the job trains."""
     inside = [each for each in nodes if current is not None and each.id in current.nodes() and each.state in IN_ROUND]
-    if record.trained_s or record.training_since or record.ended or len(inside) < record.min_nodes:
+    if record.limits.trained_s or record.limits.training_since or record.ended or len(inside) < record.min_nodes:
         return record
-    return replace(record, training_since=NOW - 500)
+    return replace(record, limits=replace(record.limits, training_since=NOW - 500))
 
 
 def listing(*machines: Instance, **changes: Any) -> CloudView:

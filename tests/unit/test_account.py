@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.account import Clock, NotYetError, Plan, Said, Wish, carry_out
-from provisioners.aws.account import plan as aws
-from provisioners.aws.account.plan import (
-    Delete,
-    Facts,
-    FoundBucket,
-    FoundFileSystem,
-    FoundGroup,
-    FoundProfile,
-    FoundRole,
+from provisioners.account import (
+    Account,
+    Begun,
+    Clock,
+    Found,
+    Key,
+    Made,
+    NotYetError,
+    Plan,
+    Resource,
+    Row,
+    Said,
+    Seen,
+    State,
+    Step,
+    Verb,
+    carry_out,
 )
-from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
-from provisioners.aws.settings import AwsSettings
+from provisioners.aws.account.wanted import SPOT
 from provisioners.base import Owner, ProvisionerError
 from provisioners.descriptor import Descriptor
-from provisioners.gcp.account import plan as gcp
-from provisioners.gcp.account import wanted as gcp_wanted
 from provisioners.gcp.settings import GcpSettings
 from provisioners.registry import CLOUDS
-from supervisor.cli.account import account_cloud, differing, merged, permissions
+from supervisor.cli.account import account_cloud, differing, merged
 from supervisor.config import Config
 from supervisor.errors import UsageError
+from tests.support.accounts import TABLES, Tabled
 from tests.support.machines import OTHER, OWNER
 
 # -- taking steps ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Put:
+def put(name: str) -> Step:
     """A step of the account below."""
-
-    name: str
-    cost: str = ""
-
-    def __str__(self) -> str:
-        return f"put {self.name}"
+    return Step(Verb.MAKE, Resource("thing", name, make_text=f"put {name}"))
 
 
 @dataclass
@@ -65,15 +64,15 @@ class Slow:
             self.unseen[name] = self.unseen.get(name, 0) - 1
             if self.unseen[name] < 0:
                 seen.add(name)
-        return Plan(tuple(Put(each) for each in self.wanted if each not in seen))
+        return Plan(tuple(put(each) for each in self.wanted if each not in seen))
 
-    def take(self, step: Put) -> None:
-        if step.name in self.there:
+    def take(self, step: Step) -> None:
+        if step.what.name in self.there:
             raise NotYetError("it is there already")
-        self.there.add(step.name)
-        self.puts.append(step.name)
-        self.lost[step.name] = self.lost.get(step.name, 0) - 1
-        if self.lost[step.name] >= 0:
+        self.there.add(step.what.name)
+        self.puts.append(step.what.name)
+        self.lost[step.what.name] = self.lost.get(step.what.name, 0) - 1
+        if self.lost[step.what.name] >= 0:
             raise NotYetError("no answer")
 
     def wait(self, seconds: float) -> None:
@@ -116,207 +115,177 @@ def test_a_problem_ends_it_before_any_step() -> None:
     assert account.puts == []
 
 
-# -- AWS -------------------------------------------------------------------------------------------------------
-
-WISH = Wish(OWNER, ("198.51.100.7",), shared_storage=True, checkpoints="s3://models", permissions=permissions())
-SETTINGS = AwsSettings(regions=("us-east-1",))
-NETWORK = Network("us-east-1", "vpc-1", ("subnet-a", "subnet-b"))
-CALLED = names(OWNER.cluster)
-WANTED = wanted(SETTINGS, WISH, [NETWORK])
+# -- a step ----------------------------------------------------------------------------------------------------
 
 
-def whole(needed: Wanted = WANTED) -> Facts:
-    """An account in which nothing is missing."""
-    return Facts(
-        tuple(
-            FoundGroup(each.region, each.vpc, each.name, f"sg-{number}", OWNER, frozenset(each.rules))
-            for number, each in enumerate(needed.groups)
-        ),
-        tuple(FoundRole(each.name, OWNER, {POLICY: each.policy}) for each in needed.roles),
-        tuple(FoundProfile(each.name, OWNER, (each.name,)) for each in needed.roles),
-        tuple(
-            FoundFileSystem(
-                each.region, each.name, "fs-1", OWNER, {subnet: f"fsmt-{subnet}" for subnet in each.subnets}
-            )
-            for each in needed.file_systems
-        ),
-        buckets=tuple(FoundBucket(each.region, each.name, OWNER, closed=True, aborts=True) for each in needed.buckets),
-    )
+class Shelf:
+    """A cloud with boxes, in which things are, and a drawer of data: it does as it is told, and counts."""
+
+    marked_by = "tags"
+
+    def __init__(self) -> None:
+        self.there: dict[Key, Found] = {}
+        self.calls: list[str] = []
+        self.failure: str | None = None
+        self.rows: Sequence[Row] = (
+            Row("box", lambda _: self._all("box"), self._put, self._drop),
+            Row("thing", lambda _: self._all("thing"), self._put, self._drop),
+            Row("drawer", lambda _: self._all("drawer"), self._begin, self._drop, data=True),
+        )
+
+    def _all(self, kind: str) -> list[Found]:
+        return [each for each in self.there.values() if each.what.kind == kind]
+
+    def _put(self, what: Resource, _seen: Seen) -> None:
+        self.calls.append(f"put {what.name}")
+        self.there[what.key] = Found(what, OWNER)
+
+    def _begin(self, what: Resource, _seen: Seen) -> Begun:
+        self.calls.append(f"begin {what.name}")
+        return Begun(operation="op-1")
+
+    def _drop(self, what: Resource, _seen: Seen) -> None:
+        self.calls.append(f"drop {what.name}")
+        del self.there[what.key]
+
+    def whose(self) -> str:
+        return "the shelf"
+
+    def wanted(self) -> list[Resource]:
+        return [BOX, Resource("thing", "t", of=BOX), DRAWER]
+
+    def outcome(self, operation: str) -> str | None:
+        assert operation == "op-1"
+        return self.failure
+
+    def made(self, seen: Seen) -> Made:
+        return Made({"boxes": [each.what.name for each in seen.ours("box")]})
 
 
-def test_nothing_is_missing_where_all_is_there() -> None:
-    assert aws.missing(WANTED, whole(), OWNER) == Plan()
+BOX, DRAWER = Resource("box", "b", "here"), Resource("drawer", "d")
 
 
-def test_what_others_need_comes_first_and_what_costs_money_last() -> None:
-    steps = [str(step) for step in aws.missing(WANTED, Facts(has_spot_role=False), OWNER).steps]
-    assert steps == [
-        "make AWSServiceRoleForEC2Spot, the account's own role for spot machines",
-        f"make the security group {CALLED['nodes']} in vpc-1 (us-east-1)",
-        f"let the security group {CALLED['nodes']} (us-east-1) have tcp port 22 from 198.51.100.7/32",
-        f"let the security group {CALLED['nodes']} (us-east-1) have all traffic from {CALLED['nodes']}",
-        f"let the security group {CALLED['nodes']} (us-east-1) have all traffic to {CALLED['nodes']}",
-        f"make the security group {CALLED['storage']} in vpc-1 (us-east-1)",
-        f"let the security group {CALLED['storage']} (us-east-1) have tcp port 2049 from {CALLED['nodes']}",
-        *(
-            f"{each} {CALLED[name]}{end}"
-            for name in ("node", "daemon")
-            for each, end in (
-                ("make the IAM role", ""),
-                (f"write the policy {POLICY} of the role", ": docs/permissions"),
-                ("make the instance profile", ""),
-                ("put the role", " into its instance profile"),
-            )
-        ),
-        "make the S3 bucket models (us-east-1)",
-        "block public access to the S3 bucket models",
-        "let the S3 bucket models delete uploads that never ended",
-        f"make the EFS file system {CALLED['storage']} (us-east-1)",
-        f"make a mount target of {CALLED['storage']} in subnet-a (us-east-1)",
-        f"make a mount target of {CALLED['storage']} in subnet-b (us-east-1)",
+def test_an_operation_that_was_begun_is_asked_for_and_not_begun_again() -> None:
+    shelf = Shelf()
+    account = Account(shelf, OWNER)
+    step = account.missing().steps[-1]
+    account.take(step)
+    for failure, error in ((None, "the cloud is at it"), ("", "does not show it yet")):
+        shelf.failure = failure
+        with pytest.raises(NotYetError, match=error):
+            account.take(step)
+    account.take(step)  # it is not shown: again
+    shelf.failure = "no more drawers"
+    with pytest.raises(ProvisionerError, match="could not make the drawer d: no more drawers"):
+        account.take(step)
+    assert shelf.calls == ["begin d", "begin d"]
+
+
+def test_what_something_uses_is_deleted_after_it_and_data_only_if_it_is_still_ours() -> None:
+    shelf = Shelf()
+    for what in shelf.wanted():
+        shelf.there[what.key] = Found(what, OWNER)
+    account = Account(shelf, OWNER)
+    drawer, thing, box = account.remaining(with_data=True).steps
+    assert [str(each) for each in (drawer, thing, box)] == [
+        *("delete the drawer d", "delete the thing t of b", "delete the box b (here)")
     ]
+    with pytest.raises(NotYetError, match="the thing t still uses it"):
+        account.take(box)
+    account.take(thing)
+    account.take(box)
+    shelf.there[DRAWER.key] = Found(DRAWER, OTHER)
+    with pytest.raises(ProvisionerError, match="the drawer d does not have this installation's tags any more: nothing"):
+        account.take(drawer)
+    del shelf.there[DRAWER.key]
+    with pytest.raises(NotYetError, match="it is not shown any more"):
+        account.take(drawer)
+    assert shelf.calls == ["drop t", "drop b"]
 
 
-def test_a_policy_that_differs_is_written_anew() -> None:
-    facts = whole()
-    changed = replace(facts, roles=(replace(facts.roles[0], policies={POLICY: "{}"}), *facts.roles[1:]))
-    assert [str(step) for step in aws.missing(WANTED, changed, OWNER).steps] == [
-        f"write anew the policy {POLICY} of the role {facts.roles[0].name}: docs/permissions"
-    ]
+def test_what_is_not_ours_is_deleted_by_no_step_and_for_no_owner() -> None:
+    shelf = Shelf()
+    shelf.there[BOX.key] = Found(BOX, OTHER)
+    with pytest.raises(ProvisionerError, match=r"the box b \(here\) is not this installation's: nothing was deleted"):
+        Account(shelf, OWNER).take(Step(Verb.DELETE, BOX, shelf.there[BOX.key]))
+    for owner in (Owner("", ""), Owner("test", ""), Owner("", "0123456789abcdef")):
+        with pytest.raises(ProvisionerError, match="everyone's things would count as ours"):
+            Account(shelf, owner)
+    assert shelf.calls == []
 
 
-def test_a_profile_of_ours_that_holds_another_role_is_a_problem() -> None:
-    facts = whole()
-    changed = replace(facts, profiles=(replace(facts.profiles[0], roles=("admin",)),))
-    plan = aws.missing(WANTED, changed, OWNER)
-    assert (plan.steps, len(plan.problems)) == ((), 1)
+@pytest.mark.parametrize("state", [State.PENDING, State.GOING])
+def test_what_is_on_its_way_is_waited_for(state: State) -> None:
+    shelf = Shelf()
+    shelf.there[BOX.key] = Found(BOX, OWNER, state=state, said="Updating")
+    account = Account(shelf, OWNER)
+    with pytest.raises(NotYetError, match="it is in the state Updating, which may take minutes"):
+        account.take(account.missing().steps[0])
+    assert shelf.calls == []
 
 
-def test_what_uses_something_is_deleted_before_it() -> None:
-    steps = aws.remaining(whole(), OWNER, with_data=True).steps
-    kinds = [step.kind for step in steps if isinstance(step, Delete)]
-    assert kinds == [
-        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.BUCKET, aws.GROUP, aws.GROUP),
-        *(aws.MEMBER, aws.PROFILE, aws.MEMBER, aws.PROFILE),
-        *(aws.POLICY_KIND, aws.ROLE, aws.POLICY_KIND, aws.ROLE),
-    ]
-    groups = [step.name for step in steps if isinstance(step, Delete) and step.kind == aws.GROUP]
-    assert groups == [CALLED["storage"], CALLED["nodes"]]  # a rule of the first names the second
+# -- what is compared: all clouds ------------------------------------------------------------------------------
+
+EACH_CLOUD = pytest.mark.parametrize("tabled", TABLES.values(), ids=TABLES)
 
 
-@given(st.sets(st.integers(0, 6)), st.booleans())
-def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
-    facts = whole()
-    things: list[Any] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems, *facts.buckets]
-    mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
-    given = Facts(
-        tuple(each for each in mixed if isinstance(each, FoundGroup)),
-        tuple(each for each in mixed if isinstance(each, FoundRole)),
-        tuple(each for each in mixed if isinstance(each, FoundProfile)),
-        tuple(each for each in mixed if isinstance(each, FoundFileSystem)),
-        buckets=tuple(each for each in mixed if isinstance(each, FoundBucket)),
-    )
-    plan = aws.remaining(given, OWNER, with_data=with_data)
-    kinds = {FoundGroup: aws.GROUP, FoundRole: aws.ROLE, FoundProfile: aws.PROFILE, FoundFileSystem: aws.FILE_SYSTEM}
-    kinds |= {FoundBucket: aws.BUCKET}
-    theirs = {(kinds[type(each)], getattr(each, "id", each.name)) for each in mixed if each.owner == OTHER}
-    assert not theirs & {(step.kind, step.id) for step in plan.steps if isinstance(step, Delete)}
-    # A bucket of a person's own is used as it is.
-    theirs = {(kind, name) for kind, name in theirs if kind != aws.BUCKET}
-    assert len([each for each in plan.left if "does not have this installation's tags" in each]) == len(theirs)
-    found = aws.missing(WANTED, given, OWNER)
-    assert (bool(found.problems), found.steps) == (bool(theirs), ())
+@EACH_CLOUD
+def test_nothing_is_missing_where_all_is_there(tabled: Tabled) -> None:
+    assert tabled.missing(tabled.whole()) == Plan()
 
 
-def test_the_names_fit_what_iam_takes() -> None:
-    """The longest name of a cluster (supervisor/config.py); a role's has at most 64 characters: CreateRole."""
-    assert all(len(name) <= 64 for name in names("c" * 31).values())
+@EACH_CLOUD
+def test_each_thing_is_made_after_what_it_is_part_of_or_uses(tabled: Tabled) -> None:
+    """And what others need is read before them, and deleted after them."""
+    wanted, rows = tabled.wanted, [row.kind for row in tabled.table.rows]
+    keys = [each.key for each in wanted]
+    assert len(keys) == len(set(keys))
+    for each in wanted:
+        for key in (*each.needs, *([each.of.key] if each.of else ())):
+            assert keys.index(key) < keys.index(each.key)
+            assert rows.index(key[0]) <= rows.index(each.kind)
 
 
-def test_a_rule_reads_as_a_sentence() -> None:
-    assert str(Rule("tcp", 22, "10.0.0.0/16")) == "tcp port 22 from 10.0.0.0/16"
-    assert "secret" not in repr(Role("r", "d", "secret"))
+@EACH_CLOUD
+@given(st.data(), st.booleans())
+def test_nothing_without_our_tags_is_ever_in_a_plan(tabled: Tabled, data: st.DataObject, with_data: bool) -> None:
+    table, wanted = tabled.table, tabled.wanted
+    shared = {row.kind for row in table.rows if row.shared}
+    own = {each.name for each in wanted if each.of is None and each.kind != SPOT}
+    foreign = data.draw(st.sets(st.sampled_from(sorted(own))))
+    seen = tabled.whole(foreign)
+    plan = tabled.deleting(seen, with_data=with_data)
+    assert all(step.found is not None and step.found.owner == OWNER for step in plan.steps)
+    theirs = {each.what.key for each in seen.found.values() if each.owner == OTHER}
+    assert not theirs & {step.what.key for step in plan.steps}
+    kept = [each for each in plan.left if f"does not have this installation's {table.marked_by}" in each]
+    wholes = [each for each in wanted if each.of is None and each.key in theirs and each.kind not in shared]
+    assert len(kept) == len(wholes)
+    # What is shared is used as it is; with anything else of another's, nothing is done.
+    found = tabled.missing(seen)
+    assert (len(found.problems), found.steps) == (len(wholes), ())
 
 
-# -- Google Cloud ----------------------------------------------------------------------------------------------
-
-GCP_WISH = replace(WISH, checkpoints="gs://models")
-GCP_SETTINGS = GcpSettings(project="p", regions=("us-central1",))
-GCP_WANTED = gcp_wanted.wanted(GCP_SETTINGS, GCP_WISH, {"us-central1": "us-central1-a"})
-
-
-def whole_project() -> gcp.Facts:
-    """A project in which nothing is missing."""
-    needed = GCP_WANTED
-    return gcp.Facts(
-        tuple(gcp.FoundRule(each, OWNER) for each in needed.rules),
-        tuple(gcp.FoundRole(each.id, OWNER, each.permissions, each.buckets) for each in needed.roles),
-        tuple(gcp.FoundAccount(each.email, OWNER) for each in needed.accounts),
-        frozenset(needed.bindings),
-        tuple(gcp.FoundFileSystem(each.region, each.zone, each.name, OWNER) for each in needed.file_systems),
-        tuple(gcp.FoundBucket(each.region, each.name, OWNER, closed=True) for each in needed.buckets),
-    )
+@EACH_CLOUD
+def test_data_stays_unless_that_is_to_go(tabled: Tabled) -> None:
+    rows = {row.kind: row for row in tabled.table.rows}
+    seen = tabled.whole()
+    plan = tabled.deleting(seen, with_data=False)
+    assert not [step for step in plan.steps if rows[step.what.kind].data]
+    data = [each for each in seen.wanted if rows[each.kind].data]
+    assert len([each for each in plan.left if "stays with its data, which is billed: --with-data" in each]) == len(data)
+    gone = [step.what for step in tabled.deleting(seen).steps if rows[step.what.kind].data]
+    assert sorted(map(str, gone)) == sorted(map(str, data))
 
 
-def test_nothing_is_missing_in_a_project_where_all_is_there() -> None:
-    assert gcp.missing(GCP_WANTED, whole_project(), OWNER) == Plan()
-
-
-def test_a_role_is_taken_from_an_account_before_either_goes() -> None:
-    steps = gcp.remaining(whole_project(), OWNER, with_data=True).steps
-    kinds = [step.kind if isinstance(step, gcp.Delete) else "binding" for step in steps]
-    kinds = [each for each in kinds if each in {"binding", gcp.ACCOUNT, gcp.ROLE}]
-    assert kinds == sorted(kinds, key=["binding", gcp.ACCOUNT, gcp.ROLE].index)
-    assert {*kinds} == {"binding", gcp.ACCOUNT, gcp.ROLE}
-
-
-@given(st.sets(st.integers(0, 7)), st.booleans())
-def test_nothing_in_a_project_without_our_mark_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
-    facts = whole_project()
-    parts = (facts.rules, facts.roles, facts.accounts, facts.file_systems)
-    things: list[Any] = [each for part in parts for each in part]
-    mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
-    if 7 in foreign:
-        facts = replace(facts, buckets=tuple(replace(each, owner=OTHER) for each in facts.buckets))
-    given = gcp.Facts(
-        tuple(each for each in mixed if isinstance(each, gcp.FoundRule)),
-        tuple(each for each in mixed if isinstance(each, gcp.FoundRole)),
-        tuple(each for each in mixed if isinstance(each, gcp.FoundAccount)),
-        facts.bindings,
-        tuple(each for each in mixed if isinstance(each, gcp.FoundFileSystem)),
-        facts.buckets,
-    )
-    theirs = [each for each in mixed if each.owner == OTHER]
-    plan = gcp.remaining(given, OWNER, with_data=with_data)
-    text = [str(step) for step in plan.steps if isinstance(step, gcp.Delete)]
-    for each in theirs:
-        assert f"delete {each}" not in text
-    roles = {each.id for each in given.roles if each.owner == OTHER}
-    taken = {step.binding.role.rpartition("/")[2] for step in plan.steps if isinstance(step, gcp.Unbind)}
-    assert not roles & taken
-    assert len([each for each in plan.left if "does not have this installation's mark" in each]) == len(theirs)
-    found = gcp.missing(GCP_WANTED, given, OWNER)
-    assert (bool(found.problems), found.steps) == (bool(theirs), ())
-    deleted = {step.name for step in plan.steps if isinstance(step, gcp.Delete) and step.kind == gcp.BUCKET}
-    assert deleted == ({"models"} if with_data and 7 not in foreign else set())
-
-
-@pytest.mark.parametrize("cluster", ["a", "c" * 31, "a-b-c"])
-def test_the_names_fit_what_google_takes(cluster: str) -> None:
-    """The forms: docs of firewall rules, service accounts (6 to 30 characters) and custom roles."""
-    called = gcp_wanted.Names(cluster, "p")
-    assert re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", called.account("daemon"))
-    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", called.of("storage"))
-    assert re.fullmatch(r"[a-zA-Z0-9_.]{3,64}", called.role("checkpoints"))
-    assert gcp_wanted.Names(cluster, "example.com:p").email("node").endswith("@p.example.com.iam.gserviceaccount.com")
-
-
-def test_a_description_says_whose_it_is() -> None:
-    text = gcp_wanted.described(OWNER, ("models", "more"))
-    assert (gcp_wanted.owner_in(text), gcp_wanted.buckets_in(text)) == (OWNER, ("models", "more"))
-    assert gcp_wanted.owner_in("made by hand") == Owner("", "")
-    with pytest.raises(ProvisionerError, match="too long to be kept"):
-        gcp_wanted.described(OWNER, tuple(f"bucket-{number}" * 5 for number in range(9)))
+@EACH_CLOUD
+def test_what_a_cloud_gave_up_is_said_and_left_alone(tabled: Tabled) -> None:
+    seen = tabled.whole()
+    first = next(each for each in seen.found.values() if each.what.kind != SPOT)
+    seen.add([replace(first, state=State.BROKEN, said="Failed")])
+    plan = tabled.missing(seen)
+    assert plan.steps == ()
+    assert plan.problems == (f"{first} is in the state Failed: look at it in the console, or delete it, and repeat",)
 
 
 # -- the configuration -----------------------------------------------------------------------------------------

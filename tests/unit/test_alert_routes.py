@@ -17,7 +17,6 @@ from supervisor.alerts.texts import (
     node_names,
     plain_text,
     slack_text,
-    subject,
 )
 from supervisor.model import ALERT_KINDS, Event, EventKind
 
@@ -129,11 +128,6 @@ def test_the_same_loss_of_many_jobs_is_one_line_and_a_job_with_other_news_has_it
 )
 def test_nodes_are_named_in_ranges(names: list[str], shown: str) -> None:
     assert node_names(names) == shown
-
-
-def test_a_subject_is_one_line_of_what_matters_most() -> None:
-    events = [event(1), event(2, K.JOB_FAILED, text="exit 1\r\nBcc: everyone@example.org")]
-    assert subject(events) == "[spotsup] CRITICAL: resnet: exit 1 Bcc: everyone@example.org (and 1 more)"
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from bootstrap import archive
-from bootstrap.archive import Archive, pack_directory
-from bootstrap.errors import PackError
+from spotsup import archive
+from spotsup.archive import Archive, pack_directory
+from spotsup.errors import PackError
 
 LIMIT = 10_000_000
 

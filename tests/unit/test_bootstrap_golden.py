@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup.archive import Archive
 
-from bootstrap.archive import Archive
 from bootstrap.container.image import image_of
 from bootstrap.environment.lock import Lock
 from bootstrap.facts import SECTIONS, Facts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from spotsup.archive import Archive
+from spotsup.errors import PackError
 
 from bootstrap import lock_of
-from bootstrap.archive import Archive
 from bootstrap.environment.lock import MAX_BYTES, MAX_FILES
-from bootstrap.errors import PackError
 from tests.support.agents import packed
 
 

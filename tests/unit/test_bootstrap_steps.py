@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spotsup.archive import Archive
 
-from bootstrap.archive import Archive
 from bootstrap.environment.interpreter import PYTHON_MIN
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment_name, python_of

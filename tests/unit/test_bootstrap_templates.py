@@ -1,8 +1,7 @@
-"""Shell templates: every hole is filled with a quoted value, and every template is used."""
+"""Shell templates: every hole is filled with a quoted value."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from bootstrap import templates
 from bootstrap.model import shell_path
 from bootstrap.templates import ROOT, Value, fill
 
-BUILDERS = ("build_uv", "sync_uv")  # named by a variable in environment/step.py
 FILES = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.sh")}
 
 
@@ -78,14 +76,3 @@ def test_included_files_and_their_holes_are_part_of_a_template_and_directives_ar
 def test_each_hole_of_a_template_is_a_word_of_its_own(name: str) -> None:
     text, holes = templates._template(name)
     assert "@" in fill(name, **dict.fromkeys(holes, "@")) if holes else text == fill(name)
-
-
-def test_every_template_is_used() -> None:
-    sources = "".join(path.read_text() for path in ROOT.rglob("*.py"))
-    used = set(re.findall(r'"([\w/]+\.sh)"', sources)) | {f"environment/{name}.sh" for name in BUILDERS}
-    included = {
-        str((ROOT / name).parent.joinpath(include).resolve().relative_to(ROOT))
-        for name in FILES
-        for include in re.findall(r"^\. (\.\S+\.sh)$", (ROOT / name).read_text(), re.MULTILINE)
-    }
-    assert used | included == FILES

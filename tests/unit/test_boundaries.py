@@ -81,7 +81,7 @@ from tests.unit.scene import (
 TRUSTED = {"plan", "Boundary.within", "Boundary.__init__", "fault", "report", "unreadable", "absorb", "init_journal"}
 COMMANDS = "supervisor.planner.adoption"
 # Where a limit of the operator cannot be decided, nothing is requested: tests/unit/test_queue.py.
-QUEUE = ("supervisor.planner.queue", "supervisor.market.admission")
+QUEUE = ("supervisor.features.queue.rule", "supervisor.market.admission")
 # Most functions are called in all of them, in the same way.
 SCENES_PER_FUNCTION = 8
 
@@ -121,9 +121,9 @@ def scenes() -> list[Scene]:
         Scene(view(job(2), [member(1), member(2)], members={}, agents={}), machines=running),
         Scene(view(ended, [member(1), node(2, N.TERMINATING), *gone[3:]], result=Result("success", "", 1))),
         Scene(view(job(2), [member(1), member(2)], result=Result("failure", "it failed", 1)), machines=running),
-        Scene(view(job(2, J.RUNNING, pause_requested_at=NOW - 9), [member(1), member(2)], members=stopped,
+        Scene(view(job(2, J.RUNNING, pause={"at": NOW - 9}), [member(1), member(2)], members=stopped,
                    hint=hint_of(1, 2, hold=True)), machines=running),
-        Scene(view(job(2, J.PAUSED, pause_requested_at=0.0), [])),
+        Scene(view(job(2, J.PAUSED, pause={"at": 0.0}), [])),
         Scene(view(job(1, J.QUEUED, spare_nodes=1), [])),
         Scene(view(job(3, J.STARTING), [node(n, N.BOOTSTRAPPING) for n in (1, 2, 3)]), tuple(unhealthy),
               (machine(1), machine(2), machine(3))),
@@ -137,14 +137,15 @@ def scenes() -> list[Scene]:
                    hint=hint_of(1, 2, spares=(3,)), tombstones=frozenset({name(9)})), machines=running),
         Scene(view(job(2), [member(1), member(2)], round=round_of(1, 2, number=2),
                    pauses=Pauses(name(1), (Pause(2, NOW, 1.5, 0.5),))), machines=running),
-        Scene(view(job(2, round_times=trained), [member(1), left, member(3)], round=round_of(1, 3, number=2),
+        Scene(view(job(2, billing={"rounds": trained}), [member(1), left, member(3)], round=round_of(1, 3, number=2),
                    progress=Progress(1, 90, NOW - 40, NOW - 90)), machines=running),
-        Scene(view(job(2, round_times=replace(trained, phase=Purpose.PAUSE)), [member(1), left, member(3)],
+        Scene(view(job(2, billing={"rounds": replace(trained, phase=Purpose.PAUSE)}), [member(1), left, member(3)],
                    round=round_of(1, 3, number=2), progress=Progress(2, 60, NOW, NOW - 9, first_step=50)),
               machines=running),
         Scene(view(job(4, J.DEGRADED), [member(n, state_since=NOW - 999) for n in (1, 2)]), machines=running),
-        Scene(view(job(2, moving_since=NOW - 9, spec=either), [dear, node(2, N.READY, ahead=True)]), machines=running),
-        Scene(view(job(2, moving_since=NOW - 9), [member(1), node(2, N.READY, ahead=True)]), machines=running),
+        Scene(view(job(2, spec=either, moves={"since": NOW - 9}), [dear, node(2, N.READY, ahead=True)]),
+              machines=running),
+        Scene(view(job(2, moves={"since": NOW - 9}), [member(1), node(2, N.READY, ahead=True)]), machines=running),
         Scene(view(job(2, J.SUCCEEDED, ended_at=NOW - 20), [member(1), member(2), node(3, N.WARM), node(4, N.CLEANING)],
                    result=Result("success", "", 1)), (CleanDone(name(4)),), machines=running),
         Scene(view(job(2), [member(1), node(2, N.WARM, state_since=NOW - 9)]), machines=running),

@@ -148,7 +148,13 @@ def hostile() -> Cluster:
         member(1, offer=offer, notice=notice, error=HOSTILE, history=history),
         node(2, NodeState.FAILED, error=HOSTILE, offer=offer),
     ]
-    record = replace(job(), owner=HOSTILE, reason=HOSTILE, state=JobState.WAITING, checkpoint_problem=HOSTILE)
+    record = replace(
+        job(),
+        owner=HOSTILE,
+        reason=HOSTILE,
+        state=JobState.WAITING,
+        checkpoints=replace(job().checkpoints, problem=HOSTILE),
+    )
     record = replace(record, spec=record.spec.model_copy(update={"command": (HOSTILE,), "name": HOSTILE}), name=HOSTILE)
     progress = Progress(1, 5, SCENE_NOW, SCENE_NOW, loss=1.0, checkpoint_problem=HOSTILE, text=HOSTILE)
     pauses = Pauses("job-u-1", (Pause(2, SCENE_NOW, 4.0),))

@@ -13,11 +13,11 @@ from supervisor.accounts import Booking, Purpose, RoundTimes
 from supervisor.api.views import job_row
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError
+from supervisor.features.deadline.rule import deadline_of, in_words, pace_of
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.deadline import Deadline
 from supervisor.model import EventKind, JobRecord, NodeRecord
 from supervisor.planner.actions import Launch
-from supervisor.planner.deadlines import deadline_of, in_words, pace_of
 from supervisor.runtime.renewals import renewed
 from supervisor.spec import parse_spec
 from tests.unit.scene import (
@@ -98,10 +98,10 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_submit(finish_by: str, work
 
 def test_each_run_of_a_schedule_has_its_own_deadline() -> None:
     keys = {"schedule": "0 22 * * *", "finish_by": "8h", "work": "4h", "market": "spot-then-on-demand"}
-    over = replace(job(1, J.SUCCEEDED, spec=spec(**keys)), finish_by=NOW - 5)
+    over = job(1, J.SUCCEEDED, spec=spec(**keys), deadline={"finish_by": NOW - 5})
     found = renewed(view(over, []), NOW)
     assert found is not None
-    assert found[0].finish_by == found[0].starts_at + 8 * H
+    assert found[0].deadline.finish_by == found[0].starts_at + 8 * H
 
 
 # -- the rule ----------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ def due_job(desired: int = 1, work: str = "48h", **changes: Any) -> JobRecord:
     known: dict[str, Any] = {
         "spec": spec(**keys),
         "submitted_at": NOW - 10 * H,
-        "finish_by": NOW + 50 * H,
-        "round_times": times,
+        "deadline": {"finish_by": NOW + 50 * H},
+        "billing": {"rounds": times},
     }
     return job(desired, **(known | changes))
 
@@ -190,10 +190,12 @@ def test_work_in_steps_counts_them_at_their_measured_pace() -> None:
     found = deadline_of(record, [member(1)], steady, NOW)
     assert found is not None
     assert (found.total_s, found.done_s) == (60_000.0, 101 * 60.0)
-    nobody = deadline_of(replace(record, pace_s=60.0), [node(1, N.LOST)], steady, NOW)
+    nobody = deadline_of(
+        replace(record, deadline=replace(record.deadline, pace_s=60.0)), [node(1, N.LOST)], steady, NOW
+    )
     assert nobody is not None
     assert nobody.done_s == 60 * 60.0, "what no checkpoint has is made again"
-    assert scene(member(1), record=record, progress=steady).job.pace_s == 60.0
+    assert scene(member(1), record=record, progress=steady).job.deadline.pace_s == 60.0
 
 
 # -- what is done about it ---------------------------------------------------------------------------------
@@ -213,13 +215,13 @@ def test_on_demand_is_asked_for_only_once_the_deadline_needs_it() -> None:
     assert waits.does(Launch) == []
     assert "zone-a is full; on-demand from " in waits.sentence
     assert [each.node.offer.market for each in missing(7.0).does(Launch)] == [Market.ON_DEMAND]
-    assert missing(7.0, finish_by=0.0).does(Launch), "without a deadline it pays at once"
+    assert missing(7.0, deadline={}).does(Launch), "without a deadline it pays at once"
 
 
 def test_on_demand_nodes_are_left_for_spot_only_while_spot_may_be_lost() -> None:
     def with_spot_back(due_in_h: float) -> list[bool]:
         dear = trained(1, 47.0, offer=ON_DEMAND, state_since=NOW - 2000, created_at=NOW - 2000)
-        record = due_job(state_since=NOW - 2000, finish_by=NOW + due_in_h * H)
+        record = due_job(state_since=NOW - 2000, deadline={"finish_by": NOW + due_in_h * H})
         return [each.ahead for each in scene(dear, record=record, volatile=offering(OFFER, ON_DEMAND)).new]
 
     assert with_spot_back(2.0) == [True]
@@ -227,7 +229,7 @@ def test_on_demand_nodes_are_left_for_spot_only_while_spot_may_be_lost() -> None
 
 
 def test_people_are_told_once_that_a_deadline_cannot_be_met_and_status_says_so() -> None:
-    record = due_job(finish_by=NOW + 39 * H)
+    record = due_job(deadline={"finish_by": NOW + 39 * H})
     late = scene(trained(1, 8.0), record=record)
     (event,) = [each for each in late.events if each.kind is EventKind.DEADLINE_MISSED]
     assert "40.0 h of training are left, and 39.0 h; it trains on" in event.text
@@ -235,7 +237,7 @@ def test_people_are_told_once_that_a_deadline_cannot_be_met_and_status_says_so()
     again = scene(trained(1, 8.0), record=late.job)
     assert EventKind.DEADLINE_MISSED not in again.event_kinds
     more = scene(trained(1, 8.0), record=replace(late.job, desired_nodes=4))
-    assert not more.job.deadline_missed, "with more nodes it can"
+    assert not more.job.deadline.missed, "with more nodes it can"
 
 
 def test_status_says_whether_it_will_be_met() -> None:
@@ -246,9 +248,13 @@ def test_status_says_whether_it_will_be_met() -> None:
 
     record = due_job()
     assert text(record).endswith(": will be met: 17% done, 40.0 h of training left, 10.0 h to spare")
-    assert text(replace(record, finish_by=NOW + 39 * H)).endswith("left, 60 min too much")
+    assert text(replace(record, deadline=replace(record.deadline, finish_by=NOW + 39 * H))).endswith(
+        "left, 60 min too much"
+    )
     assert "the pace of its steps is not known yet" in text(due_job(work="90 steps"))
-    over = replace(record, state=J.SUCCEEDED, ended_at=NOW - 60, finish_by=NOW + 2 * H)
+    over = replace(
+        record, state=J.SUCCEEDED, ended_at=NOW - 60, deadline=replace(record.deadline, finish_by=NOW + 2 * H)
+    )
     assert in_words(over, None, NOW).endswith(": finished 2.0 h before")
     assert in_words(replace(over, state=J.FAILED), None, NOW).endswith("UTC")
     assert job_row(view(job(1), []), "", NOW)["deadline"] is None

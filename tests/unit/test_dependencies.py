@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_imports import HOMES, REPO, imports, is_below, modules
+from supervisor.cli import ctl
+from tests.unit.test_imports import HOMES, REPO, imports, is_below, loaded_by, modules
 
 # Distributions whose modules are named differently.
 MODULES = {
@@ -63,6 +64,8 @@ def names(requirements: Iterable[str]) -> set[str]:
 
 DAEMON, TRAINER = project("pyproject.toml"), project("trainer/pyproject.toml")
 EXTRAS = DAEMON["optional-dependencies"]
+STANDARD = sys.stdlib_module_names
+LIGHT = names(DAEMON["dependencies"])
 PRODUCT = names(DAEMON["dependencies"]) | names(each for extra in EXTRAS if extra != "dev" for each in EXTRAS[extra])
 TRAINED = names(TRAINER["dependencies"]) | names(
     each for extra in TRAINER["optional-dependencies"].values() for each in extra
@@ -109,6 +112,28 @@ def test_tests_and_tools_import_every_development_dependency_and_nothing_undecla
     assert unused(development - TOOLS, found) == []
     assert development >= TOOLS
     assert undeclared(found, PRODUCT | TRAINED | CLIENT | development) == []
+
+
+# Needs the daemon's packages, and says so; and what reads the options of `spotsupd`.
+OF_THE_DAEMON = {"supervisor.cli.plan_simulated", "supervisor.config"}
+
+
+def test_the_users_commands_need_no_more_than_spotsup_brings() -> None:
+    """`bootstrap` loads by name, so what of it a submission uses is named here."""
+    queue = ["bootstrap.environment.lock", "supervisor.cli.ctl", *(place.module for place in ctl.main.places.values())]
+    seen: set[str] = set(OF_THE_DAEMON)
+    found: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name not in seen:
+            seen.add(name)
+            found |= {each for each in imports(name, at_run_time=True) if each.partition(".")[0] not in STANDARD}
+            queue += loaded_by(name)
+    assert len(seen) > 30
+    assert not any(is_below(each, "spotsup_trainer") for each in found | seen)
+    needed = {each for each in found if not is_below(each, *OURS)}
+    assert undeclared(needed, LIGHT) == []
+    assert unused(LIGHT, needed) == []
 
 
 @pytest.mark.parametrize("distribution", sorted(set(COMES_WITH.values()) | set(MODULES)))

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from spotsup.archive import Archive
 
 import bootstrap.steps
-from bootstrap.archive import Archive
 from bootstrap.assumed import assumed
 from bootstrap.container.image import image_of
 from bootstrap.model import Setup, Skip, Unfit

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import httpx
+from collections.abc import Mapping
+
 import pytest
 
 from bootstrap.container.image import Image, image_of
-from supervisor.cli.registry import pinned
+from supervisor.cli.registry import Answer, ask, pinned
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.sim.harness import empty_world, service
@@ -45,45 +46,48 @@ def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> 
         service(empty_world()).submit(spec, "0" * 64, "submission")
 
 
-def tokens(realm: str, *answers: httpx.Response) -> tuple[httpx.Client, list[httpx.Request]]:
-    """A client of a registry that requires a token of `realm`, their answers in order, and the requests."""
-    requests: list[httpx.Request] = []
-    wanted = {"www-authenticate": f'Bearer realm="{realm}",service="s",scope="repository:nvidia/pytorch:pull"'}
-    left = [httpx.Response(401, headers=wanted), *answers]
+class Registry:
+    """One that requires a token of `realm`, with its answers in order."""
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        requests.append(request)
-        return left.pop(0)
+    def __init__(self, realm: str, *answers: Answer) -> None:
+        wanted = {"www-authenticate": f'Bearer realm="{realm}",service="s",scope="repository:nvidia/pytorch:pull"'}
+        self._left = [Answer(401, wanted), *answers]
+        self.asked: list[tuple[str, str, Mapping[str, str]]] = []
 
-    return httpx.Client(transport=httpx.MockTransport(answer)), requests
+    def __call__(self, method: str, url: str, headers: Mapping[str, str]) -> Answer:
+        self.asked.append((method, url, headers))
+        return self._left.pop(0)
 
 
 def test_a_token_is_requested_where_the_registry_says() -> None:
-    found = httpx.Response(200, headers={"docker-content-digest": DIGEST})
-    http, requests = tokens("https://auth.nvcr.io/token", httpx.Response(200, json={"token": "t0ken"}), found)
-    assert pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http) == IMAGE
-    assert dict(requests[1].url.params) == {"service": "s", "scope": "repository:nvidia/pytorch:pull"}
-    assert requests[1].headers["authorization"].startswith("Basic ")
-    assert requests[2].headers["authorization"] == "Bearer t0ken"
+    found = Answer(200, {"docker-content-digest": DIGEST})
+    registry = Registry("https://auth.nvcr.io/token", Answer(200, {}, b'{"token": "t0ken"}'), found)
+    assert pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", registry) == IMAGE
+    (_, first, plain), (method, url, login), (_, last, bearer) = registry.asked
+    assert first == last == "https://nvcr.io/v2/nvidia/pytorch/manifests/x"
+    assert (method, url) == ("GET", "https://auth.nvcr.io/token?service=s&scope=repository%3Anvidia%2Fpytorch%3Apull")
+    assert ("Authorization" in plain, login["Authorization"]) == (False, "Basic bWU6aHVudGVyMg==")
+    assert bearer["Authorization"] == "Bearer t0ken"
 
 
 def test_no_password_is_sent_in_the_clear() -> None:
-    http, requests = tokens("http://auth.nvcr.io/token")
+    registry = Registry("http://auth.nvcr.io/token")
     with pytest.raises(UsageError, match=r"nvcr.io refuses nvcr.io/nvidia/pytorch:x to user me"):
-        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http)
-    assert len(requests) == 1
+        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", registry)
+    assert len(registry.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("realm", "answer"),
-    [
-        ("https://auth.nvcr.io/token", httpx.Response(200, text="<html>maintenance</html>")),
-        ("https://auth.nvcr.io/token", httpx.Response(200, json=["t0ken"])),
-        ("https://auth.nvcr.io/token", httpx.Response(200, json={})),
-        ("https://auth.nvcr.io:port/token", httpx.Response(200, json={"token": "t0ken"})),
-    ],
-)
-def test_a_registry_that_answers_nonsense_is_one_sentence(realm: str, answer: httpx.Response) -> None:
-    http, _ = tokens(realm, answer)
+@pytest.mark.parametrize("body", [b"<html>maintenance</html>", b'["t0ken"]', b"{}", b"\xff"])
+def test_a_registry_that_answers_nonsense_is_one_sentence(body: bytes) -> None:
+    registry = Registry("https://auth.nvcr.io/token", Answer(200, {}, body))
     with pytest.raises(UsageError, match=r"^nvcr.io does not resolve nvcr.io/nvidia/pytorch:x \(.+\): name the"):
-        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), http=http)
+        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), ask=registry)
+
+
+def test_a_realm_that_is_no_address_is_one_sentence() -> None:
+    def asked(method: str, url: str, headers: Mapping[str, str]) -> Answer:
+        return ask(method, url, headers) if "auth" in url else Answer(401, {"www-authenticate": wrong})
+
+    wrong = 'Bearer realm="https://auth.nvcr.io:port/token"'
+    with pytest.raises(UsageError, match=r"^nvcr.io does not resolve nvcr.io/nvidia/pytorch:x \(.+\): name the"):
+        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), ask=asked)

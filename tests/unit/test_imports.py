@@ -24,6 +24,7 @@ ALLOWED = {
     "supervisor": (
         "provisioners",
         "bootstrap",
+        "spotsup",
         "spotsup_trainer.wire",
         "spotsup_trainer.decoding",
         "spotsup_trainer.etcd",
@@ -41,7 +42,7 @@ ALLOWED = {
         "spotsup_trainer.rendezvous.view",
     ),
     "provisioners": (),
-    "bootstrap": ("provisioners.host",),
+    "bootstrap": ("provisioners.host", "spotsup.archive", "spotsup.errors"),
     "spotsup_trainer": (),
     "spotsup": (),
 }
@@ -50,11 +51,14 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron", "files", "plots", "validation"),
+    ("errors", "cron", "files", "plots", "removed"),
+    ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
     ("deadlines", "spec_places"),
+    ("spec_limits",),
     ("spec", "identity"),
     ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
+    ("features",),
     ("model",),
     ("new_job", "uploads"),
     ("market", "pool_days"),
@@ -156,12 +160,29 @@ def test_arrows_inside_the_supervisor_run_downwards_only() -> None:
     rank = {part: number for number, parts in enumerate(SUPERVISOR) for part in parts}
     wrong = []
     for name in modules("supervisor"):
-        part = name.split(".")[1] if "." in name else ""
+        part = part_of(name)
         for found in sorted(each for each in imports(name) if is_below(each, "supervisor")):
-            below = found.split(".")[1]
+            below = part_of(found)
             if part and below != part and rank[below] >= rank[part]:
                 wrong.append(f"{name} imports {found}")
     assert wrong == []
+
+
+def part_of(name: str) -> str:
+    """The part of the supervisor that a module, or a name in it, belongs to. A feature's rule is the planner's, its
+    record the model's."""
+    _, part, *inner = (*name.split("."), "")
+    return "planner" if part == "features" and inner[1:2] not in ([], [""], ["record"]) else part
+
+
+def test_the_planner_and_its_features_import_each_other_in_no_circle() -> None:
+    rules = {name for name in modules("supervisor") if part_of(name) == "planner"}
+    below = {name: {each for each in loaded_by(name) if each in rules and each != name} for name in rules}
+    packages = {"supervisor.planner"}
+    left = {name: found - packages for name, found in below.items()}
+    while free := [name for name, found in left.items() if not found]:
+        left = {name: found - set(free) for name, found in left.items() if name not in free}
+    assert not left, f"these import each other: {sorted(left)}"
 
 
 def test_only_the_composition_root_knows_every_part_of_the_supervisor() -> None:
@@ -196,7 +217,7 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
 def test_the_client_needs_nothing_but_what_its_extras_bring() -> None:
     allowed = sys.stdlib_module_names | {"spotsup"}
     found = forbidden(["spotsup"], lambda found: found.partition(".")[0] not in allowed)
-    extras = {"matplotlib": "spotsup.plot", "torchx": "spotsup.torchx", "optuna": "spotsup.optuna"}
+    extras = {"optuna": "spotsup.optuna"}
     importers = {(importer, imported.partition(".")[0]) for importer, _, imported in map(str.split, found)}
     assert importers == {(home, extra) for extra, home in extras.items()}
     assert not any(is_below(each, *extras.values()) for each in imports("spotsup.client") | imports("spotsup"))

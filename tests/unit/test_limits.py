@@ -1,19 +1,15 @@
-"""Bounds are reached, and hold; docs/limits.md has the bounds of the code."""
+"""Bounds are reached, and hold."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import re
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from spotsup_trainer.launcher import supervision
 from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
@@ -26,8 +22,8 @@ from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
 from supervisor.api.unix_socket import PEER
-from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
@@ -37,8 +33,7 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
-from supervisor.planner.world import MAX_CODES, Rules, VolatileState
+from supervisor.planner.world import MAX_CODES, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
 from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
@@ -46,46 +41,7 @@ from tests.sim.harness import NO_FAULTS, RULES, empty_world, machine_of, record,
 from tests.sim.promises import events_of, jobs_of
 from tests.unit.quoting import Stub
 
-TESTS = Path(__file__).resolve().parents[1]
-DOCUMENT = TESTS.parent / "docs" / "limits.md"
-WITH_TORCH = ("spotsup_trainer.session.exchange.", "spotsup_trainer.session.memory.")
 OFFER = Offer("local", "r", "z", "small", Market.SPOT, 0.1)
-
-
-# -- the document ------------------------------------------------------------------------------------------
-
-
-def rows(*, with_torch: bool = False) -> list[list[str]]:
-    """Those of modules that import torch, or the others."""
-    lines = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[1:]]
-    return [row for row in cells if row[2].startswith(WITH_TORCH) is with_torch]
-
-
-def value_of(name: str) -> Any:
-    """What a constant is, or the default of a rule."""
-    home, _, last = name.rpartition(".")
-    if home.endswith(".Rules"):
-        return next(field.default for field in fields(Rules) if field.name == last)
-    if home.endswith("supervision.Limits"):
-        return getattr(supervision.Limits(), last)
-    if home.endswith("Config"):
-        return HousekeepingConfig.model_fields[last].default
-    return getattr(importlib.import_module(home), last)
-
-
-def holds(row: list[str]) -> None:
-    """The code has the row's bound, and the test that the row names is there."""
-    _, bound, name, test = row
-    value = value_of(name)
-    assert bound == (" ".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value))
-    file, _, function = test.partition("::")
-    assert re.search(rf"^def {function}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
-
-
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[2].rpartition(".")[2])
-def test_the_document_has_the_bounds_of_the_code(row: list[str]) -> None:
-    holds(row)
 
 
 # -- the loop's surroundings -------------------------------------------------------------------------------
@@ -269,8 +225,8 @@ def test_a_long_checkpoint_problem_is_truncated() -> None:
     found = jobs_of(world)["job"].progress
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
-    assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
-    assert len(record(world).checkpoint_problem) == MAX_PROBLEM_CHARACTERS
+    assert world.run_until(lambda w: bool(record(w).checkpoints.problem), 60.0)
+    assert len(record(world).checkpoints.problem) == MAX_PROBLEM_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.etcd.keys
 

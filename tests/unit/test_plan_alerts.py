@@ -3,18 +3,18 @@ deny everything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from spotsup_trainer.wire import Member, Progress
 
 from provisioners.base import Market
+from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
+from supervisor.features.waits.record import WaitsRecord
+from supervisor.features.waits.rule import drive_wait_alerts, waits_since
 from supervisor.model import HISTORY_LIMIT, EventKind, JobRecord, JobState, Transition
 from supervisor.planner.actions import MAX_OPERATIONS
-from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS, drive_wait_alerts, waits_since
 from supervisor.planner.world import Denial, Rules, VolatileState
 from tests.unit.scene import (
     NOW,
@@ -38,9 +38,9 @@ from tests.unit.scene import (
 RULES = Rules(leftovers_s=1e9)
 QUIET_S = RULES.checkpoint_alert_quiet_s
 WITH_PROBLEM: dict[str, Any] = {
-    "checkpoint_problem": "disk full",
-    "checkpoint_problem_step": 40,
-    "checkpoint_problem_at": NOW - QUIET_S,
+    "problem": "disk full",
+    "problem_step": 40,
+    "problem_at": NOW - QUIET_S,
 }
 
 
@@ -53,23 +53,20 @@ def problem_of(problem: str, checkpoint: int = 40) -> Progress:
     [
         ({}, "disk full", True),
         ({}, "", False),
-        ({"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
+        ({"problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
         (WITH_PROBLEM, "disk full", False),
         (WITH_PROBLEM, "read only", True),
-        (WITH_PROBLEM | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
+        (WITH_PROBLEM | {"problem_at": NOW - QUIET_S + 0.1}, "read only", False),
     ],
 )
 def test_a_new_checkpoint_problem_is_reported_when_the_last_report_is_old(
     before: Any, problem: str, reported: bool
 ) -> None:
-    after = scene(member(1), record=job(1, **before), progress=problem_of(problem, 40))
+    after = scene(member(1), record=job(1, checkpoints=before), progress=problem_of(problem, 40))
     assert after.event_kinds == ([EventKind.CHECKPOINTS_FAILING] if reported else [])
     if reported:
-        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
-            problem,
-            40,
-            NOW,
-        )
+        noted = after.job.checkpoints
+        assert (noted.problem, noted.problem_step, noted.problem_at) == (problem, 40, NOW)
         assert after.events[0].data == {"checkpoint_step": 40}
         text = f"checkpoints of job are not being written (the newest is of step 40): {problem}"
         assert after.events[0].text == text
@@ -77,17 +74,17 @@ def test_a_new_checkpoint_problem_is_reported_when_the_last_report_is_old(
 
 def test_a_reported_checkpoint_problem_is_one_line_of_bounded_length() -> None:
     after = scene(member(1), record=job(1), progress=problem_of("no\n space " + "x" * 9999, 0))
-    assert after.job.checkpoint_problem.startswith("no space xxx")
-    assert len(after.job.checkpoint_problem) == MAX_PROBLEM_CHARACTERS == 400
+    assert after.job.checkpoints.problem.startswith("no space xxx")
+    assert len(after.job.checkpoints.problem) == MAX_PROBLEM_CHARACTERS == 400
     assert "(there is none yet): no space" in after.events[0].text
 
 
 @pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
 def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
-    after = scene(member(1), record=job(1, **WITH_PROBLEM), progress=problem_of("", checkpoint))
+    after = scene(member(1), record=job(1, checkpoints=WITH_PROBLEM), progress=problem_of("", checkpoint))
     assert (after.event_kinds == [EventKind.CHECKPOINTS_RESUMED]) is over
     if over:
-        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step) == ("", 0)
+        assert (after.job.checkpoints.problem, after.job.checkpoints.problem_step) == ("", 0)
         assert after.events[0].data == {"checkpoint_step": 41}
         assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
 
@@ -105,12 +102,12 @@ def saving(
     step_s: float = 2.0,
     every_s: float = 0.0,
     notice_s: float = 30.0,
-    known: Mapping[str, Any] = MappingProxyType({}),
+    known: Any = None,
 ) -> Decided:
     """A plan while checkpoints and steps take so long, on a cloud that announces preemptions so long before."""
     progress = Progress(1, 50, NOW, NOW - 40, checkpoint_p95_s=checkpoint_s, step_s=step_s, checkpoint_every_s=every_s)
     rules = Rules(leftovers_s=1e9, notice_s={"local": notice_s} if notice_s else {})
-    return scene(member(1), record=job(1, **known), progress=progress, rules=rules)
+    return scene(member(1), record=job(1, checkpoints=known or {}), progress=progress, rules=rules)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +126,15 @@ def saving(
 def test_what_a_checkpoint_and_a_step_take_is_noted_where_either_has_changed_by_more_than_a_tenth(
     checkpoint_s: float, step_s: float, noted: bool
 ) -> None:
-    after = saving(checkpoint_s, step_s, known={"checkpoint_s": 20.0, "step_s": 2.0}).job
-    assert (after.checkpoint_s, after.step_s) == ((checkpoint_s, step_s) if noted else (20.0, 2.0))
+    after = saving(checkpoint_s, step_s, known={"save_s": 20.0, "step_s": 2.0}).job
+    assert (after.checkpoints.save_s, after.checkpoints.step_s) == ((checkpoint_s, step_s) if noted else (20.0, 2.0))
 
 
 def test_nothing_is_noted_of_a_job_that_has_ended_or_has_shown_no_progress() -> None:
     progress = Progress(1, 50, NOW, NOW - 40, checkpoint_p95_s=20.0, step_s=2.0)
     rules = Rules(leftovers_s=1e9, notice_s={"local": 9.0})
     ended = scene(record=job(1, J.FAILED), hint=None, progress=progress, rules=rules)
-    assert (ended.job.checkpoint_s, ended.events) == (0.0, [])
+    assert (ended.job.checkpoints.save_s, ended.events) == (0.0, [])
     assert scene(member(1), record=job(1), rules=rules).plan.undecided == {}
 
 
@@ -158,7 +155,7 @@ def test_people_hear_that_a_notice_is_too_short_for_a_checkpoint_and_again_once_
 ) -> None:
     after = saving(checkpoint_s, step_s, notice_s=notice_s, known={"window_warned_s": warned_s})
     assert after.event_kinds == ([EventKind.CHECKPOINTS_TOO_SLOW] if warned else [])
-    assert after.job.window_warned_s == (checkpoint_s if warned else warned_s)
+    assert after.job.checkpoints.window_warned_s == (checkpoint_s if warned else warned_s)
 
 
 @pytest.mark.parametrize(("every_s", "costs"), [(600.0, "up to 600 s of training"), (0.0, "the steps")])
@@ -213,7 +210,7 @@ def hanging(*launchers: Member, record: JobRecord | None = None, **more: Any) ->
 )
 def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member], since: float) -> None:
     after = hanging(*launchers)
-    assert after.job.hung_since == since
+    assert after.job.hang.since == since
     assert [event.kind for event in after.events if event.kind is EventKind.STEPS_HANG] == (
         [EventKind.STEPS_HANG] if since else []
     )
@@ -234,8 +231,8 @@ def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member
 )
 def test_a_hang_is_over_with_the_next_step(launchers: list[Member], step_at: float, resumed: bool) -> None:
     progress = Progress(1, 50, step_at, NOW - 1000)
-    after = hanging(*launchers, record=job(2, hung_since=NOW - 400), progress=progress)
-    assert after.job.hung_since == (0.0 if resumed else NOW - 400)
+    after = hanging(*launchers, record=job(2, hang={"since": NOW - 400}), progress=progress)
+    assert after.job.hang.since == (0.0 if resumed else NOW - 400)
     found = [(event.text, event.data) for event in after.events if event.kind is EventKind.STEPS_RESUMED]
     assert found == ([("job has completed step 50, after its steps hung", {"step": 50})] if resumed else [])
     assert EventKind.STEPS_HANG not in after.event_kinds
@@ -243,15 +240,15 @@ def test_a_hang_is_over_with_the_next_step(launchers: list[Member], step_at: flo
 
 
 def test_a_hang_lasts_while_no_progress_is_known() -> None:
-    after = hanging(record=job(2, hung_since=NOW - 400))
-    assert (after.job.hung_since, after.plan.undecided) == (NOW - 400, {})
+    after = hanging(record=job(2, hang={"since": NOW - 400}))
+    assert (after.job.hang.since, after.plan.undecided) == (NOW - 400, {})
 
 
 def test_workers_of_a_job_that_has_ended_do_not_hang() -> None:
     nodes = [node(number, N.TERMINATING, retry_at=NOW + 9) for number in (1, 2)]
     launchers = {name(1): silent(1, problem="its workers outlive SIGKILL"), name(2): silent(2)}
     after = scene(*nodes, record=job(2, J.FAILED), hint=None, round=round_of(1, 2), members=launchers)
-    assert (after.job.hung_since, after.events) == (0.0, [])
+    assert (after.job.hang.since, after.events) == (0.0, [])
 
 
 def test_what_a_launcher_says_of_its_workers_is_reported_once_in_one_line_of_bounded_length() -> None:
@@ -318,13 +315,13 @@ def told_of(record: JobRecord) -> tuple[list[EventKind], float]:
     """What people are told of its waiting, and what is remembered of that."""
     draft = draft_of(record=record)
     drive_wait_alerts(draft)
-    return [each.kind for each in draft.commit().events], draft.job.wait_reported_at
+    return [each.kind for each in draft.commit().events], draft.job.waits.reported_at
 
 
 def test_a_job_that_has_waited_for_hours_is_an_alert_once() -> None:
     assert told_of(waiting(NOW - WAITED_S)) == ([EventKind.WAITS_LONG], NOW)
     assert told_of(waiting(NOW - WAITED_S + 1)) == ([], 0.0)
-    assert told_of(waiting(NOW - WAITED_S, wait_reported_at=NOW - 9)) == ([], NOW - 9)
+    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 9))) == ([], NOW - 9)
     assert told_of(waiting(NOW - WAITED_S, starts_at=NOW - 9)) == ([], 0.0), "it was not to start before"
     draft = draft_of(record=waiting(NOW - WAITED_S))
     drive_wait_alerts(draft)
@@ -342,7 +339,7 @@ def test_a_job_that_has_waited_for_hours_is_an_alert_once() -> None:
     ],
 )
 def test_people_are_told_that_it_trains_again_and_not_that_it_gave_up(state: JobState, told: list[EventKind]) -> None:
-    assert told_of(replace(job(2, state), wait_reported_at=NOW - 9)) == (told, 0.0)
+    assert told_of(replace(job(2, state), waits=replace(job(2, state).waits, reported_at=NOW - 9))) == (told, 0.0)
 
 
 def test_waiting_lasts_over_starts_and_from_the_submission_on() -> None:

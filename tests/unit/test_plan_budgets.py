@@ -11,16 +11,23 @@ import pytest
 from supervisor.accounts import Booking, NodeAccount, Purpose, Spent
 from supervisor.api.changes import LimitChanges, limited_job
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.features.budgets.rule import (
+    budget_uses,
+    current_month,
+    drive_budgets,
+    month_usd,
+    over_budget,
+    spent_before,
+)
 from supervisor.model import EventKind, JobRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.boundary import Boundary
-from supervisor.planner.budgets import budget_uses, current_month, drive_budgets, month_usd, over_budget, spent_before
 from supervisor.planner.world import Rules
 from tests.unit.scene import NOW, J, hint_of, job, member, scene, spec, view, world_of
 
 MONTH = "1970-01"
 NOVEMBER = float(calendar.timegm((2026, 11, 1, 0, 0, 0)))
-SPENT: dict[str, Any] = {"dropped_bookings": (Booking(MONTH, Purpose.USEFUL, 1.0, 90.0),), "dropped_nodes_usd": 90.0}
+SPENT = {"dropped": (Booking(MONTH, Purpose.USEFUL, 1.0, 90.0),), "dropped_usd": 90.0}
 
 
 def rules(**budgets: Any) -> Rules:
@@ -28,7 +35,7 @@ def rules(**budgets: Any) -> Rules:
 
 
 def warned(usd: float, record: BudgetRecord | None, limit: float = 100.0) -> tuple[list[EventKind], Commit | None]:
-    known = view(job(1, dropped_bookings=(Booking(MONTH, Purpose.USEFUL, 1.0, usd),)), [])
+    known = view(job(1, billing={"dropped": (Booking(MONTH, Purpose.USEFUL, 1.0, usd),)}), [])
     world = replace(world_of(known), rules=rules(usd_per_month=limit), budget_record=record, budget_revision=7)
     commits = drive_budgets(world, budget_uses(world, Boundary(), NOW), NOW)
     return [event.kind for each in commits for event in each.alerts], commits[0] if commits else None
@@ -48,10 +55,10 @@ def test_a_month_has_what_was_booked_in_it_and_what_is_open() -> None:
 
 
 def test_earlier_jobs_of_a_name_still_count_for_whose_they_were() -> None:
-    ended = view(job(1, J.SUCCEEDED, owner="ann", earlier_spending=(Spent("bob", MONTH, 2.0),), **SPENT), [])
+    ended = view(job(1, J.SUCCEEDED, owner="ann", billing={"earlier": (Spent("bob", MONTH, 2.0),), **SPENT}), [])
     assert spent_before(ended, NOW) == (Spent("ann", MONTH, 90.0), Spent("bob", MONTH, 2.0))
     assert spent_before(ended, NOVEMBER) == (), "a month that is over counts no more"
-    again = view(job(1, J.QUEUED, owner="ann", earlier_spending=spent_before(ended, NOW)), [])
+    again = view(job(1, J.QUEUED, owner="ann", billing={"earlier": spent_before(ended, NOW)}), [])
     world = replace(world_of(again), rules=rules(usd_per_month=500.0, user_usd_per_month=90.0, users={"bob": 5.0}))
     found = budget_uses(world, Boundary(), NOW)
     assert {scope: (use.usd, use.limit) for scope, use in found.items()} == {
@@ -65,7 +72,7 @@ def test_earlier_jobs_of_a_name_still_count_for_whose_they_were() -> None:
 
 def test_without_budgets_nothing_is_added_up() -> None:
     assert budget_uses(world_of(view(job(1), [])), Boundary(), NOW) == {}
-    assert scene(member(1), member(2)).job.pause_requested_at == 0.0
+    assert scene(member(1), member(2)).job.pause.at == 0.0
 
 
 def test_a_month_that_has_begun_is_not_over_for_a_clock_that_is_a_little_behind() -> None:
@@ -125,7 +132,7 @@ def test_with_the_next_month_warnings_begin_anew() -> None:
 
 
 def paused(limit_reached: str, **more: Any) -> JobRecord:
-    return job(2, J.PAUSED, pause_requested_at=NOW - 50, limit_reached=limit_reached, reason="spent", **more)
+    return job(2, J.PAUSED, reason="spent", pause={"at": NOW - 50, "by": limit_reached}, **more)
 
 
 HELD: dict[str, Any] = {"hint": hint_of(1, 2, hold=True, reason="the job is paused")}
@@ -135,8 +142,8 @@ HELD: dict[str, Any] = {"hint": hint_of(1, 2, hold=True, reason="the job is paus
     ("budgets", "name"), [({"usd_per_month": 90.0}, "budget"), ({"users": {"ann": 9.0}}, "user_budget")]
 )
 def test_a_spent_budget_pauses_the_job_after_a_checkpoint(budgets: Any, name: str) -> None:
-    after = scene(member(1), member(2), record=job(2, owner="ann", **SPENT), rules=rules(**budgets))
-    assert (after.job.state, after.job.limit_reached, after.job.pause_requested_at) == (J.RUNNING, name, NOW)
+    after = scene(member(1), member(2), record=job(2, owner="ann", billing=SPENT), rules=rules(**budgets))
+    assert (after.job.state, after.job.pause.by, after.job.pause.at) == (J.RUNNING, name, NOW)
     assert after.hint == hint_of(1, 2, hold=True, reason="the job is paused")
     assert EventKind.PAUSE_REQUESTED in after.event_kinds
     assert EventKind.LIMIT_REACHED not in after.event_kinds, "people are told once of the budget, not of each job"
@@ -147,10 +154,10 @@ def test_a_spent_budget_pauses_the_job_after_a_checkpoint(budgets: Any, name: st
 
 def test_a_paused_job_goes_on_when_its_budget_has_room_and_not_before() -> None:
     for limit, goes_on in ((90.0, False), (91.0, True)):
-        after = scene(record=paused("budget", **SPENT), rules=rules(usd_per_month=limit), **HELD)
-        assert (after.job.pause_requested_at == 0.0) is goes_on
+        after = scene(record=paused("budget", billing=SPENT), rules=rules(usd_per_month=limit), **HELD)
+        assert (after.job.pause.at == 0.0) is goes_on
         assert (after.job.state is J.STARTING) is goes_on
-    without = scene(record=paused("user_budget", **SPENT), rules=Rules(), **HELD)
+    without = scene(record=paused("user_budget", billing=SPENT), rules=Rules(), **HELD)
     assert without.job.state is J.STARTING
 
 
@@ -160,26 +167,26 @@ def test_a_budget_resumes_no_job_that_a_user_paused() -> None:
 
 
 def test_a_limit_of_its_own_keeps_a_job_paused_and_says_so() -> None:
-    record = paused("budget", **SPENT, spec=spec(limits={"usd": 50}))
+    record = paused("budget", billing=SPENT, spec=spec(limits={"usd": 50}))
     after = scene(record=record, rules=rules(usd_per_month=1e6), **HELD)
-    assert (after.job.state, after.job.limit_reached) == (J.PAUSED, "usd")
+    assert (after.job.state, after.job.pause.by) == (J.PAUSED, "usd")
     assert "limits.usd 50 reached" in after.job.reason
 
 
 def test_a_limit_per_month_lifts_itself_and_warns_at_half() -> None:
     limited = spec(limits={"usd_per_month": 90})
-    after = scene(member(1), member(2), record=job(2, spec=limited, **SPENT))
-    assert after.job.limit_reached == "usd_per_month"
-    old: dict[str, Any] = {**SPENT, "dropped_bookings": (Booking("1969-12", Purpose.USEFUL, 1.0, 90.0),)}
-    assert scene(record=paused("usd_per_month", spec=limited, **old), **HELD).job.state is J.STARTING
-    half = scene(member(1), member(2), record=job(2, spec=spec(limits={"usd_per_month": 170}), **SPENT))
+    after = scene(member(1), member(2), record=job(2, spec=limited, billing=SPENT))
+    assert after.job.pause.by == "usd_per_month"
+    old = {**SPENT, "dropped": (Booking("1969-12", Purpose.USEFUL, 1.0, 90.0),)}
+    assert scene(record=paused("usd_per_month", spec=limited, billing=old), **HELD).job.state is J.STARTING
+    half = scene(member(1), member(2), record=job(2, spec=spec(limits={"usd_per_month": 170}), billing=SPENT))
     assert half.event_kinds == [EventKind.LIMIT_NEAR]
-    assert half.job.limits_warned == ("usd_per_month@50:1970-01",)
+    assert half.job.limits.warned == ("usd_per_month@50:1970-01",)
 
 
 def test_raising_a_limit_resumes_no_job_that_a_budget_pauses() -> None:
     record = paused("budget", spec=spec(limits={"usd": 5}))
-    assert limited_job(view(record, []), LimitChanges(usd=500.0), NOW).limit_reached == "budget"
+    assert limited_job(view(record, []), LimitChanges(usd=500.0), NOW).pause.by == "budget"
 
 
 def test_what_cannot_be_added_up_pauses_and_resumes_nothing() -> None:

@@ -131,10 +131,10 @@ def test_one_that_leaves_is_terminated_at_once_and_the_job_does_not_miss_it() ->
 
 def test_a_job_whose_other_nodes_are_done_neither_waits_nor_gives_the_last_one_back() -> None:
     others = [node(n, N.GONE, has_joined=True) for n in (2, 3)]
-    after = decided(*others, record=job(3, min_nodes=3, few_machines=1, few_since=NOW - 500))
+    after = decided(*others, record=job(3, min_nodes=3, gang={"machines": 1, "since": NOW - 500}))
     assert (after.job.state, after.state(1), after.new) == (J.RUNNING, N.MEMBER, [])
-    assert after.job.few_machines == 0
-    assert after.job.training_since
+    assert after.job.gang.machines == 0
+    assert after.job.limits.training_since
     assert after.sentence == "1 of 3 nodes trains, 2 have ended well (round 1)"
 
 

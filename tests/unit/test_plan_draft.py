@@ -80,7 +80,7 @@ WIDE = "語"  # three bytes
 def test_long_texts_fill_a_draft_sooner(alerts: bool, kind: EventKind, events: int, nodes: int, full: bool) -> None:
     draft = draft_of(*(member(n) for n in range(nodes)), rules=Rules(alerts=alerts))
     for each in list(draft.nodes.values()):
-        draft.set_node(each, error=9999 * WIDE)
+        draft.set_node(replace(each, error=9999 * WIDE))
     for _ in range(events):
         draft.add_event(kind, 9999 * WIDE)
     assert draft.full is full
@@ -89,7 +89,7 @@ def test_long_texts_fill_a_draft_sooner(alerts: bool, kind: EventKind, events: i
 def test_a_record_that_changes_often_is_written_once() -> None:
     draft = draft_of(member(1))
     for _ in range(200):
-        draft.set_node(member(1), error=9999 * WIDE)
+        draft.set_node(replace(member(1), error=9999 * WIDE))
     assert not draft.full
 
 
@@ -108,7 +108,7 @@ def test_an_events_text_is_cut_and_the_end_of_a_log_later(kind: EventKind, chara
 
 
 def test_a_nodes_error_is_cut_and_without_control_characters() -> None:
-    error = draft_of(member(1)).set_node(member(1), error="\x1b[2J" + 9999 * "x").error
+    error = draft_of(member(1)).set_node(replace(member(1), error="\x1b[2J" + 9999 * "x")).error
     assert len(error) == 2000
     assert "\x1b" not in error
 
@@ -117,7 +117,7 @@ def test_a_nodes_error_is_cut_and_without_control_characters() -> None:
 
 
 def test_one_other_job_that_has_trained_and_cannot_bootstrap_is_enough() -> None:
-    well, failing = job(1), job(1, bootstrap_failures=1)
+    well, failing = job(1), job(1, bootstraps={"failures": 1})
 
     def others_fail(**jobs: JobRecord) -> bool:
         world = world_of(*(view(replace(record, name=called), []) for called, record in jobs.items()))

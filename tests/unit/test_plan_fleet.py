@@ -202,8 +202,8 @@ def test_never_more_money_per_hour_than_allowed(
 
 @pytest.mark.parametrize(("retry_at", "asked"), [(NOW + 0.1, 0), (NOW, 1)])
 def test_after_a_spare_that_failed_the_next_one_waits_and_a_member_does_not(retry_at: float, asked: int) -> None:
-    assert len(scene(member(1), record=job(1, spare_nodes=1, spare_retry_at=retry_at)).new) == asked
-    assert len(scene(member(1), record=job(2, spare_nodes=1, spare_retry_at=retry_at)).new) == asked + 1
+    assert len(scene(member(1), record=job(1, spare_nodes=1, bootstraps={"spare_retry_at": retry_at})).new) == asked
+    assert len(scene(member(1), record=job(2, spare_nodes=1, bootstraps={"spare_retry_at": retry_at})).new) == asked + 1
 
 
 @pytest.mark.parametrize(
@@ -411,17 +411,17 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
 def test_too_few_machines_are_released_once_they_were_so_many_for_long(
     known: int, since: float, released: bool
 ) -> None:
-    record = job(4, J.WAITING, few_machines=known, few_since=since, state_since=NOW - DAY_S)
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, gang={"machines": known, "since": since})
     after = scene(node(1, N.READY), node(2, N.READY), record=replace(record, min_nodes=4), volatile=FULL)
     assert [after.state(each) is N.DRAINING for each in (1, 2)] == [released] * 2
-    assert (after.job.few_machines, after.job.few_since) == (2, since if known == 2 else NOW)
+    assert (after.job.gang.machines, after.job.gang.since) == (2, since if known == 2 else NOW)
 
 
 @pytest.mark.parametrize("state", [N.PENDING, N.BOOTING, N.READY])
 def test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work(state: NodeState) -> None:
     def released(ago_s: float) -> bool:
         capacity = FULL["capacity"].with_too_few("job", OFFER, NOW - ago_s)
-        record = job(4, J.WAITING, few_machines=2, few_since=NOW - 1, state_since=NOW - 1, min_nodes=4)
+        record = job(4, J.WAITING, state_since=NOW - 1, min_nodes=4, gang={"machines": 2, "since": NOW - 1})
         after = scene(node(1, state), node(2, N.BOOTING), record=record, volatile=FULL | {"capacity": capacity})
         return any(each.kind is EventKind.TOO_FEW_NODES for each in after.events)
 
@@ -434,7 +434,7 @@ def test_too_few_machines_are_released_also_where_nothing_is_offered_any_more_bu
     *,
     read: bool,
 ) -> None:
-    record = job(4, J.WAITING, few_machines=1, few_since=NOW - DAY_S, state_since=NOW - DAY_S, min_nodes=4)
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, min_nodes=4, gang={"machines": 1, "since": NOW - DAY_S})
     after = scene(node(1, N.READY), record=record, volatile=offering(known=read))
     assert (after.state(1) is N.DRAINING) is read
 
@@ -452,8 +452,9 @@ def test_too_few_machines_are_released_also_where_nothing_is_offered_any_more_bu
 def test_too_few_machines_are_not_held_while_bootstraps_fail_and_the_one_that_is_tried_stays(
     *, failures: int, retry_at: float, coming: bool, released: bool
 ) -> None:
-    few = {"few_machines": 1 + coming, "few_since": NOW - DAY_S, "state_since": NOW - DAY_S, "min_nodes": 4}
-    record = job(4, J.WAITING, bootstrap_failures=failures, bootstrap_retry_at=retry_at, **few)
+    few = {"machines": 1 + coming, "since": NOW - DAY_S}
+    bootstraps = {"failures": failures, "retry_at": retry_at}
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, min_nodes=4, gang=few, bootstraps=bootstraps)
     tried = [node(2, N.BOOTSTRAPPING)] if coming else []
     after = scene(node(1, N.READY), *tried, record=record)
     assert (after.state(1) is N.DRAINING) is released
@@ -461,7 +462,7 @@ def test_too_few_machines_are_not_held_while_bootstraps_fail_and_the_one_that_is
 
 
 def test_enough_machines_are_not_counted_as_few() -> None:
-    assert scene(member(1), member(2), record=job(2, few_machines=1, few_since=NOW - DAY_S)).job.few_machines == 0
+    assert scene(member(1), member(2), record=job(2, gang={"machines": 1, "since": NOW - DAY_S})).job.gang.machines == 0
 
 
 @pytest.mark.parametrize(
@@ -537,11 +538,9 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
         (job(1), [member(n) for n in range(1, 400)]),
         (job(400, max_nodes=400), [node(n, N.LOST) for n in range(1, 400)]),
         (job(1, J.WAITING), with_tombstones),
-        (job(1, pause_requested_at=NOW - 999), [member(n) for n in range(1, 400)]),
+        (job(1, pause={"at": NOW - 999}), [member(n) for n in range(1, 400)]),
     ):
-        hint = hint_of(
-            *(int(each.id[6:]) for each in nodes if each.state is N.MEMBER), hold=bool(record.pause_requested_at)
-        )
+        hint = hint_of(*(int(each.id[6:]) for each in nodes if each.state is N.MEMBER), hold=bool(record.pause.at))
         after = scene(*nodes, record=record, hint=hint, rules=Rules(alerts=True, leftovers_s=1e9))
         commit = after.commit
         writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.put_keys) + 1

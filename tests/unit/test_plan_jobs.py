@@ -55,7 +55,10 @@ SILENT: dict[str, Any] = {"agents": {}, "members": {}}
         (job(2), {"result": Result("success", "", 1), **ENDED}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
         (job(2), {"result": Result("failure", "4 times", 1), **ENDED}, J.FAILED, "4 times", EventKind.JOB_FAILED),
         (
-            replace(job(2, bootstrap_failures=5), last_reported_round=0),
+            replace(
+                job(2, bootstraps={"failures": 5}),
+                rounds=replace(job(2, bootstraps={"failures": 5}).rounds, reported=0),
+            ),
             {"round": None},
             J.FAILED,
             "5 nodes in a row could not be bootstrapped",
@@ -111,15 +114,20 @@ def test_a_users_cancel_counts_more_than_the_programs_result() -> None:
 
 def test_failed_bootstraps_end_the_job_with_the_last_error() -> None:
     failed = [node(n, N.GONE, error=f"reason {n}\nmore", state_since=NOW - n) for n in (5, 6)]
-    never = replace(job(2, bootstrap_failures=5), last_reported_round=0)
+    never = job(2, bootstraps={"failures": 5}, rounds={"reported": 0})
     after = scene(*failed, record=never)
     assert after.job.reason == "5 nodes in a row could not be bootstrapped: reason 5"
-    assert scene(*failed, record=replace(never, bootstrap_failures=4)).job.state is not J.FAILED
+    assert (
+        scene(*failed, record=replace(never, bootstraps=replace(never.bootstraps, failures=4))).job.state
+        is not J.FAILED
+    )
 
 
 def test_failed_bootstraps_never_end_a_job_that_has_trained() -> None:
-    assert scene(member(1), record=job(2, bootstrap_failures=99)).job.state is J.DEGRADED
-    assert scene(record=job(2, J.WAITING, bootstrap_failures=99)).job.state is J.WAITING, "not even below its minimum"
+    assert scene(member(1), record=job(2, bootstraps={"failures": 99})).job.state is J.DEGRADED
+    assert scene(record=job(2, J.WAITING, bootstraps={"failures": 99})).job.state is J.WAITING, (
+        "not even below its minimum"
+    )
 
 
 def test_an_ended_node_costs_no_more_and_one_without_a_price_nothing() -> None:
@@ -210,7 +218,7 @@ def test_a_resumed_job_starts_again() -> None:
 
 
 def test_a_pause_is_reported_once() -> None:
-    record = job(2, J.PAUSED, pause_requested_at=NOW - 900, reason="a user paused it")
+    record = job(2, J.PAUSED, reason="a user paused it", pause={"at": NOW - 900})
     after = scene(record=record, hint=hint_of(hold=True))
     assert (after.job.state, after.events) == (J.PAUSED, [])
     assert after.sentence == "paused: a user paused it"
@@ -221,7 +229,7 @@ def test_a_pause_is_reported_once() -> None:
 
 # -- a pause -----------------------------------------------------------------------------------------------
 
-PAUSING = job(2, pause_requested_at=NOW - 10)
+PAUSING = job(2, pause={"at": NOW - 10})
 HOLD = hint_of(1, 2, hold=True)
 
 
@@ -287,19 +295,19 @@ def test_no_node_is_released_before_the_hold_is_published(hint: Any, released: b
 
 @pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
 def test_a_pause_waits_for_a_checkpoint_for_a_limited_time(waited_s: float, released: bool) -> None:
-    record = job(2, pause_requested_at=NOW - waited_s)
+    record = job(2, pause={"at": NOW - waited_s})
     after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
     assert bool(after.released) is released
 
 
 def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
-    after = scene(node(1, N.READY), record=job(1, pause_requested_at=NOW - 10), hint=replace(HOLD, members=()))
+    after = scene(node(1, N.READY), record=job(1, pause={"at": NOW - 10}), hint=replace(HOLD, members=()))
     assert after.released == {name(1)}
 
 
 def test_a_paused_job_requests_nothing() -> None:
     assert scene(member(1), record=PAUSING, hint=HOLD).new == []
-    assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
+    assert scene(record=job(2, J.PAUSED, pause={"at": NOW - 99}), hint=HOLD).new == []
 
 
 def test_what_people_should_know_of_a_good_end_is_in_its_reason() -> None:

@@ -58,9 +58,9 @@ def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be_as_many_at_o
     after = moving()
     assert zones(after) == ["zone-b"]
     assert all(each.ahead for each in after.new)
-    assert after.job.moving_since == NOW
+    assert after.job.moves.since == NOW
     assert not after.released
-    begun = replace(UNDER_WAY, moving_since=NOW - 5)
+    begun = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - 5))
     for granted, more in ((1, 1), (2, 2), (3, 1)):
         there = [node(n, N.PENDING, offer=ELSEWHERE, ahead=True, created_at=NOW - 4) for n in range(5, 5 + granted)]
         assert zones(moving(trains(1), trains(2), *there, record=begun)) == ["zone-b"] * more
@@ -70,9 +70,9 @@ def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be_as_many_at_o
     ("changes", "more"),
     [
         ({"state_since": NOW - RULES.move_after_s + 1}, {}),  # it has changed just now
-        ({"move_retry_at": NOW + 1}, {}),
-        ({"pause_requested_at": NOW - 1}, {}),
-        ({"checkpoint_problem": "disk full"}, {}),
+        ({"moves": {"retry_at": NOW + 1}}, {}),
+        ({"pause": {"at": NOW - 1}}, {}),
+        ({"checkpoints": {"problem": "disk full"}}, {}),
         ({"spec": spec(checkpoints="none")}, {}),
         ({"spec": spec(limits={"usd_per_hour": 2.0})}, {}),  # for two more, of three that are worth it
         ({}, {"volatile": {"capacity": CapacityMemory()}}),  # its own zone has not refused
@@ -82,7 +82,7 @@ def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be_as_many_at_o
 def test_a_job_stays(changes: dict[str, Any], more: dict[str, Any]) -> None:
     after = moving(record=job(4, J.DEGRADED, **({"state_since": LONG} | changes)), **more)
     assert "zone-b" not in zones(after)
-    assert not after.job.moving_since
+    assert not after.job.moves.since
 
 
 def test_a_node_that_has_come_just_now_or_will_be_drained_keeps_a_job_where_it_is() -> None:
@@ -98,14 +98,14 @@ def test_a_job_moves_at_once_while_nodes_that_are_taken_still_train() -> None:
     taken = [trains(n, notice=NOTICE) for n in (2, 3, 4)]
     fresh = job(4, J.RUNNING, state_since=NOW - 5)
     after = moving(trains(1), *taken, record=fresh)
-    assert (zones(after), after.job.moving_since) == (["zone-b"], NOW)
+    assert (zones(after), after.job.moves.since) == (["zone-b"], NOW)
     assert not after.released
-    assert not moving(trains(1), *taken, record=fresh, volatile={"capacity": CapacityMemory()}).job.moving_since
+    assert not moving(trains(1), *taken, record=fresh, volatile={"capacity": CapacityMemory()}).job.moves.since
 
 
 @pytest.mark.parametrize("state", [J.RUNNING, J.WAITING, J.STARTING])
 def test_a_job_whose_nodes_that_stay_are_too_few_asks_elsewhere_also_just_after_a_move(state: JobState) -> None:
-    few = job(4, state, state_since=NOW - 5, min_nodes=2, move_retry_at=NOW + 500)
+    few = job(4, state, state_since=NOW - 5, min_nodes=2, moves={"retry_at": NOW + 500})
     after = moving(trains(1), trains(2, notice=NOTICE), trains(3, notice=NOTICE), record=few)
     assert "zone-b" in zones(after)
     enough = replace(few, min_nodes=1)
@@ -126,7 +126,7 @@ def test_a_job_that_cannot_train_believes_a_refusal_for_less_long() -> None:
 
 
 def test_too_few_that_stay_are_left_as_soon_as_enough_are_ready_elsewhere() -> None:
-    few = job(4, J.WAITING, state_since=NOW - 50, min_nodes=2, moving_since=NOW - 150)
+    few = job(4, J.WAITING, state_since=NOW - 50, min_nodes=2, moves={"since": NOW - 150})
     assert (
         moving(trains(1), coming(5), node(6, N.BOOTING, offer=ELSEWHERE, ahead=True), record=few).node(1).left_behind
         == ""
@@ -141,9 +141,13 @@ def test_a_job_whose_machines_only_arrive_goes_where_more_are_granted() -> None:
     here = [node(n, N.BOOTING) for n in (1, 2)]
     assert "zone-b" in zones(moving(*here, record=begins))
     there = [node(n, N.PENDING, offer=ELSEWHERE, ahead=True, created_at=NOW - 4) for n in (5, 6, 7)]
-    after = moving(*here, *there, record=replace(begins, moving_since=NOW - 5))
+    after = moving(*here, *there, record=replace(begins, moves=replace(begins.moves, since=NOW - 5)))
     assert [bool(after.node(n).left_behind) for n in (1, 2)] == [True, True]
-    assert not moving(*here, *there[:2], record=replace(begins, moving_since=NOW - 5)).node(1).left_behind
+    assert (
+        not moving(*here, *there[:2], record=replace(begins, moves=replace(begins.moves, since=NOW - 5)))
+        .node(1)
+        .left_behind
+    )
 
 
 def test_a_place_that_refused_lately_is_asked_for_a_move_later_and_then_for_one_node() -> None:
@@ -159,7 +163,7 @@ def coming(number: int, offer: Offer = ELSEWHERE, state: NodeState = N.READY, **
     return node(number, state, **({"offer": offer, "ahead": True, "created_at": NOW - 300} | changes))
 
 
-UNDER_WAY = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
+UNDER_WAY = job(4, J.DEGRADED, state_since=LONG, moves={"since": NOW - 300})
 
 
 def test_nodes_ahead_of_a_move_are_not_taken_for_strays() -> None:
@@ -167,7 +171,7 @@ def test_nodes_ahead_of_a_move_are_not_taken_for_strays() -> None:
     later = [node(n, N.BOOTSTRAPPING, offer=ELSEWHERE, ahead=True, created_at=NOW - 300) for n in (5, 6)]
     after = moving(trains(1), trains(2), coming(3), coming(4), *later, record=UNDER_WAY)
     assert not after.released
-    assert after.job.moving_since == UNDER_WAY.moving_since
+    assert after.job.moves.since == UNDER_WAY.moves.since
 
 
 def test_once_they_are_ready_the_round_changes_to_them_and_the_others_leave() -> None:
@@ -177,14 +181,14 @@ def test_once_they_are_ready_the_round_changes_to_them_and_the_others_leave() ->
     assert [after.node(n).left_behind for n in (1, 2)] == ["the job moves to zone-b"] * 2
     assert not any(after.node(n).ahead for n in (3, 4, 5, 6))
     assert EventKind.MOVED in after.event_kinds
-    assert (after.job.moving_since, after.job.move_retry_at) == (0.0, NOW + RULES.move_rest_s)
+    assert (after.job.moves.since, after.job.moves.retry_at) == (0.0, NOW + RULES.move_rest_s)
     assert not after.released, "those that leave checkpoint with the round first"
     assert zones(after) == []
 
 
 def test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace() -> None:
     drained = [trains(n, drain_requested=True) for n in (2, 3)]
-    three = job(4, J.DEGRADED, state_since=LONG, moving_since=NOW - 300)
+    three = job(4, J.DEGRADED, state_since=LONG, moves={"since": NOW - 300})
     assert not moving(trains(1), *drained, coming(4), coming(5), record=three).hint
     after = moving(trains(1), *drained, *(coming(n) for n in (4, 5, 6)), record=three)
     assert after.hint
@@ -202,9 +206,9 @@ def test_a_job_moves_for_no_fewer_than_its_next_multiple() -> None:
 
 def test_a_job_moves_ever_more_rarely_while_zones_keep_changing() -> None:
     def rest(moves: int, ended_ago_s: float) -> tuple[int, float]:
-        record = replace(UNDER_WAY, moves=moves, move_retry_at=NOW - ended_ago_s)
+        record = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, in_row=moves, retry_at=NOW - ended_ago_s))
         after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=record)
-        return after.job.moves, after.job.move_retry_at - NOW
+        return after.job.moves.in_row, after.job.moves.retry_at - NOW
 
     assert rest(0, NOW) == (1, RULES.move_rest_s)
     assert rest(1, 300.0) == (2, 2 * RULES.move_rest_s)
@@ -217,7 +221,7 @@ def test_old_prices_are_read_again_before_a_job_moves_for_them() -> None:
     old = {"offers": {"job": replace(offering(OFFER, ELSEWHERE)["offers"]["job"], asked_at=NOW - RULES.offers_s - 1)}}
     after = moving(volatile=old)
     assert FetchOffers in {type(each) for each in after.plan.actions}
-    assert (zones(after), after.job.moving_since) == ([], 0.0)
+    assert (zones(after), after.job.moves.since) == ([], 0.0)
 
 
 def test_one_in_the_new_place_that_is_lost_as_the_round_changes_does_not_keep_both_sets() -> None:
@@ -231,7 +235,7 @@ def test_one_in_the_new_place_that_is_lost_as_the_round_changes_does_not_keep_bo
 def test_nodes_ahead_are_waited_for_while_enough_are_coming() -> None:
     late = node(6, N.BOOTSTRAPPING, offer=ELSEWHERE, ahead=True, retry_at=NOW + 9)
     after = moving(trains(1), trains(2), coming(3), coming(4), late, record=UNDER_WAY)
-    assert (after.job.moving_since, after.hint, after.released) == (UNDER_WAY.moving_since, None, set())
+    assert (after.job.moves.since, after.hint, after.released) == (UNDER_WAY.moves.since, None, set())
 
 
 def test_a_move_is_ended_by_a_machine_where_the_job_is_and_not_by_a_request_there() -> None:
@@ -240,17 +244,17 @@ def test_a_move_is_ended_by_a_machine_where_the_job_is_and_not_by_a_request_ther
     for state, goes_on in ((N.REQUESTED, True), (N.PENDING, False)):
         here = (trains(1), trains(2), node(3, state))
         after = moving(*here, *there, record=UNDER_WAY, volatile=offering(OFFER, dearer))
-        assert (bool(after.job.moving_since), bool(after.released)) == (goes_on, not goes_on)
+        assert (bool(after.job.moves.since), bool(after.released)) == (goes_on, not goes_on)
 
 
 def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> None:
     few = moving(trains(1), trains(2), coming(3), record=UNDER_WAY)
     assert few.released == {name(3)}
-    assert (few.job.failed_moves, few.job.move_retry_at) == (1, NOW + RULES.move_retry_s)
+    assert (few.job.moves.failed, few.job.moves.retry_at) == (1, NOW + RULES.move_retry_s)
     assert few.events[0].text == "job does not move to zone-b, which had 1 node: 3 are needed"
-    again = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, failed_moves=9))
-    assert again.job.move_retry_at == NOW + RULES.max_move_retry_s
-    old = replace(UNDER_WAY, moving_since=NOW - RULES.move_limit_s)
+    again = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, failed=9)))
+    assert again.job.moves.retry_at == NOW + RULES.max_move_retry_s
+    old = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - RULES.move_limit_s))
     assert moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=old).released == set(
         names(3, 4, 5, 6)
     )
@@ -259,7 +263,7 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:
     asked = [node(n, N.REQUESTED, offer=ELSEWHERE, ahead=True, launch_unknown=True) for n in (4, 5)]
     for ago_s, kept in ((RULES.gang_timeout_s - 1, True), (RULES.gang_timeout_s, False)):
-        record = replace(UNDER_WAY, moving_since=NOW - ago_s)
+        record = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - ago_s))
         after = moving(trains(1), trains(2), coming(3, created_at=NOW - ago_s), *asked, record=record)
         assert (name(3) not in after.released) is kept
 
@@ -272,7 +276,7 @@ def test_a_job_with_a_spare_moves_to_a_cheaper_place_and_gets_a_new_spare_there(
     asked = scene(*nodes, record=record, volatile=offering(OFFER, cheap), **round_now)
     assert [(each.offer.zone, each.ahead) for each in asked.new] == [("zone-b", True)]
     there = [coming(n, cheap) for n in (4, 5)]
-    under_way = replace(record, moving_since=NOW - 300)
+    under_way = replace(record, moves=replace(record.moves, since=NOW - 300))
     after = scene(*nodes, *there, record=under_way, volatile=offering(OFFER, cheap), **round_now)
     assert after.hint
     assert set(after.hint.members) == set(names(4, 5))
@@ -284,7 +288,9 @@ def test_a_job_with_a_spare_moves_to_a_cheaper_place_and_gets_a_new_spare_there(
 
 
 def test_those_of_a_move_that_is_over_are_given_back() -> None:
-    after = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, moving_since=0.0))
+    after = moving(
+        trains(1), trains(2), coming(3), record=replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=0.0))
+    )
     assert name(3) in after.released
 
 
@@ -296,7 +302,9 @@ def test_on_demand_nodes_are_left_for_as_many_on_spot_where_they_are() -> None:
     assert [(each.offer, each.ahead) for each in asked.new] == [(OFFER, True)]
     young = [replace(each, created_at=NOW - RULES.back_to_spot_s + 1) for each in dear]
     assert scene(*young, record=record, volatile=offers).new == []
-    half = scene(*dear, coming(3, OFFER), record=replace(record, moving_since=NOW - 300), volatile=offers)
+    half = scene(
+        *dear, coming(3, OFFER), record=replace(record, moves=replace(record.moves, since=NOW - 300)), volatile=offers
+    )
     assert [half.node(n).left_behind for n in (1, 2, 3)] == ["", "the job goes back to spot", ""]
     assert half.hint
     assert half.hint.members == names(1, 3)

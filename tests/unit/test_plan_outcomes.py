@@ -50,7 +50,7 @@ from tests.unit.scene import (
 )
 
 REQUESTED = node(3, N.REQUESTED)
-NEW = replace(job(1, J.STARTING), last_reported_round=0)
+NEW = replace(job(1, J.STARTING), rounds=replace(job(1, J.STARTING).rounds, reported=0))
 RULES = Rules(leftovers_s=1e9)
 
 
@@ -153,7 +153,7 @@ def test_a_fatal_error_ends_a_job_that_never_ran_and_no_other() -> None:
     assert running.job.state is not JobState.FAILED
     once = scene(REQUESTED, node(1, N.GONE, has_joined=True), record=NEW, outcomes=[outcome], members={})
     assert once.job.state is not JobState.FAILED, "it has trained before"
-    kept = scene(REQUESTED, record=replace(NEW, last_reported_round=7), outcomes=[outcome])
+    kept = scene(REQUESTED, record=replace(NEW, rounds=replace(NEW.rounds, reported=7)), outcomes=[outcome])
     assert kept.job.state is not JobState.FAILED, "also where the records of its nodes are deleted"
     asking = scene(REQUESTED, node(4, N.REQUESTED), record=replace(NEW, desired_nodes=2), outcomes=[outcome])
     assert asking.job.state is J.STARTING, "another request is under way"
@@ -300,25 +300,27 @@ def test_a_machine_that_does_not_answer_while_its_cloud_cannot_be_listed_may_be_
     known = listing(*(machine(number) for number in (1, 2, 3)), listed_at=NOW - listed_s_ago)
     broken = BootstrapDone(name(3), "no route", unreachable=True)
     after = scene(member(1), member(2), asked, outcomes=[broken], listed=known, **more)
-    assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
+    assert (after.state(3), after.job.bootstraps.failures) == (N.TERMINATING, counted)
     late = replace(asked, bootstrapped=True, ready_by=NOW - 0.1)
     after = scene(member(1), member(2), late, listed=known, **more)
-    assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
+    assert (after.state(3), after.job.bootstraps.failures) == (N.TERMINATING, counted)
     answers = BootstrapDone(name(3), "setup failed")
-    assert scene(member(1), member(2), asked, outcomes=[answers], listed=known, **more).job.bootstrap_failures == 1
+    assert scene(member(1), member(2), asked, outcomes=[answers], listed=known, **more).job.bootstraps.failures == 1
 
 
 def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     missing = bootstrapped(error="step x failed\nmore")
-    assert (missing.job.bootstrap_failures, missing.job.spare_retry_at) == (1, 0.0)
+    assert (missing.job.bootstraps.failures, missing.job.bootstraps.spare_retry_at) == (1, 0.0)
     (event,) = [each for each in missing.events if each.kind is EventKind.NODE_FAILED]
     assert (event.node, event.text) == (name(3), f"bootstrap of {name(3)} failed: step x failed\nmore")
     assert missing.node(3).history[-2].reason == "step x failed"
     assert missing.node(3).error == "step x failed\nmore"
     spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
-    assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+    assert (spare.job.bootstraps.failures, spare.job.bootstraps.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
     unhealthy = bootstrapped(error="ECC errors", unhealthy=True)
-    assert (unhealthy.job.bootstrap_failures, unhealthy.job.spare_retry_at) == (0, 0.0), "that is its machine's fault"
+    assert (unhealthy.job.bootstraps.failures, unhealthy.job.bootstraps.spare_retry_at) == (0, 0.0), (
+        "that is its machine's fault"
+    )
 
 
 @pytest.mark.parametrize(
@@ -334,55 +336,82 @@ def test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_n
     before: str, of_job: str, counted: int, state: JobState
 ) -> None:
     count = int(bool(before))
-    record = replace(job(2, J.STARTING), last_reported_round=0, bootstrap_failures=count)
-    record = replace(record, own_failures=count, own_failure=before)
+    record = replace(
+        job(2, J.STARTING),
+        rounds=replace(job(2, J.STARTING).rounds, reported=0),
+        bootstraps=replace(job(2, J.STARTING).bootstraps, failures=count),
+    )
+    record = replace(record, bootstraps=replace(record.bootstraps, own_failures=count, own_failure=before))
     failed = BootstrapDone(name(3), "node n3: torch 2.5 is not supported", of_job=of_job)
     after = scene(PREPARED, outcomes=[failed], record=record)
-    assert (after.job.own_failures, after.job.state) == (counted, state)
+    assert (after.job.bootstraps.own_failures, after.job.state) == (counted, state)
     if state is J.FAILED:
         assert after.job.reason == (
             "2 nodes in a row could not be bootstrapped, the last 2 in the same way, by what the job or its image "
             "brings: node n3: torch 2.5 is not supported"
         )
-    trained = scene(PREPARED, outcomes=[failed], record=replace(record, last_reported_round=1))
+    trained = scene(PREPARED, outcomes=[failed], record=replace(record, rounds=replace(record.rounds, reported=1)))
     assert trained.job.state is not J.FAILED
-    late = replace(record, bootstrap_retry_at=PREPARED.created_at + 0.1)
+    late = replace(record, bootstraps=replace(record.bootstraps, retry_at=PREPARED.created_at + 0.1))
     together = scene(PREPARED, outcomes=[failed], record=late)
-    assert together.job.own_failures == count, "nodes that were requested together fail as one"
+    assert together.job.bootstraps.own_failures == count, "nodes that were requested together fail as one"
 
 
 def test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them() -> None:
-    record = replace(job(4, J.STARTING), last_reported_round=0, bootstrap_failures=1, bootstrap_retry_at=NOW)
+    record = replace(
+        job(4, J.STARTING),
+        rounds=replace(job(4, J.STARTING).rounds, reported=0),
+        bootstraps=replace(job(4, J.STARTING).bootstraps, failures=1, retry_at=NOW),
+    )
     assert len(scene(record=record).new) == 4
-    assert len(scene(record=replace(record, own_failures=1, own_failure=SETUP_FAILED)).new) == 1
-    trained = replace(record, own_failures=1, own_failure=SETUP_FAILED, last_reported_round=1)
+    assert (
+        len(
+            scene(
+                record=replace(record, bootstraps=replace(record.bootstraps, own_failures=1, own_failure=SETUP_FAILED))
+            ).new
+        )
+        == 1
+    )
+    trained = replace(
+        record,
+        bootstraps=replace(record.bootstraps, own_failures=1, own_failure=SETUP_FAILED),
+        rounds=replace(record.rounds, reported=1),
+    )
     assert len(scene(record=trained).new) == 4
 
 
 @pytest.mark.parametrize(("before", "wait_s"), [(0, 5.0), (1, 10.0), (6, 320.0), (7, 600.0), (5000, 600.0)])
 def test_after_each_failed_bootstrap_in_a_row_the_next_node_is_requested_later(before: int, wait_s: float) -> None:
-    after = bootstrapped(error="the package index is away", record=job(4, bootstrap_failures=before))
-    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (before + 1, NOW + wait_s)
+    after = bootstrapped(error="the package index is away", record=job(4, bootstraps={"failures": before}))
+    assert (after.job.bootstraps.failures, after.job.bootstraps.retry_at) == (before + 1, NOW + wait_s)
     assert after.new == []
-    waiting = replace(after.job, bootstrap_retry_at=NOW + 0.1)
+    waiting = replace(after.job, bootstraps=replace(after.job.bootstraps, retry_at=NOW + 0.1))
     assert scene(member(1), member(2), record=waiting).new == []
-    assert len(scene(member(1), member(2), record=replace(waiting, bootstrap_retry_at=NOW)).new) == (1 if before else 2)
+    assert len(
+        scene(member(1), member(2), record=replace(waiting, bootstraps=replace(waiting.bootstraps, retry_at=NOW))).new
+    ) == (1 if before else 2)
     probing = scene(
-        member(1), PREPARED, record=replace(waiting, bootstrap_retry_at=NOW), busy=frozenset({"node:job-u-3"})
+        member(1),
+        PREPARED,
+        record=replace(waiting, bootstraps=replace(waiting.bootstraps, retry_at=NOW)),
+        busy=frozenset({"node:job-u-3"}),
     )
     assert len(probing.new) == (0 if before else 2), "one at a time"
 
 
 def test_nodes_that_were_requested_together_fail_as_one() -> None:
-    record = job(5, bootstrap_failures=1, bootstrap_retry_at=PREPARED.created_at + 0.1)
+    record = job(5, bootstraps={"failures": 1, "retry_at": PREPARED.created_at + 0.1})
     after = bootstrapped(error="the package index is away", record=record)
-    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (1, record.bootstrap_retry_at)
-    next_one = bootstrapped(error="it is away still", record=replace(record, bootstrap_retry_at=PREPARED.created_at))
-    assert next_one.job.bootstrap_failures == 2, "it was requested as soon as it might be"
+    assert (after.job.bootstraps.failures, after.job.bootstraps.retry_at) == (1, record.bootstraps.retry_at)
+    next_one = bootstrapped(
+        error="it is away still",
+        record=replace(record, bootstraps=replace(record.bootstraps, retry_at=PREPARED.created_at)),
+    )
+    assert next_one.job.bootstraps.failures == 2, "it was requested as soon as it might be"
 
 
 def test_people_hear_once_that_a_job_that_trains_gets_no_nodes_and_once_that_it_does_again() -> None:
-    fifth = bootstrapped(error="the package index is away\nmore", record=job(3, bootstrap_failures=4))
+    fifth = bootstrapped(error="the package index is away\nmore", record=job(3, bootstraps={"failures": 4}))
     (event,) = [each for each in fifth.events if each.kind is EventKind.BOOTSTRAPS_FAILING]
     assert event.text == (
         "job lacks nodes: 5 in a row could not be bootstrapped. It goes on with those it has, and tries again at least "
@@ -391,31 +420,34 @@ def test_people_hear_once_that_a_job_that_trains_gets_no_nodes_and_once_that_it_
     for before in (3, 5):
         assert (
             EventKind.BOOTSTRAPS_FAILING
-            not in bootstrapped(error="x", record=job(3, bootstrap_failures=before)).event_kinds
+            not in bootstrapped(error="x", record=job(3, bootstraps={"failures": before})).event_kinds
         )
     for before, kinds in ((4, []), (5, [EventKind.BOOTSTRAPS_RECOVERED])):
         members = {name(n): launcher(n) for n in (1, 2, 3)}
-        after = scene(member(1), member(2), PREPARED, record=job(3, bootstrap_failures=before), members=members)
+        after = scene(member(1), member(2), PREPARED, record=job(3, bootstraps={"failures": before}), members=members)
         assert after.event_kinds == kinds
 
 
 def test_a_new_job_keeps_its_budget_while_one_that_has_trained_fails_too() -> None:
-    new = replace(job(1, J.STARTING, bootstrap_failures=4), last_reported_round=0)
-    other = replace(job(2, bootstrap_failures=1), name="other")
+    new = replace(
+        job(1, J.STARTING, bootstraps={"failures": 4}),
+        rounds=replace(job(1, J.STARTING, bootstraps={"failures": 4}).rounds, reported=0),
+    )
+    other = replace(job(2, bootstraps={"failures": 1}), name="other")
 
     def decided(record: JobRecord, ours: JobRecord = new) -> Decided:
         views = (view(ours, [PREPARED]), view(record, []))
         return decide(world_of(*views), BootstrapDone(name(3), error="the package index is away"))
 
     held = decided(other).job
-    assert (held.state, held.bootstrap_failures, held.bootstrap_retry_at) == (J.STARTING, 4, NOW + 40)
-    assert decided(other, replace(new, bootstrap_failures=0)).job.bootstrap_failures == 1
-    trained = decided(other, replace(new, last_reported_round=1))
-    assert (trained.job.bootstrap_failures, EventKind.BOOTSTRAPS_FAILING in trained.event_kinds) == (5, True)
+    assert (held.state, held.bootstraps.failures, held.bootstraps.retry_at) == (J.STARTING, 4, NOW + 40)
+    assert decided(other, replace(new, bootstraps=replace(new.bootstraps, failures=0))).job.bootstraps.failures == 1
+    trained = decided(other, replace(new, rounds=replace(new.rounds, reported=1)))
+    assert (trained.job.bootstraps.failures, EventKind.BOOTSTRAPS_FAILING in trained.event_kinds) == (5, True)
     for not_failing in (
-        replace(other, bootstrap_failures=0),
-        replace(other, last_reported_round=0),
-        replace(other, pause_requested_at=NOW),
+        replace(other, bootstraps=replace(other.bootstraps, failures=0)),
+        replace(other, rounds=replace(other.rounds, reported=0)),
+        replace(other, pause=replace(other.pause, at=NOW)),
         replace(other, state=J.SUCCEEDED),
     ):
         failed = decided(not_failing)
@@ -466,12 +498,12 @@ def test_a_machine_that_works_resets_the_counts_of_unhealthy_and_failed_ones() -
         member(1),
         member(2),
         PREPARED,
-        record=job(3, bootstrap_failures=4, bootstrap_retry_at=NOW + 40),
+        record=job(3, bootstraps={"failures": 4, "retry_at": NOW + 40}),
         members={name(n): launcher(n) for n in (1, 2, 3)},
         volatile=volatile,
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
-    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (0, 0.0)
+    assert (after.job.bootstraps.failures, after.job.bootstraps.retry_at) == (0, 0.0)
     assert dict(after.volatile.capacity.unhealthy_streaks) == {("local", "large"): 1}
 
 
@@ -504,7 +536,7 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
     assert after.state(3) is state
     if outcome == "failure":
         assert after.node(3).error == "its launcher ended with status 3: no module torch"
-        assert after.job.bootstrap_failures == 1
+        assert after.job.bootstraps.failures == 1
 
 
 def test_a_foreign_machine_at_a_nodes_address_is_reported() -> None:

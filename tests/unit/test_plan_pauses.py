@@ -24,7 +24,7 @@ def said(*pauses: Pause, number: int = 3, by: str = "") -> dict[str, Any]:
 
 
 def test_each_pause_is_an_event_once_with_what_is_known() -> None:
-    record = replace(job(), last_reported_round=3)
+    record = replace(job(), rounds=replace(job().rounds, reported=3))
     after = scene(member(1), member(2), record=record, **said(KILL, PARK))
     assert after.event_kinds == [EventKind.TRAINING_PAUSED, EventKind.TRAINING_PAUSED]
     kill, park = after.events
@@ -48,13 +48,13 @@ def test_each_pause_is_an_event_once_with_what_is_known() -> None:
     }
     assert park.text.startswith("training paused for a time that is not known before round 3: detect unknown, ")
     assert set(park.data) == {"round", "ended_at", "agree_s", "start_s", "restore_s", "first_step_s"}
-    assert after.job.last_reported_pause == 3
+    assert after.job.rounds.downtime_reported == 3
     again = scene(member(1), member(2), record=after.job, **said(KILL, PARK))
     assert again.events == []
 
 
 def test_an_event_says_how_much_came_from_where() -> None:
-    record = replace(job(), last_reported_round=3)
+    record = replace(job(), rounds=replace(job().rounds, reported=3))
     (event,) = scene(member(1), member(2), record=record, **said(READ)).events
     assert event.text.endswith(
         ", first step 0.01 s; restored from own memory 24.00 GiB, other ranks 8.00 GiB, storage 0"
@@ -70,7 +70,7 @@ def test_an_event_says_how_much_came_from_where() -> None:
     ("again", "words"), [(0, "no step lost"), (1, "1 step made again"), (12, "12 steps made again")]
 )
 def test_an_event_says_how_many_steps_are_made_again(again: int, words: str) -> None:
-    record = replace(job(), last_reported_round=3)
+    record = replace(job(), rounds=replace(job().rounds, reported=3))
     (event,) = scene(member(1), member(2), record=record, **said(replace(READ, steps_again=again))).events
     assert event.text.endswith(f", storage 0; {words}")
     assert event.data["steps_again"] == again
@@ -103,13 +103,18 @@ def test_a_message_of_an_earlier_agent_is_read() -> None:
     ],
 )
 def test_what_cannot_be_is_left_out(pause: Pause) -> None:
-    assert scene(member(1), member(2), record=replace(job(), last_reported_round=3), **said(pause)).events == []
+    assert (
+        scene(
+            member(1), member(2), record=replace(job(), rounds=replace(job().rounds, reported=3)), **said(pause)
+        ).events
+        == []
+    )
 
 
 def test_a_flood_of_pauses_is_bounded_and_a_strangers_name_is_not_taken_over() -> None:
     many = [Pause(number, NOW, 1.0) for number in range(2, 3000)]
     messages = said(*many, number=3000, by="somebody")
-    after = scene(member(1), member(2), record=replace(job(), last_reported_round=3000), **messages)
+    after = scene(member(1), member(2), record=replace(job(), rounds=replace(job().rounds, reported=3000)), **messages)
     assert len(after.events) == MAX_PAUSES
     assert {event.node for event in after.events} == {""}
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import Offer
+from supervisor.features.limits.rule import spent_usd
 from supervisor.market.offers import OffersView
 from supervisor.planner.actions import MAX_OPERATIONS, FetchOffers
-from supervisor.planner.limits import spent_usd
 from supervisor.planner.plan import plan
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
@@ -72,7 +72,7 @@ def test_prices_are_read_again_now_and_then_while_machines_run() -> None:
     assert len(short.does(FetchOffers)) == 1, "once, although it lacks a node"
     taken_over = scene(member(1), record=job(1), volatile=offering(OFFER, asked_at=0.0), timers_paused_until=NOW - 9)
     assert taken_over.does(FetchOffers) == [], "a new leader does not read those of all jobs at once"
-    assert scene(record=job(1, J.PAUSED, pause_requested_at=NOW - 9), volatile=offering(asked_at=0.0)).actions == []
+    assert scene(record=job(1, J.PAUSED, pause={"at": NOW - 9}), volatile=offering(asked_at=0.0)).actions == []
 
 
 def test_the_reads_of_many_jobs_are_spread_over_half_a_period() -> None:

@@ -50,25 +50,25 @@ def test_times_that_are_a_little_ahead_are_kept(ahead_s: float) -> None:
         retry_at=LATEST + ahead_s,
         ready_by=LATEST + ahead_s,
     )
-    times = {"spare_retry_at": NOW + RULES.spare_retry_s + ahead_s, "training_since": NOW + ahead_s}
-    record = job(2, J.RUNNING, **times)
+    bootstraps = {"spare_retry_at": NOW + RULES.spare_retry_s + ahead_s}
+    record = job(2, J.RUNNING, bootstraps=bootstraps, limits={"training_since": NOW + ahead_s})
     after = scene(member(1), member(2), known, record=record)
     assert not after.commit.nodes
     assert after.job == record
 
 
 def test_future_times_of_spares_and_pauses_are_clamped() -> None:
-    failed = job(2, bootstrap_failures=1, bootstrap_retry_at=NOW + DAY_S)
-    assert scene(member(1), record=failed).job.bootstrap_retry_at == NOW + RULES.max_bootstrap_retry_s
-    ahead = job(2, spare_nodes=1, spare_retry_at=NOW + DAY_S)
-    assert scene(member(1), member(2), record=ahead).job.spare_retry_at == NOW + RULES.spare_retry_s
-    assert scene(member(1), member(2), record=job(2, placed_at=NOW + DAY_S)).job.placed_at == NOW
-    gathering = scene(member(1), member(2), record=job(2, gathering_since=NOW + DAY_S)).job
-    assert gathering.gathering_since <= NOW
-    paused = job(2, pause_requested_at=NOW + DAY_S)
-    assert scene(member(1), member(2), record=paused).job.pause_requested_at == NOW
+    failed = job(2, bootstraps={"failures": 1, "retry_at": NOW + DAY_S})
+    assert scene(member(1), record=failed).job.bootstraps.retry_at == NOW + RULES.max_bootstrap_retry_s
+    ahead = job(2, spare_nodes=1, bootstraps={"spare_retry_at": NOW + DAY_S})
+    assert scene(member(1), member(2), record=ahead).job.bootstraps.spare_retry_at == NOW + RULES.spare_retry_s
+    assert scene(member(1), member(2), record=job(2, places={"since": NOW + DAY_S})).job.places.since == NOW
+    gathering = scene(member(1), member(2), record=job(2, rounds={"gathering_since": NOW + DAY_S})).job
+    assert gathering.rounds.gathering_since <= NOW
+    paused = job(2, pause={"at": NOW + DAY_S})
+    assert scene(member(1), member(2), record=paused).job.pause.at == NOW
     running = scene(member(1), member(2), record=ahead).job
-    assert running.pause_requested_at == 0.0
+    assert running.pause.at == 0.0
 
 
 LONG_AGO = NOW - DAY_S
@@ -105,7 +105,7 @@ def test_paused_timers_give_an_unreachable_machine_its_full_time() -> None:
 
 
 def test_paused_timers_give_a_job_that_pauses_its_full_time() -> None:
-    held: dict[str, Any] = {"record": job(2, pause_requested_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
+    held: dict[str, Any] = {"record": job(2, pause={"at": LONG_AGO}), "hint": hint_of(1, 2, hold=True)}
     limit_s = RULES.drain_timeout_s
     assert scene(member(1), member(2), timers_paused_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
     assert scene(member(1), member(2), timers_paused_until=NOW - limit_s - 1, **held).state(2) is N.TERMINATING

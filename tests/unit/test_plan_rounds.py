@@ -85,15 +85,15 @@ def test_the_first_round_waits_for_all_that_may_come_soon(nodes: Any, minimum: i
     after = scene(*nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), listed=listed, volatile={"offers": {}})
     assert expected(after) == named
     if named is None and len(nodes) == 3:
-        assert after.job.gathering_since == NOW
+        assert after.job.rounds.gathering_since == NOW
 
 
 @pytest.mark.parametrize(("gathered_s", "named"), [(19.9, None), (20.0, names(1, 2))])
 def test_no_node_is_waited_for_longer_than_gather_s(gathered_s: float, named: Any) -> None:
-    record = job(3, J.STARTING, gathering_since=NOW - gathered_s)
+    record = job(3, J.STARTING, rounds={"gathering_since": NOW - gathered_s})
     after = scene(waiting(1), waiting(2), coming(3), record=record, hint=EMPTY)
     assert expected(after) == named
-    assert after.job.gathering_since == (NOW - gathered_s if named is None else 0.0)
+    assert after.job.rounds.gathering_since == (NOW - gathered_s if named is None else 0.0)
 
 
 def test_a_node_whose_launcher_does_not_wait_is_not_chosen_before_those_that_do() -> None:
@@ -165,7 +165,7 @@ def test_a_silent_member_that_the_others_may_still_hear_does_not_end_the_gatheri
     silent = node(2, N.SUSPECT, has_joined=True, state_since=NOW - 1)
     known: Any = {"record": job(4), "round": round_of(1, 2), "hint": hint_of(1, 2)}
     after = scene(member(1), silent, waiting(3), coming(4), **known)
-    assert (expected(after), after.job.gathering_since) == (None, NOW)
+    assert (expected(after), after.job.rounds.gathering_since) == (None, NOW)
 
 
 def test_a_member_that_has_left_the_round_ends_the_gathering() -> None:
@@ -302,22 +302,25 @@ def test_a_spare_that_stepped_in_is_a_member_and_stays_first() -> None:
 def test_a_waiting_hint_keeps_its_members_and_brings_its_spares_up_to_date() -> None:
     after = scene(member(1), member(2), waiting(3), coming(4), record=job(4, spare_nodes=1))
     assert after.hint == hint_of(1, 2, spares=[3])
-    assert after.job.gathering_since == NOW
+    assert after.job.rounds.gathering_since == NOW
 
 
 def test_gathering_ends_when_all_wanted_nodes_are_named() -> None:
-    assert scene(member(1), member(2), record=job(2, gathering_since=NOW - 5)).job.gathering_since == 0.0
+    assert (
+        scene(member(1), member(2), record=job(2, rounds={"gathering_since": NOW - 5})).job.rounds.gathering_since
+        == 0.0
+    )
 
 
 # -- pause, end --------------------------------------------------------------------------------------------
 
 
 def test_a_pause_holds_all_nodes() -> None:
-    held = scene(member(1), member(2), record=job(2, pause_requested_at=NOW))
+    held = scene(member(1), member(2), record=job(2, pause={"at": NOW}))
     assert held.hint == hint_of(1, 2, reason="the job is paused", hold=True)
-    empty = scene(record=job(2, J.QUEUED, pause_requested_at=NOW), hint=None)
+    empty = scene(record=job(2, J.QUEUED, pause={"at": NOW}), hint=None)
     assert empty.hint == hint_of(reason="the job is paused", hold=True)
-    again = scene(member(1), member(2), record=job(2, pause_requested_at=NOW), hint=held.hint)
+    again = scene(member(1), member(2), record=job(2, pause={"at": NOW}), hint=held.hint)
     assert again.hint is None
 
 
@@ -343,18 +346,18 @@ def test_what_the_nodes_of_a_settled_job_were_told_is_deleted() -> None:
 
 @pytest.mark.parametrize(("seen", "reported"), [(1, True), (2, False), (3, False)])
 def test_each_round_is_reported_once(seen: int, reported: bool) -> None:
-    record = replace(job(2), last_reported_round=seen)
+    record = replace(job(2), rounds=replace(job(2).rounds, reported=seen))
     after = scene(member(1), member(2), record=record, round=round_of(1, 2, number=2, reason="more"))
     events = [each for each in after.events if each.kind is EventKind.ROUND]
     assert bool(events) is reported
     if reported:
-        assert after.job.last_reported_round == 2
+        assert after.job.rounds.reported == 2
         assert events[0].text == "round 2 formed by 2 nodes: more"
         assert events[0].data == {"formed_at": NOW - 50, "nodes": 2, "round": 2}
 
 
 def test_the_first_round_is_called_so() -> None:
-    after = scene(member(1), member(2), record=replace(job(2), last_reported_round=0))
+    after = scene(member(1), member(2), record=replace(job(2), rounds=replace(job(2).rounds, reported=0)))
     assert after.events[0].text.endswith(": first")
 
 

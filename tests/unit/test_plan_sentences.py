@@ -66,7 +66,7 @@ def gone(number: int) -> NodeRecord:
         ([node(1, N.GONE)], job(2), {"result": Result("success", "", 1)}, "finished: exit code 0"),
         (
             [member(1), node(2, N.READY), node(3, N.SUSPECT, state_since=NOW)],
-            job(2, pause_requested_at=NOW),
+            job(2, pause={"at": NOW}),
             {},
             "pausing: waiting for a checkpoint of 2 nodes",
         ),
@@ -245,20 +245,20 @@ def test_a_job_that_lost_a_node_is_not_scaling_up() -> None:
         (job(2), offering(ELSEWHERE) | {"capacity": FULL_HERE}, "no offer in zone-a, where the job's nodes are"),
         (REGIONAL, offering(replace(OFFER, region="region-2")), "no offer in region-1, where the job's nodes are"),
         (
-            job(1, spare_nodes=1, spare_retry_at=NOW + 1),
+            job(1, spare_nodes=1, bootstraps={"spare_retry_at": NOW + 1}),
             {},
             "the next spare is requested later: the last one could not be bootstrapped",
         ),
         (
-            job(2, bootstrap_failures=1, bootstrap_retry_at=NOW + 5),
+            job(2, bootstraps={"failures": 1, "retry_at": NOW + 5}),
             {},
             "1 node in a row could not be bootstrapped: the next is requested at 03:46:45 UTC",
         ),
-        (job(2, bootstrap_failures=1, bootstrap_retry_at=NOW), FULL, "no capacity: all is full"),
-        (job(2, bootstrap_failures=2), FULL, "no capacity: all is full"),
+        (job(2, bootstraps={"failures": 1, "retry_at": NOW}), FULL, "no capacity: all is full"),
+        (job(2, bootstraps={"failures": 2}), FULL, "no capacity: all is full"),
         (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
-        (job(1, spare_nodes=1, spare_retry_at=NOW), FULL, "no capacity: all is full"),
-        (job(2, spare_retry_at=NOW + 1), FULL, "no capacity: all is full"),
+        (job(1, spare_nodes=1, bootstraps={"spare_retry_at": NOW}), FULL, "no capacity: all is full"),
+        (job(2, bootstraps={"spare_retry_at": NOW + 1}), FULL, "no capacity: all is full"),
         (job(2), offering(OFFER, ELSEWHERE) | {"capacity": FULL_HERE}, "no capacity: zone-a is full"),
     ],
 )
@@ -279,7 +279,7 @@ def test_the_sentence_says_that_nodes_are_tried_one_at_a_time(failures: int, rea
         node(9, N.GONE, error="no disk", state_since=NOW - 90),
     ]
     trying = node(2, N.BOOTSTRAPPING, retry_at=NOW + 9)
-    after = scene(member(1), trying, *failed, record=job(3, bootstrap_failures=failures))
+    after = scene(member(1), trying, *failed, record=job(3, bootstraps={"failures": failures}))
     assert reason in after.sentence
     assert ("in a row" in after.sentence) is (failures == 2)
 

@@ -230,10 +230,10 @@ def reports(after: Decided) -> list[str]:
     ],
 )
 def test_people_are_told_once_it_has_lasted_and_reminded(since: float, reported: float, told: bool) -> None:
-    record = job(10, max_nodes=64, silence_since=since, silence_reported_at=reported)
+    record = job(10, max_nodes=64, silence={"since": since, "reported_at": reported})
     after = of_ten(silent(50), silent(51), record=record)
-    assert after.job.silence_since == (since or NOW)
-    assert after.job.silence_reported_at == (NOW if told else reported)
+    assert after.job.silence.since == (since or NOW)
+    assert after.job.silence.reported_at == (NOW if told else reported)
     assert len(reports(after)) == told
     if told:
         (event,) = after.events
@@ -243,7 +243,7 @@ def test_people_are_told_once_it_has_lasted_and_reminded(since: float, reported:
 
 def test_people_who_were_told_are_told_of_the_end() -> None:
     def after(reported_at: float, *suspects: NodeRecord) -> Decided:
-        record = job(10, max_nodes=64, silence_since=NOW - 100, silence_reported_at=reported_at)
+        record = job(10, max_nodes=64, silence={"since": NOW - 100, "reported_at": reported_at})
         return of_ten(*suspects, record=record)
 
     for reported_at in (NOW - 80, NOW - 100):
@@ -252,7 +252,7 @@ def test_people_who_were_told_are_told_of_the_end() -> None:
         "of the silent nodes of job, all but 1 are heard again, or known to have ended"
     ]
     assert reports(after(NOW - 800)) == []
-    assert after(NOW - 800).job.silence_since == 0.0
+    assert after(NOW - 800).job.silence.since == 0.0
 
 
 def test_the_sentence_says_why_a_silent_node_is_kept() -> None:
@@ -294,18 +294,18 @@ def test_a_job_keeps_its_state_and_its_hint_while_kept_nodes_may_train() -> None
 
 
 def test_times_of_a_silence_that_are_far_in_the_future_are_clamped() -> None:
-    ahead = job(10, max_nodes=64, silence_since=NOW + 86400, silence_reported_at=NOW + 86400)
+    ahead = job(10, max_nodes=64, silence={"since": NOW + 86400, "reported_at": NOW + 86400})
     after = of_ten(silent(50), silent(51), record=ahead)
-    assert (after.job.silence_since, after.job.silence_reported_at) == (NOW, NOW)
+    assert (after.job.silence.since, after.job.silence.reported_at) == (NOW, NOW)
 
 
 def test_time_in_which_kept_nodes_are_silent_counts_as_training_only_if_their_steps_advance() -> None:
     def counts(**answer: Any) -> bool:
-        record = job(1, training_since=NOW - 1000)
+        record = job(1, limits={"training_since": NOW - 1000})
         volatile = {"answers": {name(50): AskDone(name(50), NOW - 1, **answer)}}
         listed = listing(machine(50), listed_at=NOW - 60)
         known: dict[str, Any] = {"record": record, "round": round_of(50), "hint": hint_of(50), "listed": listed}
-        return scene(silent(50), volatile=volatile, **known).job.training_since > 0
+        return scene(silent(50), volatile=volatile, **known).job.limits.training_since > 0
 
     assert counts(agent_runs=True, written_s_ago=1.0)
     assert not counts(error="connection refused")

@@ -402,7 +402,7 @@ def test_so_is_one_that_vanishes_never_runs_or_gets_a_notice() -> None:
     slow = node(3, N.PENDING, state_since=NOW - 301)
     pending = listing(machine(1), machine(2), machine(3, InstanceState.PENDING))
     after = scene(member(1), member(2), slow, record=job(3), listed=pending)
-    assert (late(after), after.job.bootstrap_failures) == (True, 0), "that is not the job's fault"
+    assert (late(after), after.job.bootstraps.failures) == (True, 0), "that is not the job's fault"
     noticed = listing(machine(1), machine(2), machine(3, preempt_at=NOW + 60))
     assert late(scene(member(1), member(2), node(3, N.BOOTSTRAPPING), record=job(3), listed=noticed))
 

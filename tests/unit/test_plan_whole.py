@@ -225,7 +225,7 @@ def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs()
     after = scene(member(1), member(2), *gone, rules=Rules(gone_kept=1, leftovers_s=1e9))
     assert list(after.commit.delete_nodes) == list(names(3, 4))
     assert list(after.commit.delete_keys) == [KEYS.logs("job", each) for each in names(3, 4)]
-    assert after.job.dropped_nodes_usd == 1.0, "what they cost stays with the job"
+    assert after.job.billing.dropped_usd == 1.0, "what they cost stays with the job"
     assert set(after.commit.guards) == {"job", *names(3, 4)}
     assert scene(member(1), member(2), *gone, rules=Rules(gone_kept=3, leftovers_s=1e9)).plan.commits == ()
     died = [replace(each, unhealthy_at=NOW - 3599.0) for each in gone]
@@ -274,22 +274,22 @@ NO_OFFERS = {"volatile": offering()}
         ([*SETTLED, node(3, N.GONE)], job(2), {}, True),
         ([*SETTLED, node(3, N.TERMINATING, retry_at=NOW + 9)], job(2), {}, False),
         (SETTLED, job(2), {"members": {name(1): launcher(1, "running")}}, False),
-        (SETTLED, job(2, round_times=TRAINS), {"progress": Progress(1, 1, NOW, NOW)}, True),
+        (SETTLED, job(2, billing={"rounds": TRAINS}), {"progress": Progress(1, 1, NOW, NOW)}, True),
         (
             SETTLED,
-            job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),
+            job(2, checkpoints={"problem": "disk full", "problem_at": NOW}),
             {"progress": Progress(1, 1, NOW, NOW, checkpoint_problem="disk full")},
             False,
         ),
         (
             SETTLED,
-            job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),
+            job(2, checkpoints={"problem": "disk full", "problem_at": NOW}),
             {"progress": Progress(1, 1, NOW, NOW)},
             False,
         ),
         (
             SETTLED,
-            job(2, checkpoint_problem_at=NOW),
+            job(2, checkpoints={"problem_at": NOW}),
             {"progress": Progress(1, 1, NOW, NOW, checkpoint_problem="new")},
             False,
         ),
@@ -298,19 +298,19 @@ NO_OFFERS = {"volatile": offering()}
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
         (
             [],
-            job(2, J.PAUSED, pause_requested_at=NOW - 9),
+            job(2, J.PAUSED, pause={"at": NOW - 9}),
             {"hint": hint_of(reason="the job is paused", hold=True)},
             True,
         ),
         (
             [node(1, N.TERMINATING, retry_at=NOW + 9)],
-            job(2, J.PAUSED, pause_requested_at=NOW - 9),
+            job(2, J.PAUSED, pause={"at": NOW - 9}),
             {"hint": hint_of(reason="the job is paused", hold=True)},
             False,
         ),
         (
             SETTLED,
-            job(2, pause_requested_at=NOW - 9),
+            job(2, pause={"at": NOW - 9}),
             {"hint": hint_of(1, 2, reason="the job is paused", hold=True)},
             False,
         ),
@@ -334,7 +334,7 @@ def test_a_job_is_steady_when_it_has_all_it_wants_and_nothing_is_under_way(
 
 
 def test_a_job_with_a_commit_or_a_read_is_not_steady() -> None:
-    assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.steady_jobs == frozenset()
+    assert scene(member(1), record=job(1, rounds={"gathering_since": NOW - 1})).plan.steady_jobs == frozenset()
     asks = scene(member(1), record=job(2, J.DEGRADED), volatile={"offers": {}})
     assert asks.plan.steady_jobs == frozenset()
     reads_prices = scene(*SETTLED, volatile=offering(OFFER, asked_at=0.0))

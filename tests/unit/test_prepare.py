@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup.archive import Archive
 from spotsup_trainer.agent.child import launcher_command
 from spotsup_trainer.wire import AgentConfig, decode
 
-from bootstrap.archive import Archive
 from bootstrap.assumed import UBUNTU_PYTHON
 from bootstrap.blame import OF_JOB
 from bootstrap.environment.interpreter import PYTHON_MIN

@@ -21,11 +21,11 @@ from supervisor.api.unix_socket import PEER
 from supervisor.cli.show import show_queue
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.features.queue.rule import claim_of
 from supervisor.market.admission import Admission, Amount, Cap, Claim, QueueRules, admit
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import Launch, LaunchDone
 from supervisor.planner.plan import plan
-from supervisor.planner.queue import claim_of
 from supervisor.planner.world import Rules
 from tests.sim.harness import empty_world, service, submit
 from tests.unit.scene import (
@@ -350,7 +350,7 @@ def test_what_a_job_lost_is_kept_for_it_and_nothing_for_one_that_begins_again() 
     lost = job(2, States.WAITING, min_nodes=2, history=trained, state_since=NOW - 9)
     assert claimed(lost).reserved
     assert not claimed(replace(lost, state_since=NOW - 9999)).reserved
-    resumed = job(2, States.STARTING, min_nodes=2, trained_s=99.0, state_since=NOW - 9)
+    resumed = job(2, States.STARTING, min_nodes=2, state_since=NOW - 9, limits={"trained_s": 99.0})
     assert not claimed(resumed).reserved, "who pauses and resumes does not come first by that"
     assert claimed(resumed, member(1)).reserved
 
@@ -360,14 +360,14 @@ def test_a_job_may_ask_until_all_its_offers_are_refused_or_its_bootstraps_fail()
     assert claimed(queued).can_ask
     assert not claimed(queued, volatile=FULL).can_ask
     assert claimed(queued, volatile=FULL | NONE_KNOWN).can_ask, "its offers are not read yet"
-    assert not claimed(replace(queued, bootstrap_retry_at=NOW + 60)).can_ask
+    assert not claimed(replace(queued, bootstraps=replace(queued.bootstraps, retry_at=NOW + 60))).can_ask
     assert claimed(job(1), member(1), volatile=FULL).can_ask, "it wants no more"
 
 
 def test_a_job_that_was_paused_for_another_is_not_paused_again_at_once() -> None:
     assert claimed(job(1), member(1)).pausable
-    assert not claimed(job(1, displaced_at=NOW - 60), member(1)).pausable
-    assert claimed(job(1, displaced_at=NOW - 3600), member(1)).pausable
+    assert not claimed(job(1, queue={"displaced_at": NOW - 60}), member(1)).pausable
+    assert claimed(job(1, queue={"displaced_at": NOW - 3600}), member(1)).pausable
 
 
 def test_no_machine_is_requested_that_has_more_gpus_than_were_counted() -> None:
@@ -415,7 +415,9 @@ def test_the_queue_lists_jobs_in_order_with_what_each_needs_and_what_would_let_i
 ) -> None:
     large = spec(resources={"gpu": "V100", "gpus_per_node": 4}, priority=3)
     queued = as_job(view(job(2, States.QUEUED, min_nodes=2, spec=large, owner="ann"), []), "large")
-    displaced = as_job(view(job(2, States.PAUSED, limit_reached="priority", displaced_by="large"), []), "small")
+    displaced = as_job(
+        view(job(2, States.PAUSED, pause={"by": "priority"}, queue={"displaced_by": "large"}), []), "small"
+    )
     starting = as_job(view(job(2, States.STARTING), []), "starts")
     views = [displaced, queued, starting, as_job(view(job(1), [member(1)]), "runs")]
     admissions = {

@@ -15,7 +15,6 @@ from spotsup_trainer.etcd.client import Compare, KeyValue, Put, WatchEvent
 from spotsup_trainer.wire import AgentConfig, Metadata
 
 from provisioners.base import Market, Offer
-from supervisor.alerts.mail import MailServer
 from supervisor.api.routes import SubmitBody
 from supervisor.cli.daemon import set_up_logging
 from supervisor.config import parse_config
@@ -44,10 +43,10 @@ def carriers() -> list[Any]:
     node = NodeRecord("job-x-1", "job", "job-x-1", OFFER, created_at=1.0, state_since=1.0)
     names = ("c", "job", "x", "job-x-1", "127.0.0.1", (), Metadata("none"), "python", "code", "run", "log", "", ())
     agent = AgentConfig(*names, min_nodes=1, max_nodes=1, nproc_per_node=1, env={"TOKEN": MARK})
-    config, mail = parse_config(CONFIG, "toml"), MailServer("host", 25, password=MARK)
+    config = parse_config(CONFIG, "toml")
     raw = json.dumps(JOB).encode()
     return [
-        *(job.spec, job, Bootstrap(node, job), agent, config, mail),
+        *(job.spec, job, Bootstrap(node, job), agent, config),
         *(SubmitBody(spec=JOB, code_sha256=DIGEST), SweepRecord("s", "x", "me", JOB, DIGEST, 1.0, 1, ())),
         *(KeyValue("k", raw, 1, 1), Compare("k", "value", raw), Put("k", raw), WatchEvent("k", raw, 1)),
     ]

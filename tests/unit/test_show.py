@@ -8,15 +8,17 @@ from pathlib import Path
 
 import click
 import pytest
+from spotsup import transport
 from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
 from supervisor.api.changes import alternatives, scaled_job
 from supervisor.api.rows import JobRow, NodeRow
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
-from supervisor.cli import client, show
+from supervisor.cli import ctl, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
+from supervisor.cli.completing import HelpfulGroup
 from supervisor.cli.submission import prepare
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
@@ -171,8 +173,8 @@ def test_what_would_fail_on_every_node_is_refused_at_once(
 
 
 def test_a_socket_of_another_user_is_explained() -> None:
-    assert "ask root to add you to that group" in client._fix(PermissionError(13, "Permission denied"))
-    assert "is it running" in client._fix(ConnectionRefusedError(111, "Connection refused"))
+    assert "ask root to add you to that group" in transport._fix(PermissionError(13, "Permission denied"))
+    assert "is it running" in transport._fix(ConnectionRefusedError(111, "Connection refused"))
 
 
 def test_scaling_is_said_innumbers_of() -> None:
@@ -189,3 +191,12 @@ def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
     assert scaled_job(pairs, Scale(desired=4, min_nodes=2)).desired_nodes == 4
     with pytest.raises(CommandRefusedError, match=r"cannot scale .*: desired is 3; it must be a multiple of 2"):
         scaled_job(pairs, Scale(desired=3, min_nodes=2))
+
+
+def test_help_has_each_commands_own_line() -> None:
+    assert isinstance(ctl.main, HelpfulGroup)
+    context = click.Context(ctl.main)
+    for name, place in ctl.main.places.items():
+        command = ctl.main.get_command(context, name)
+        assert command is not None
+        assert place.line == command.get_short_help_str(1000), name

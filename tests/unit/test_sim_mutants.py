@@ -8,9 +8,14 @@ from tests.sim.mutants import mutated
 from tests.sim.removed_rules import MUTANTS, Mutant
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_rule_that_a_mutant_removes_is_where_it_says(mutant: Mutant) -> None:
-    assert mutated(mutant)
+def test_the_rules_that_mutants_remove_are_where_they_say() -> None:
+    moved = []
+    for mutant in MUTANTS:
+        try:
+            assert mutated(mutant)
+        except ValueError as error:
+            moved.append(str(error))
+    assert moved == []
 
 
 def test_text_that_has_moved_is_an_error() -> None:

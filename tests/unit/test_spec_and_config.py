@@ -45,6 +45,7 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
     ("change", "sentence"),
     [
         ({"colour": 1}, "unknown key `colour`; known here: name, kind, nodes"),
+        ({"early_stop": 500}, "`early_stop` is not a key any more; to end a sweep's worst jobs early, use Optuna"),
         ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
         ({"nodes": {"min": 2, "desired": 3, "max": 4, "multiple_of": 2}}, "desired is 3; it must be a multiple of 2"),
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
@@ -145,6 +146,7 @@ def test_numbers_are_accepted_as_environment_variables() -> None:
     [
         ("cluster = 3", "`cluster` is 3"),
         ("colour = 1", "unknown key `colour`"),
+        ("[[alerts.email]]\nname = 'ops'", "`alerts.email` is not a key any more; for e-mail, let a signed webhook"),
         ("[aws]\nregion = 'us-east-1'", "unknown key `aws.region`; known here: regions, ssh_user"),
         ("[timing]\ntick = 1", "unknown key `timing.tick`; known here: tick_s"),
         ("[timing]\ntick_s = 9.0", "tick_s (9 s) must be smaller than leader_ttl_s (6 s)"),

@@ -11,9 +11,9 @@ import pytest
 from supervisor.api.queue import queue_rows
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
+from supervisor.features.queue.rule import claim_of
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.queue import claim_of
 from supervisor.planner.world import JobView, Rules
 from supervisor.runtime.renewals import renewed
 from supervisor.spec import parse_spec
@@ -75,7 +75,7 @@ def test_a_job_with_a_schedule_is_submitted_again_once_no_machine_is_left(state:
     assert made is not None
     new, event = made
     assert (new.name, new.owner, new.run, new.code_sha256) == ("job", "ann", 4, "c0de")
-    assert (new.state, new.starts_at, new.trained_s) == (JobState.QUEUED, AT + DAY_S, 0.0)
+    assert (new.state, new.starts_at, new.limits.trained_s) == (JobState.QUEUED, AT + DAY_S, 0.0)
     assert new.task_id != old.record.task_id
     assert event.text == "job is submitted again by its schedule; it begins at 2026-12-25 22:00:00 UTC"
     assert event.id.startswith(new.task_id)

@@ -1,4 +1,4 @@
-"""Sweeps, without a world: what they expand to, who starts next, and who is ended early."""
+"""Sweeps, without a world: what they expand to, and who starts next."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.cli.sweep import axis
-from supervisor.errors import UsageError
+from supervisor.errors import SchemaError, UsageError
 from supervisor.journal.codec import dump, load
 from supervisor.sweep import (
     MAX_MEMBERS,
     Decided,
-    EarlyStop,
     Member,
     Result,
     Seen,
@@ -93,8 +92,8 @@ def test_a_parameter_is_an_argument_or_a_key_of_the_job_file() -> None:
 
 
 def test_a_sweep_survives_its_storage() -> None:
-    early = sweep(early_stop=EarlyStop(10), members=(Member(1, (("a", 1.5), ("b", True)), rungs=(0.5,)),))
-    assert load(SweepRecord, dump(early), "") == early
+    stored = sweep(members=(Member(1, (("a", 1.5), ("b", True)), created=True),))
+    assert load(SweepRecord, dump(stored), "") == stored
 
 
 # -- who starts next -----------------------------------------------------------------------------------------
@@ -149,15 +148,6 @@ def test_a_metric_takes_the_place_of_the_loss_and_its_highest_value_may_be_the_b
     assert lowest.number == 1, "one without a value is never the best"
 
 
-def test_the_worst_by_a_metric_are_ended_and_none_is_judged_before_it_has_one() -> None:
-    named = sweep(3, 3, metric="accuracy", mode="max", early_stop=EarlyStop(100))
-    first = decide(named, {1: by_accuracy(0.9, 100), 2: by_accuracy(None, 100), 3: by_accuracy(0.2, 50)})
-    assert [each.rungs for each in first.record.members] == [(0.9,), (), ()]
-    second = decide(first.record, {1: by_accuracy(0.9, 100), 2: by_accuracy(0.4, 150), 3: by_accuracy(0.95, 100)})
-    assert numbers(second.cancel) == [2]
-    assert second.record.members[1].stopped == "accuracy 0.4 is number 3 of 3 at step 100; 1 goes on"
-
-
 def test_a_sweep_of_before_there_were_metrics_is_read() -> None:
     stored = json.loads(
         dump(sweep(1, 1, members=(Member(1, (("a", 1),), result=Result("succeeded", 3, 0.5, 1.0, 2.0)),)))
@@ -167,34 +157,15 @@ def test_a_sweep_of_before_there_were_metrics_is_read() -> None:
     assert found.best == found.members[0]
 
 
-# -- who is ended early --------------------------------------------------------------------------------------
-
-
-def test_rungs_are_at_multiples_of_the_factor() -> None:
-    early = EarlyStop(100, 3)
-    assert [early.rungs_below(step) for step in (0, 99, 100, 299, 300, 900, 2699, 2700)] == [0, 0, 1, 1, 2, 3, 3, 4]
-
-
-def test_the_worst_of_those_that_came_so_far_are_ended() -> None:
-    early = sweep(4, 4, early_stop=EarlyStop(100))
-    first = decide(early, {1: seen(step=100, loss=0.5), 2: seen(step=50, loss=9.0)})
-    assert first.cancel == (), "the first at a rung goes on, and one below it is not judged"
-    second = decide(first.record, {1: seen(step=150, loss=0.4), 2: seen(step=120, loss=0.9)})
-    assert numbers(second.cancel) == [2]
-    assert second.record.members[1].stopped == "loss 0.9 is number 2 of 2 at step 100; 1 goes on"
-    third = decide(
-        second.record, {1: seen(step=200, loss=0.4), 2: seen("cancelled", 121, 0.9), 3: seen(step=101, loss=0.1)}
-    )
-    assert third.cancel == (), "the third is the best, and the first was judged before"
-    assert third.record.members[0].stopped == "number"[:0], (
-        "who has passed a rung is judged there once it is reached only"
-    )
-
-
-def test_a_stop_that_was_stored_is_carried_out_by_the_next_leader() -> None:
-    stopped = replace(sweep(1, 1, early_stop=EarlyStop(10)), members=(Member(1, (), created=True, stopped="worst"),))
-    assert numbers(decide(stopped, {1: seen(step=11, loss=1.0)}).cancel) == [1]
-    assert decide(stopped, {1: seen(step=11, loss=1.0, cancelling=True)}).cancel == ()
+def test_a_sweep_that_ended_its_worst_early_is_read_and_goes_on_with_all() -> None:
+    stored = json.loads(dump(sweep(2, 2, members=(Member(1, (("a", 1),), created=True), Member(2, (("a", 2),))))))
+    stored["early_stop"] = {"first_step": 100, "factor": 3}
+    stored["members"][0] |= {"rungs": [0.5], "stopped": "loss 0.5 is number 2 of 2 at step 100; 1 goes on"}
+    found = load(SweepRecord, json.dumps(stored).encode(), "")
+    decided = decide(found, {1: seen(step=300, loss=9.0)})
+    assert (numbers(decided.start), decided.cancel) == ([2], ())
+    with pytest.raises(SchemaError, match="it has `later`"):
+        load(SweepRecord, json.dumps(stored | {"later": 1}).encode(), "")
 
 
 STATES = st.sampled_from(["queued", "running", "paused", "succeeded", "failed", "cancelled"])
@@ -204,11 +175,9 @@ JOBS = st.dictionaries(
 )
 
 
-@given(JOBS, st.integers(1, 8), st.booleans(), st.none() | st.just(EarlyStop(100)))
-def test_never_more_than_allowed_and_none_twice(
-    jobs: Mapping[int, Seen], parallel: int, cancelled: bool, early: EarlyStop | None
-) -> None:
-    found: Decided = decide(sweep(6, parallel, cancel_requested=cancelled, early_stop=early), jobs)
+@given(JOBS, st.integers(1, 8), st.booleans())
+def test_never_more_than_allowed_and_none_twice(jobs: Mapping[int, Seen], parallel: int, cancelled: bool) -> None:
+    found: Decided = decide(sweep(6, parallel, cancel_requested=cancelled), jobs)
     active = sum(each.active and not each.ended for each in jobs.values())
     assert len(found.start) <= max(0, parallel - active)
     assert not set(numbers(found.start)) & jobs.keys()

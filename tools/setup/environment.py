@@ -16,10 +16,11 @@ SOURCES = (
     "pyproject.toml",
     "trainer/pyproject.toml",
     "trainer/spotsup_trainer/__init__.py",  # the version
+    "client/pyproject.toml",
     "constraints.txt",
     "tools/setup/environment.py",
 )
-# What builds our own two distributions: pinned too, so it is installed here rather than by pip in a place of its own.
+# What builds our own distributions: pinned too, so it is installed here rather than by pip in a place of its own.
 BUILD_TOOLS = ("hatchling", "editables")
 CREATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 3600.0
@@ -42,7 +43,7 @@ def ensure_environment(clone: Path) -> bool:
     stamp.unlink(missing_ok=True)
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
     _pip(venv, clone, *BUILD_TOOLS)
-    _pip(venv, clone, "--no-build-isolation", "--editable", "trainer", "--editable", ".[dev]")
+    _pip(venv, clone, "--no-build-isolation", "--editable", "trainer", "--editable", "client", "--editable", ".[dev]")
     scratch = stamp.with_suffix(".new")
     scratch.write_text(wanted, encoding="utf-8")
     scratch.replace(stamp)

@@ -8,8 +8,7 @@ Public, for training scripts:
     from spotsup_trainer.callbacks import Parking, SpotsupLightningCallback, SpotsupTrainerCallback
 
 Public, for command lines: `spotsup-agent`, `python -m spotsup_trainer.launcher`,
-`python -m spotsup_trainer.launcher.data_job`, `python -m spotsup_trainer.bench_network`, and
-`torchrun --rdzv-backend spotsup`.
+`python -m spotsup_trainer.launcher.data_job`, and `torchrun --rdzv-backend spotsup`.
 
 Shared with the daemon: `wire` (the messages) and `etcd` (the client). Everything else is internal:
 

@@ -245,6 +245,20 @@ class Progress:
     gpu_percent: FiniteOrNone = None
 
 
+@dataclass(frozen=True)
+class RankTimes:
+    """How long each rank works in a step by itself, without waiting for others, by the agent of the node with rank 0.
+
+    Medians over the steps of the last half minute or more, in seconds, in rank order; 0: not known.
+    """
+
+    round: int
+    at: UnixTime
+    step_s: tuple[float, ...]
+    # For each of the rank's samples: parts of a batch may differ by one.
+    sample_s: tuple[float, ...]
+
+
 # The parts of a pause, in order. docs/glossary.md has their definitions.
 PAUSE_PARTS = ("detect", "checkpoint", "agree", "start", "connect", "restore", "first_step")
 # Where a restored state came from: the memory of each rank's own node, other ranks, storage.
@@ -438,6 +452,10 @@ class Keys:
     def pauses(self, job: str) -> str:
         """`Pauses`, by the agent with rank 0."""
         return f"{self.run(job)}pauses"
+
+    def rank_times(self, job: str) -> str:
+        """`RankTimes`, by the agent with rank 0."""
+        return f"{self.run(job)}ranktimes"
 
     def member(self, job: str, node: str) -> str:
         """`Member`, by the launcher, under its lease."""

@@ -44,6 +44,8 @@ class WorkerFiles:
     parked: Path | None = None
     # Written by rank 0: how far training is.
     progress: Path | None = None
+    # Written by rank 0: how long each rank works in a step.
+    rank_times: Path | None = None
     # Written by this node's first worker: how long checkpoints and steps take.
     times: Path | None = None
     # Written by the launcher, removed by the workers: all ranks should checkpoint, and train on.
@@ -63,6 +65,7 @@ class WorkerFiles:
             session=path("SPOTSUP_SESSION_FILE"),
             parked=path("SPOTSUP_PARKED_FILE"),
             progress=path("SPOTSUP_PROGRESS_FILE"),
+            rank_times=path("SPOTSUP_RANK_TIMES_FILE"),
             times=path("SPOTSUP_TIMES_FILE"),
             save=path("SPOTSUP_SAVE_FILE"),
             moments=MomentFile(path("SPOTSUP_MOMENTS_FILE")),
@@ -110,6 +113,12 @@ class WorkerFiles:
             except OSError as error:
                 return str(error)
         return ""
+
+    def write_rank_times(self, times: wire.RankTimes) -> None:
+        """For the agent, which publishes them."""
+        if self.rank_times is not None:
+            with contextlib.suppress(OSError):  # a full disk must not stop training
+                replace_file(self.rank_times, wire.encode(times))
 
     def park(self, step: int, saved: bool, timeout_s: float) -> None:
         """Report that the step is saved (or that it could not be), and wait to be ended. Does not return.

@@ -7,23 +7,30 @@ the role's in the console, and here.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from provisioners.account import Wish
+from provisioners.account import Resource, Wish, login_sources
+from provisioners.account import network as any_network
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import ProvisionerError
 
+SPOT, GROUP, RULE, ROLE, POLICY = "role for spot machines", "security group", "rule", "IAM role", "policy"
+PROFILE, MEMBER = "instance profile", "role in a profile"
+BUCKET, CLOSED, ABORTS = "S3 bucket", "block of public access", "rule for uploads"
+FILE_SYSTEM, TARGET = "EFS file system", "mount target"
+
 NFS_PORT = 2049
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
-POLICY = "spotsup"  # the name of a role's one inline policy
+OUR_POLICY = "spotsup"  # the name of a role's one inline policy
 # "iam:PassRole" of docs/permissions/aws-iam-policy.json: for the nodes' role alone, or not at all.
 _PASS = "GiveNodesTheirRole"  # noqa: S105 - the name of a statement
 _BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]*))?")
+_S3_COST = "S3 bills what is stored, by the month, and each request"
+_EFS_COST = "EFS bills what is stored, by the month, and what is read and written, by the GB"
 
 TRUST = {
     "Version": "2012-10-17",
@@ -47,44 +54,6 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A security group, by its name in one VPC."""
-
-    region: str
-    vpc: str
-    name: str
-    description: str
-    rules: tuple[Rule, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """A role of instances with one inline policy, and the instance profile of the same name."""
-
-    name: str
-    description: str
-    policy: str = field(repr=False)  # JSON, as `canonical` writes it
-
-
-@dataclass(frozen=True, slots=True)
-class FileSystem:
-    """An EFS file system with a mount target in each of these subnets, in one group. Its creation token is its name."""
-
-    region: str
-    name: str
-    group: str
-    subnets: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A private bucket of S3, for checkpoints."""
-
-    region: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
     """Where the nodes of a region run: one subnet for each zone."""
 
@@ -93,14 +62,9 @@ class Network:
     subnets: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """All of it."""
-
-    groups: tuple[Group, ...]
-    roles: tuple[Role, ...]
-    file_systems: tuple[FileSystem, ...]
-    buckets: tuple[Bucket, ...] = ()
+def region_of(what: Resource) -> str:
+    """The region in the place of a resource, or of what it is part of; "" for IAM's."""
+    return what.whole.place.partition(",")[0]
 
 
 def names(cluster: str) -> dict[str, str]:
@@ -108,32 +72,107 @@ def names(cluster: str) -> dict[str, str]:
     return {use: f"spotsup-{cluster}-{use}" for use in ("nodes", "storage", "daemon", "node")}
 
 
-def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> Wanted:
-    """What there should be. Raises ProvisionerError for a wish that cannot be fulfilled."""
+# -- each kind, as wanted and as found ---------------------------------------------------------------------
+
+
+def group(region: str, vpc: str, name: str, rules: Sequence[Rule] = (), description: str = "") -> Resource:
+    """A security group, by its name in one VPC. Its rules may name groups of ours, which cannot go before it."""
+    place = f"{region}, {vpc}"
+    peers = {each.peer for each in rules if "/" not in each.peer and not each.peer.startswith("sg-")}
+    needs = tuple((GROUP, place, peer) for peer in sorted(peers - {name}))
+    return Resource(GROUP, name, place, needs=needs, given=description)
+
+
+def rule_of(of: Resource, rule: Rule) -> Resource:
+    """A rule of a group. Rules that someone has added stay."""
+    text = f"let the {of.kind} {of.name} ({region_of(of)}) have {rule}"
+    return Resource(RULE, str(rule), of=of, given=rule, make_text=text)
+
+
+def role(name: str, description: str = "") -> Resource:
+    """A role of instances."""
+    return Resource(ROLE, name, given=description)
+
+
+def policy(of: Resource, name: str, text: str) -> Resource:
+    """An inline policy of a role: JSON, as `canonical` writes it."""
+    made = f"write the policy {name} of the role {of.name}: docs/permissions"
+    return Resource(POLICY, name, of=of, has=text, make_text=made)
+
+
+def profile(name: str) -> Resource:
+    """The instance profile of the role of the same name."""
+    return Resource(PROFILE, name)
+
+
+def member(of: Resource, name: str) -> Resource:
+    """A role in a profile: one at most."""
+    put, taken = f"put the role {name} into its instance profile", f"take the role {name} out of its profile {of.name}"
+    return Resource(MEMBER, name, of=of, make_text=put, delete_text=taken)
+
+
+def bucket(name: str, region: str) -> Resource:
+    """A bucket for checkpoints: private, to the account's identities alone, by policies."""
+    return Resource(
+        BUCKET, name, region, cost=_S3_COST, delete_text=f"delete the {BUCKET} {name} with all objects in it"
+    )
+
+
+def closed(of: Resource) -> Resource:
+    """That nothing in a bucket can be made public."""
+    return Resource(CLOSED, "all", of=of, make_text=f"block public access to the {BUCKET} {of.name}")
+
+
+def aborts(of: Resource) -> Resource:
+    """That uploads which were never ended are deleted."""
+    text = f"let the {BUCKET} {of.name} delete uploads that never ended"
+    return Resource(ABORTS, "incomplete", of=of, make_text=text)
+
+
+def file_system(region: str, name: str) -> Resource:
+    """An EFS file system. Its creation token is its name."""
+    return Resource(FILE_SYSTEM, name, region, cost=_EFS_COST)
+
+
+def target(of: Resource, subnet: str, within: Resource | None = None) -> Resource:
+    """A mount target in a subnet. `within`: the security group that it is made in."""
+    text = f"make a mount target of {of.name} in {subnet} ({of.place})"
+    return Resource(TARGET, subnet, of=of, given=within, make_text=text)
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> list[Resource]:
+    """What there should be, in order. Raises ProvisionerError for a wish that cannot be fulfilled."""
     called = names(wish.owner.cluster)
-    sources = [_peer(each, public=settings.public_address) for each in wish.ssh_from]
-    if not sources:
-        raise ProvisionerError("nothing says from where the daemon logs in to nodes")
-    groups, file_systems = [], []
+    sources = dict.fromkeys(_peer(each, public=settings.public_address) for each in login_sources(wish))
+    found = [Resource(SPOT, SPOT_ROLE, make_text=f"make {SPOT_ROLE}, the account's own role for spot machines")]
+    systems = list[Resource]()
     for network in networks:
-        groups.append(_nodes(network, called["nodes"], sources, settings.ssh_port))
+        nodes, storage = called["nodes"], called["storage"]
+        rules = [Rule("tcp", settings.ssh_port, each) for each in sources]
+        rules += [Rule("-1", 0, nodes), Rule("-1", 0, nodes, outbound=True)]
+        found += _group(network, nodes, "spotsup: nodes", rules)
         if wish.shared_storage:
-            rules = (Rule("tcp", NFS_PORT, called["nodes"]),)
-            groups.append(Group(network.region, network.vpc, called["storage"], "spotsup: the file system", rules))
-            file_systems.append(FileSystem(network.region, called["storage"], called["storage"], network.subnets))
-    # Jobs that move to another region pay for what they read from there: the first region is where they begin.
-    buckets = (Bucket(settings.regions[0], bucket_of(wish.checkpoints)[0]),) if wish.checkpoints else ()
-    return Wanted(tuple(groups), tuple(_roles(settings, wish, called)), tuple(file_systems), buckets)
+            inside, *rest = _group(network, storage, "spotsup: the file system", [Rule("tcp", NFS_PORT, nodes)])
+            found += [inside, *rest]
+            system = file_system(network.region, storage)
+            systems += [system, *(target(system, subnet, inside) for subnet in network.subnets)]
+    found += _roles(settings, wish, called)
+    if wish.checkpoints:
+        # Jobs that move to another region pay for what they read from there: the first region is where they begin.
+        made = bucket(bucket_of(wish.checkpoints)[0], settings.regions[0])
+        found += [made, closed(made), aborts(made)]
+    return found + systems
 
 
-def _nodes(network: Network, name: str, sources: Sequence[str], ssh_port: int) -> Group:
-    rules = [Rule("tcp", ssh_port, each) for each in dict.fromkeys(sources)]
-    rules += [Rule("-1", 0, name), Rule("-1", 0, name, outbound=True)]
-    return Group(network.region, network.vpc, name, "spotsup: nodes", tuple(rules))
+def _group(network: Network, name: str, description: str, rules: Sequence[Rule]) -> list[Resource]:
+    made = group(network.region, network.vpc, name, rules, description)
+    return [made, *(rule_of(made, each) for each in rules)]
 
 
-def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str]) -> list[Role]:
-    roles = []
+def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str]) -> Iterator[Resource]:
     if wish.checkpoints:
         if settings.instance_profile not in {"", called["node"]}:
             raise ProvisionerError(
@@ -141,22 +180,26 @@ def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str]) -> list
                 "docs/permissions/aws-checkpoints-policy.json lists, and do not ask for a role for checkpoints"
             )
         text = _checkpoints(wish.permissions["aws-checkpoints-policy.json"], wish.checkpoints)
-        roles.append(Role(called["node"], "spotsup: nodes", text))
+        yield from _role(called["node"], "spotsup: nodes", text)
     if wish.host_identity:
         passed = called["node"] if wish.checkpoints else settings.instance_profile
         text = _daemon(wish.permissions["aws-iam-policy.json"], passed)
-        roles.append(Role(called["daemon"], "spotsup: the daemon's host", text))
-    return roles
+        yield from _role(called["daemon"], "spotsup: the daemon's host", text)
+
+
+def _role(name: str, description: str, text: str) -> Iterator[Resource]:
+    made, inside = role(name, description), profile(name)
+    yield from (made, policy(made, OUR_POLICY, text), inside, member(inside, name))
 
 
 def _daemon(text: str, passed: str) -> str:
     """The daemon's policy. `passed`: the nodes' role, "" where they have none."""
-    policy = json.loads(text)
-    statements = [each for each in policy["Statement"] if passed or each["Sid"] != _PASS]
+    document = json.loads(text)
+    statements = [each for each in document["Statement"] if passed or each["Sid"] != _PASS]
     for each in statements:
         if each["Sid"] == _PASS:
             each["Resource"] = f"arn:aws:iam::*:role/{passed}"
-    return canonical({**policy, "Statement": statements})
+    return canonical({**document, "Statement": statements})
 
 
 def bucket_of(url: str) -> tuple[str, str]:
@@ -168,29 +211,24 @@ def bucket_of(url: str) -> tuple[str, str]:
 
 
 def _checkpoints(text: str, url: str) -> str:
-    bucket, prefix = bucket_of(url)
-    text = text.replace("PREFIX/", f"{prefix}/" if prefix else "").replace("BUCKET", bucket)
+    name, prefix = bucket_of(url)
+    text = text.replace("PREFIX/", f"{prefix}/" if prefix else "").replace("BUCKET", name)
     return canonical(json.loads(text))
 
 
-def canonical(policy: Mapping[str, Any]) -> str:
+def canonical(document: Mapping[str, Any]) -> str:
     """A policy's text, the same for equal policies."""
-    return json.dumps(policy, sort_keys=True, separators=(",", ":"))
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def _peer(text: str, *, public: bool) -> str:
     """A network as EC2 writes it, without the host's bits; or a group's id."""
-    if re.fullmatch(r"sg-[0-9a-f]+", text):
-        if public:
-            # "Security group rules", VPC guide: a group as the source stands for its members' private addresses.
-            raise ProvisionerError(
-                f"{text} would admit private addresses only, and the daemon logs in to nodes' public ones: give the "
-                "public address of the daemon's host, or set public_address=false"
-            )
-        return text
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
+    if not re.fullmatch(r"sg-[0-9a-f]+", text):
+        return any_network(text, ", nor a security group (sg-…)")
+    if public:
+        # "Security group rules", VPC guide: a group as the source stands for its members' private addresses.
         raise ProvisionerError(
-            f"{text!r} is neither an address, nor a network as 10.0.0.0/16, nor a security group (sg-…)"
-        ) from None
+            f"{text} would admit private addresses only, and the daemon logs in to nodes' public ones: give the "
+            "public address of the daemon's host, or set public_address=false"
+        )
+    return text

@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from provisioners.account import NotYetError
+from provisioners.account import NotUsedError, changed_once, refusal_of
 from provisioners.azure.client import CREDENTIALS_HINT, MAX_PAGES, Azure, Clients
 from provisioners.azure.errors import ERRORS, is_missing
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, ProvisionerError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoCredentialsError, NotSentError
 from provisioners.codes import ApiError
 
 CALL_S = 20.0
@@ -42,10 +42,6 @@ NOT_YET = frozenset(
 )
 _PERMISSION = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "LinkedAccessCheckFailed", "HTTP 403"})
 _REGISTER = frozenset({"MissingSubscriptionRegistration", "SubscriptionNotRegistered"})
-
-
-class NotRegisteredError(DeniedError):
-    """The subscription does not use this provider; the message has the command that registers it."""
 
 
 class Calls:
@@ -133,30 +129,26 @@ class Calls:
         def once() -> Any:
             return self._azure.once(what, lambda clients, more: clients.begin(method, path, asked, more, body), CALL_S)
 
-        try:
-            return str(self._permitted(once, api)[1])
-        except ApiError as error:
-            if error.reply.code in NOT_YET or is_missing(error.reply.code) or ERRORS.is_retryable(error.reply):
-                raise NotYetError(str(error)) from error
-            raise
-        except (NoAnswerError, NotSentError) as error:
-            raise NotYetError(str(error)) from error
-        except NoCredentialsError as error:
-            raise DeniedError(f"{error}{CREDENTIALS_HINT}") from error
+        return str(changed_once(lambda: self._permitted(once, api), _is_late, CREDENTIALS_HINT)[1])
 
     def _permitted(self, call: Callable[[], Any], api: str) -> Any:
         """Azure names the action that is missing; this says where all of them are. So with providers."""
         try:
             return call()
         except ProvisionerError as error:
-            cause = error if isinstance(error, ApiError) else error.__cause__
-            code = cause.reply.code if isinstance(cause, ApiError) else ""
+            cause = refusal_of(error)
+            code = cause.reply.code if cause else ""
             if code in _PERMISSION:
                 raise DeniedError(f"{cause}; {ALLOWED} has all that who runs this needs") from error
             if code in _REGISTER:
                 command = f"az provider register --wait --namespace {api}"
-                raise NotRegisteredError(f"{cause}; run once: {command}") from error
+                raise NotUsedError(f"{cause}; run once: {command}") from error
             raise
+
+
+def _is_late(error: ApiError) -> bool:
+    code = error.reply.code
+    return code in NOT_YET or is_missing(code) or ERRORS.is_retryable(error.reply)
 
 
 def name_in(token: str) -> str:

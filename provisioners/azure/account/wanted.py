@@ -13,19 +13,22 @@ Azure).
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from provisioners.account import Wish
+from provisioners.account import Found, Resource, Wish, by_family, joined, login_sources
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import CLUSTER_TAG, KEY_TAG, Owner, ProvisionerError, owner_of
+from provisioners.base import Owner, ProvisionerError
 
-SUBNET = "nodes"
+GROUP, RULE, NETWORK = "network security group", "rule", "virtual network"
+STORAGE, INSIDE, SUBNET = "storage account", "share or container", "subnet"
+IDENTITY, ROLE, GRANT = "managed identity", "role", "role assignment"
+
+SUBNET_NAME = "nodes"
 SHARE = "share"
 SHARE_GIB = 100  # the smallest of a premium account
 # The service endpoint of a subnet, or the one for all regions: a storage account admits a subnet only with one.
@@ -36,7 +39,10 @@ FILES, BLOBS = "FileStorage", "StorageV2"  # kinds of storage accounts
 ADDRESSES = "10.222.0.0/16"
 _IDS = uuid.UUID("0d3cb6f5-6a41-5a4e-8a5c-7f5b3cf0c9a1")
 _URL = re.compile(r"abfs://([a-z0-9][a-z0-9-]{1,61}[a-z0-9])@([a-z0-9]{3,24})\.dfs\.core\.windows\.net(?:/.*)?")
-_WORD = re.compile(r"(\S+?)=(\S+)")
+_FILES_COST = f"Azure Files bills all {SHARE_GIB} GiB of a share, by the hour, used or not"
+_BLOBS_COST = "Azure bills blobs by what is stored and read"
+FIRST_PRIORITY, MAX_PRIORITY = 200, 4096  # of inbound rules; Azure's own follow
+RULES = ("spotsup-ssh", "spotsup-ssh6")
 DAEMON, READING, NODE, CHECKPOINTS = "daemon", "reading", "node", "checkpoints"
 ROLES = (DAEMON, READING, NODE, CHECKPOINTS)
 _FILES = {
@@ -53,57 +59,25 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of a security group that lets SSH in."""
+    """What a rule of a security group lets in. `plain`: whether nothing else is in it."""
 
-    name: str
     port: int
     sources: tuple[str, ...]
+    plain: bool = True
 
     def __str__(self) -> str:
         return f"TCP port {self.port} from {', '.join(self.sources)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A network security group."""
-
-    region: str
-    name: str
-    rules: tuple[Rule, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A virtual network with one subnet."""
-
-    region: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A user-assigned managed identity."""
-
-    region: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Role:
-    """A role definition, and what it lets do."""
+    """What a role lets do, and where it may be assigned: in lower case."""
 
-    id: str
-    name: str
-    scope: str  # where it may be assigned
     actions: frozenset[str] = field(repr=False)
-    data_actions: frozenset[str] = field(default=frozenset(), repr=False)
-
-    @property
-    def path(self) -> str:
-        """Where it is written: at its scope, and not at the subscription that its id names."""
-        return path_of(self.id, self.scope)
+    data_actions: frozenset[str] = field(repr=False)
+    scopes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,31 +92,98 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A storage account, and its one NFS share or container. `subnet`: the one that it admits; "" for any network, as
-    for checkpoints, which an identity protects."""
+    """What a storage account is made for: one NFS share or container. `subnet`: the one that it admits; "" for any
+    network, as for checkpoints, which an identity protects."""
 
     region: str
-    name: str
     kind: str
     inside: str
     subnet: str = ""
 
-    @property
-    def content(self) -> str:
-        """The path below the account of what is inside."""
-        return f"fileServices/default/shares/{self.inside}" if self.kind == FILES else _container(self.inside)
+
+# -- each kind, as wanted and as found ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """All of it."""
+def group(name: str, region: str) -> Resource:
+    """A network security group. Names are unique in the resource group, wherever a thing is."""
+    return Resource(GROUP, name, given=region, detail=f" ({region})")
 
-    groups: tuple[Group, ...]
-    networks: tuple[Network, ...]
-    identities: tuple[Identity, ...]
-    roles: tuple[Role, ...]
-    grants: tuple[Grant, ...]
-    storage: tuple[Storage, ...] = ()
+
+def admitting(of: Resource, name: str, rule: Rule) -> Resource:
+    """A rule that lets SSH in."""
+    text = f"let the {of.kind} {of.name} ({of.given}) admit {rule}"
+    return Resource(RULE, name, of=of, has=rule, make_text=text)
+
+
+def with_sources(what: Resource, found: Found) -> Resource:
+    """The rule as it should be: further sources that someone has added stay."""
+    sources = joined(found.what.has.sources, what.has.sources)
+    return admitting(what.whole, what.name, replace(what.has, sources=sources))
+
+
+def priority_of(name: str, taken: Mapping[str, int]) -> int:
+    """The priority of a rule of ours: its own, or one that no inbound rule has, not even the other one of ours."""
+    taken = dict(taken)
+    for each in RULES:
+        free = (number for number in range(FIRST_PRIORITY, MAX_PRIORITY) if number not in taken.values())
+        taken.setdefault(each, next(free))
+    return taken[name]
+
+
+def virtual_network(name: str, region: str) -> Resource:
+    """A virtual network with one subnet."""
+    return Resource(NETWORK, name, given=region, detail=f" ({region}) with one subnet")
+
+
+def identity(name: str, region: str = "") -> Resource:
+    """A user-assigned managed identity."""
+    return Resource(IDENTITY, name, given=region)
+
+
+def role(owner: Owner, use: str, has: Role | None = None) -> Resource:
+    """A role definition. Names are unique in the directory, which several subscriptions share."""
+    return Resource(ROLE, repr(f"spotsup {owner.cluster} {owner.digest}: {_TITLES[use]}"), has=has, given=use)
+
+
+def granted(settings: AzureSettings, owner: Owner, grant: Grant) -> Resource:
+    """A role assignment: it belongs to its identity. Azure gives ids back in other letters than it got them."""
+    known = {_guid(role_id(settings, owner, use)): role(owner, use) for use in ROLES}
+    of, guid = known.get(_guid(grant.role)), _guid(grant.role)
+    title = of.name if of else "another role"
+    return Resource(
+        *(GRANT, f"{guid} {''.join(grant.condition.split())}", grant.scope.lower()),
+        of=identity(grant.identity),
+        given=grant,
+        needs=(of.key,) if of else (),
+        make_text=f"give {grant.identity} the role {title} on {grant.scope}",
+        delete_text=f"delete the role assignment of {title} on {grant.scope}",
+    )
+
+
+def _guid(role: str) -> str:
+    return role.lower().rpartition("/")[2]
+
+
+def storage(name: str, given: Storage, *, is_open: bool = True) -> Resource:
+    """A storage account. `is_open`: whether nodes can mount from it, if they are to."""
+    return Resource(STORAGE, name, has=is_open, given=given, detail=f" ({given.region})")
+
+
+def opened(what: Resource, _found: Found) -> Resource:
+    """The account as it should be: NFS knows no secure transfer and no identity, so that it takes a subnet's word."""
+    text = f"let nodes in {what.given.subnet} mount from the storage account {what.name}, by NFS"
+    return replace(what, make_text=text)
+
+
+def content(of: Resource, *, fits: bool = True) -> Resource:
+    """The share, or the container, in a storage account of ours. `fits`: whether it is for NFS, if it has to be."""
+    files, name = of.given.kind == FILES, of.given.inside
+    kind = f"the NFS share {name} of {SHARE_GIB} GiB" if files else f"the container {name}"
+    text, cost = f"make {kind} in the storage account {of.name}", _FILES_COST if files else _BLOBS_COST
+    return Resource(INSIDE, name, of=of, has=fits, make_text=text, cost=cost)
+
+
+# -- names and ids -----------------------------------------------------------------------------------------
 
 
 def called(cluster: str, use: str) -> str:
@@ -197,55 +238,45 @@ def assignment_name(role: str, principal: str, scope: str) -> str:
     return str(uuid.uuid5(_IDS, f"{role}\n{principal}\n{scope}".lower()))
 
 
-def wanted(settings: AzureSettings, wish: Wish, container: str, *, is_there: bool) -> Wanted:
-    """What there should be. `container`: the scope of the checkpoints' container, "" for none; `is_there`: whether it
-    is someone else's, and nothing is to be made. Raises ProvisionerError for what cannot be fulfilled."""
-    cluster = wish.owner.cluster
-    rules = tuple(_rules(settings, wish.ssh_from))
-    groups = tuple(Group(region, called(cluster, region), rules) for region in settings.regions)
-    networks = tuple(
-        Network(region, called(cluster, region))
-        for region in settings.regions
-        if settings.subnets.get(region, "").lower() in {"", subnet_id(settings, called(cluster, region)).lower()}
-    )
+def wanted(settings: AzureSettings, wish: Wish, container: str, *, is_there: bool) -> list[Resource]:
+    """What there should be, in order. `container`: the scope of the checkpoints' container, "" for none; `is_there`:
+    whether it is someone else's, and nothing is to be made. Raises ProvisionerError for what cannot be fulfilled."""
+    rules = [
+        (f"spotsup-ssh{family}", Rule(settings.ssh_port, sources)) for family, sources in by_family(login_sources(wish))
+    ]
+    found, networks = list[Resource](), list[Resource]()
+    for region in settings.regions:
+        name = called(wish.owner.cluster, region)
+        made = group(name, region)
+        found += [made, *(admitting(made, *each) for each in rules)]
+        if settings.subnets.get(region, "").lower() in {"", subnet_id(settings, name).lower()}:
+            networks.append(virtual_network(name, region))
     if networks and not (settings.etcd_by_ssh and settings.public_address):
-        region = networks[0].region
+        region = networks[0].given
         raise ProvisionerError(
             f"azure.subnets.{region} names no subnet: give one of the network of the daemon's host "
             f"(--set subnets.{region}=/subscriptions/…), for it and nodes reach each other there. Only for nodes with "
             "public addresses and reach=ssh a network is made"
         )
-    identities, roles, grants = _identities(settings, wish, container)
-    storage = list(_storage(settings, wish, is_there=is_there))
-    return Wanted(groups, networks, tuple(identities), tuple(roles), tuple(grants), tuple(storage))
+    files = (storage(*each) for each in _shares(settings, wish))
+    # A role is given on a container that is there.
+    found += [*networks, *_with_content(storage(*each) for each in _blobs(settings, wish, is_there=is_there))]
+    return [*found, *_identities(settings, wish, container), *_with_content(files)]
+
+
+def _with_content(accounts: Iterable[Resource]) -> Iterator[Resource]:
+    for each in accounts:
+        yield from (each, content(each))
 
 
 def subnet_id(settings: AzureSettings, network: str) -> str:
     """The resource id of a network of ours' one subnet."""
-    return f"{group_of(settings)}/providers/Microsoft.Network/virtualNetworks/{network}/subnets/{SUBNET}"
+    return f"{group_of(settings)}/providers/Microsoft.Network/virtualNetworks/{network}/subnets/{SUBNET_NAME}"
 
 
-def _rules(settings: AzureSettings, ssh_from: Sequence[str]) -> list[Rule]:
-    if not ssh_from:
-        raise ProvisionerError("nothing says from where the daemon logs in to nodes")
-    sources = list(dict.fromkeys(_network(each) for each in ssh_from))
-    found = []
-    for name, wide in (("spotsup-ssh", False), ("spotsup-ssh6", True)):
-        if these := tuple(each for each in sources if (":" in each) is wide):
-            found.append(Rule(name, settings.ssh_port, these))
-    return found
-
-
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
-        raise ProvisionerError(f"{text!r} is neither an address, nor a network as 10.0.0.0/16") from None
-
-
-def _identities(settings: AzureSettings, wish: Wish, container: str) -> tuple[list[Identity], list[Role], list[Grant]]:
+def _identities(settings: AzureSettings, wish: Wish, container: str) -> Iterator[Resource]:
     daemon, node = called(wish.owner.cluster, DAEMON), called(wish.owner.cluster, NODE)
-    identities, uses, grants, region = list[Identity](), list[str](), list[Grant](), settings.regions[0]
+    identities, uses, grants, region = list[Resource](), list[str](), list[Grant](), settings.regions[0]
     ids = {use: role_id(settings, wish.owner, use) for use in ROLES}
     if wish.checkpoints:
         ours = f"{group_of(settings)}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/{node}"
@@ -254,7 +285,7 @@ def _identities(settings: AzureSettings, wish: Wish, container: str) -> tuple[li
                 f"nodes have the identity {settings.identity} already: give it what "
                 "docs/permissions/azure-checkpoints-role.json lists, and do not ask for one for checkpoints"
             )
-        identities.append(Identity(region, node))
+        identities.append(identity(node, region))
         uses.append(CHECKPOINTS)
         grants.append(Grant(ids[CHECKPOINTS], node, container))
     if wish.host_identity:
@@ -262,11 +293,16 @@ def _identities(settings: AzureSettings, wish: Wish, container: str) -> tuple[li
             raise ProvisionerError(
                 f"azure.dead_man_role is {settings.dead_man_role} already: take it out, so that init makes one"
             )
-        identities.append(Identity(region, daemon))
+        identities.append(identity(daemon, region))
         uses += [NODE, DAEMON, READING]
         grants.append(Grant(ids[DAEMON], daemon, group_of(settings), _only(ids[NODE])))
         grants.append(Grant(ids[READING], daemon, subscription_of(settings)))
-    return identities, [_role(settings, wish, use, ids[use]) for use in uses], grants
+    yield from identities
+    for use in uses:
+        text: Mapping[str, Any] = json.loads(wish.permissions[_FILES[use]])
+        actions, data = frozenset(text["Actions"]), frozenset(text.get("DataActions", ()))
+        yield role(wish.owner, use, Role(actions, data, (scope_of(settings, use).lower(),)))
+    yield from (granted(settings, wish.owner, each) for each in grants)
 
 
 def _only(role: str) -> str:
@@ -276,31 +312,27 @@ def _only(role: str) -> str:
     return f"((!(ActionMatches{{'{action}'}})) OR ({asked} ForAnyOfAnyValues:GuidEquals {{{name}}}))"
 
 
-def _role(settings: AzureSettings, wish: Wish, use: str, whole: str) -> Role:
-    text: Mapping[str, Any] = json.loads(wish.permissions[_FILES[use]])
-    # Names are unique in the directory, which several subscriptions share.
-    name = f"spotsup {wish.owner.cluster} {wish.owner.digest}: {_TITLES[use]}"
-    return Role(
-        whole, name, scope_of(settings, use), frozenset(text["Actions"]), frozenset(text.get("DataActions", ()))
-    )
-
-
-def _storage(settings: AzureSettings, wish: Wish, *, is_there: bool) -> Iterator[Storage]:
+def _blobs(settings: AzureSettings, wish: Wish, *, is_there: bool) -> Iterator[tuple[str, Storage]]:
     if wish.checkpoints and not is_there:
         account, container = container_of(wish.checkpoints)
-        yield Storage(settings.regions[0], account, BLOBS, container)
+        yield account, Storage(settings.regions[0], BLOBS, container)
+
+
+def _shares(settings: AzureSettings, wish: Wish) -> Iterator[tuple[str, Storage]]:
     for region in settings.regions if wish.shared_storage else ():
         subnet = subnet_of(settings, wish.owner, region)
-        yield Storage(region, files_name(settings, wish.owner, region), FILES, SHARE, subnet)
-
-
-def _container(name: str) -> str:
-    return f"blobServices/default/containers/{name}"
+        yield files_name(settings, wish.owner, region), Storage(region, FILES, SHARE, subnet)
 
 
 def container_path(account: str, name: str) -> str:
     """A container's resource id. `account`: the storage account's."""
-    return f"{account}/{_container(name)}"
+    return f"{account}/blobServices/default/containers/{name}"
+
+
+def content_path(account: str, given: Storage) -> str:
+    """The resource id of the share or the container of an account."""
+    share = f"{account}/fileServices/default/shares/{given.inside}"
+    return share if given.kind == FILES else container_path(account, given.inside)
 
 
 def container_of(url: str) -> tuple[str, str]:
@@ -311,17 +343,3 @@ def container_of(url: str) -> tuple[str, str]:
             f"{url!r} is no container of Azure: write abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
         )
     return match[2], match[1]
-
-
-# -- whose -------------------------------------------------------------------------------------------------
-
-
-def described(owner: Owner) -> str:
-    """The description of a role."""
-    return " ".join(f"{key}={value}" for key, value in owner.tags.items())
-
-
-def owner_in(description: str) -> Owner:
-    """The owner that a description names; "" for what it does not say."""
-    found = dict(_WORD.findall(description))
-    return owner_of({key: found.get(key, "") for key in (CLUSTER_TAG, KEY_TAG)})

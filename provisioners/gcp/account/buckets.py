@@ -1,4 +1,4 @@
-"""The bucket for checkpoints: made where there is none, left as it is where it is not ours, never emptied unasked.
+"""The bucket for checkpoints: made where there is none, used as it is where it is not ours, never emptied unasked.
 
 Names are unique in all of Cloud Storage. Sources: its discovery document, v1 (Bucket: iamConfiguration, lifecycle,
 labels); "Public access prevention"; "Object Lifecycle Management" (AbortIncompleteMultipartUpload).
@@ -11,17 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from provisioners.account import NotYetError
+from provisioners.account import EMPTY_S, Found, NotUsedError, NotYetError, Resource, Row, Seen
 from provisioners.base import DeniedError, Owner, ProvisionerError, owner_of
-from provisioners.gcp.account.calls import MAX_PAGES, Calls, NotEnabledError
-from provisioners.gcp.account.plan import CloseBucket, FoundBucket, MakeBucket
+from provisioners.gcp.account import wanted
+from provisioners.gcp.account.calls import MAX_PAGES, Calls
 from provisioners.gcp.rest import STORAGE
 from provisioners.gcp.settings import GcpSettings
 
 ABORT_DAYS = 7  # a save that has not ended within a week never will
 CLOSED = {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
-# One step deletes for so long, and the next one goes on.
-EMPTY_S = 60.0
 _PATH = "storage/v1/b"
 
 
@@ -30,79 +28,82 @@ class Buckets:
 
     def __init__(self, calls: Calls, settings: GcpSettings, owner: Owner) -> None:
         self._calls = calls
-        self._settings = settings
-        self._owner = owner
+        self._project = {"project": settings.project}
+        self._labels = {**settings.tags, **owner.tags}
+        self.row = Row(
+            *(wanted.BUCKET, self._buckets, self._make, self._delete),
+            change=calls.does(
+                *(STORAGE, "PATCH", f"{_PATH}/{{name}}", "storage.buckets.update"),
+                lambda _: {"iamConfiguration": CLOSED},
+            ),
+            settle=wanted.closed,
+            data=True,
+            shared=True,
+            optional=True,
+        )
 
-    def found(self, name: str) -> FoundBucket | None:
-        """The bucket of a name; None where nobody has one. Raises ProvisionerError for one that we may not look at."""
+    def _buckets(self, seen: Seen) -> Iterator[Found]:
+        """Those that are wanted; or where all is to go, those with our labels, and those that had them before."""
+        for each in seen.wants(wanted.BUCKET) or [each.what for each in seen.all(wanted.BUCKET)]:
+            if (raw := self._named(each.name)) is not None:
+                yield _found(raw)
+        if not seen.wanted and not seen.all(wanted.BUCKET):
+            yield from (found for found in self._listed() if found.owner == seen.owner)
+
+    def _named(self, name: str) -> dict[str, Any] | None:
         try:
-            raw = self._calls.get(STORAGE, "GET", f"{_PATH}/{name}", "storage.buckets.get", want="name")
-        except NotEnabledError:
+            return self._calls.get(STORAGE, "GET", f"{_PATH}/{name}", "storage.buckets.get", want="name")
+        except NotUsedError:
             raise
         except DeniedError as error:
             raise DeniedError(
                 f"{error}; or gs://{name} is someone else's: names are unique in all of Cloud Storage"
             ) from error
-        return _found(raw) if raw is not None else None
 
-    def ours(self) -> Iterator[FoundBucket]:
-        """Those of the project that have our labels. Raises ProvisionerError."""
-        query = {"project": self._settings.project, "maxResults": "1000"}
+    def _listed(self) -> Iterator[Found]:
+        """All of the project's."""
+        query = {**self._project, "maxResults": "1000"}
         for _ in range(MAX_PAGES):
             raw = self._calls.ask(STORAGE, "GET", _PATH, "storage.buckets.list", want="kind", query=query)
-            for each in raw.get("items", ()):
-                if (bucket := _found(each)).owner == self._owner:
-                    yield bucket
+            yield from map(_found, raw.get("items", ()))
             if not (token := raw.get("nextPageToken")):
                 return
             query = {**query, "pageToken": str(token)}
         raise ProvisionerError(f"there are more than {MAX_PAGES} pages of buckets")
 
-    def take(self, step: MakeBucket | CloseBucket) -> None:
-        """As CloudAccount says."""
-        match step:
-            case MakeBucket(bucket):
-                rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": ABORT_DAYS}}
-                body = {
-                    "name": bucket.name,
-                    "location": bucket.region,
-                    "iamConfiguration": CLOSED,
-                    "labels": {**self._settings.tags, **self._owner.tags},
-                    "lifecycle": {"rule": [rule]},
-                }
-                query = {"project": self._settings.project}
-                self._calls.change(STORAGE, "POST", _PATH, "storage.buckets.create", query=query, body=body)
-            case CloseBucket(bucket):
-                body = {"iamConfiguration": CLOSED}
-                path = f"{_PATH}/{bucket.name}"
-                self._calls.change(STORAGE, "PATCH", path, "storage.buckets.update", body=body)
+    def _make(self, what: Resource, _seen: Seen) -> None:
+        """Closed, and with its labels from the first moment."""
+        rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": ABORT_DAYS}}
+        body = {
+            "name": what.name,
+            "location": what.given,
+            "iamConfiguration": CLOSED,
+            "labels": self._labels,
+            "lifecycle": {"rule": [rule]},
+        }
+        self._calls.change(STORAGE, "POST", _PATH, "storage.buckets.create", query=self._project, body=body)
 
-    def delete(self, name: str) -> None:
+    def _delete(self, what: Resource, _seen: Seen) -> None:
         """With all that is in it, of all generations. Raises NotYetError while something is left."""
-        found = self.found(name)
-        if found is None:
-            return
-        if found.owner != self._owner:
-            raise ProvisionerError(f"{found} has this installation's labels no more: nothing in it was deleted")
-        deadline = time.monotonic() + EMPTY_S
-        while objects := self._objects(name):
+        deadline, path = time.monotonic() + EMPTY_S, f"{_PATH}/{what.name}"
+        while objects := self._objects(path):
             for each in objects:
                 if time.monotonic() > deadline:
                     raise NotYetError("it holds more objects")
-                path = f"{_PATH}/{name}/o/{quote(str(each['name']), safe='')}"
-                query = {"generation": str(each["generation"])}
-                self._calls.change(STORAGE, "DELETE", path, "storage.objects.delete", query=query)
-        self._calls.change(STORAGE, "DELETE", f"{_PATH}/{name}", "storage.buckets.delete")
+                at, query = quote(str(each["name"]), safe=""), {"generation": str(each["generation"])}
+                self._calls.change(STORAGE, "DELETE", f"{path}/o/{at}", "storage.objects.delete", query=query)
+        self._calls.change(STORAGE, "DELETE", path, "storage.buckets.delete")
 
-    def _objects(self, name: str) -> list[Mapping[str, Any]]:
+    def _objects(self, path: str) -> list[Mapping[str, Any]]:
         query = {"versions": "true", "maxResults": "1000"}
-        raw = self._calls.ask(STORAGE, "GET", f"{_PATH}/{name}/o", "storage.objects.list", want="kind", query=query)
+        raw = self._calls.ask(STORAGE, "GET", f"{path}/o", "storage.objects.list", want="kind", query=query)
         return list(raw.get("items", ()))
 
 
-def _found(raw: Mapping[str, Any]) -> FoundBucket:
+def _found(raw: Mapping[str, Any]) -> Found:
     access = raw.get("iamConfiguration") or {}
     uniform = bool((access.get("uniformBucketLevelAccess") or {}).get("enabled"))
     closed = uniform and access.get("publicAccessPrevention") == CLOSED["publicAccessPrevention"]
     region = str(raw.get("location", "")).lower()
-    return FoundBucket(region, str(raw["name"]), owner_of(raw.get("labels") or {}), closed)
+    what = wanted.bucket(str(raw["name"]), region, is_closed=closed)
+    return Found(what, owner_of(raw.get("labels") or {}), region)

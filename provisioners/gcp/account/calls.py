@@ -7,9 +7,9 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from provisioners.account import NotYetError
+from provisioners.account import Begun, Do, NotUsedError, NotYetError, Resource, Seen, changed_once, refusal_of
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 from provisioners.gcp import names
 from provisioners.gcp.client import Gcp
@@ -37,10 +37,6 @@ _PERMISSION = frozenset(
 )
 _DISABLED = frozenset({NOT_ENABLED, "accessNotConfigured"})
 _COMPUTE = "compute"
-
-
-class NotEnabledError(DeniedError):
-    """The project does not use this API; the message has the command that enables it."""
 
 
 class Calls:
@@ -110,38 +106,43 @@ class Calls:
         pages: list[Any] = self._permitted(read, _COMPUTE, permission)
         return pages
 
-    def compute_change(self, service: str, method: str, permission: str, **parameters: Any) -> str:
-        """The name of the operation that a change begins. Raises as `change`."""
+    def compute_change(self, service: str, method: str, permission: str, **parameters: Any) -> Begun:
+        """Begin a change: an operation. Raises as `change`."""
         once = functools.partial(self._gcp.once, service, method, CALL_S, **parameters)
         if not (name := str(self._once(once, _COMPUTE, permission).name)):
             raise NotYetError("the answer names no operation")
-        return name
+        return Begun(operation=name)
+
+    def does(
+        self, api: str, verb: str, path: str, permission: str, body: Callable[[Resource], Any] | None = None
+    ) -> Do:
+        """A row's call. `path`: with {name} for the resource's."""
+
+        def do(what: Resource, _seen: Seen) -> None:
+            more = {"body": body(what)} if body else {}
+            self.change(api, verb, path.format(name=what.name), permission, **more)
+
+        return do
 
     def _once(self, call: Callable[[], Any], api: str, permission: str) -> Any:
-        try:
-            return self._permitted(call, api, permission)
-        except ApiError as error:
+        def is_late(error: ApiError) -> bool:
             reply, (part, codes) = error.reply, _UNKNOWN_YET
             young = reply.code in codes and part in reply.message
             errors = ERRORS if api == _COMPUTE else REST_ERRORS
-            if young or reply.code in NOT_YET or is_gone(reply) or errors.is_retryable(reply):
-                raise NotYetError(str(error)) from error
-            raise
-        except (NoAnswerError, NotSentError) as error:
-            raise NotYetError(str(error)) from error
-        except NoCredentialsError as error:
-            raise DeniedError(str(error)) from error
+            return young or reply.code in NOT_YET or is_gone(reply) or errors.is_retryable(reply)
+
+        return changed_once(lambda: self._permitted(call, api, permission), is_late)
 
     def _permitted(self, call: Callable[[], Any], api: str, permission: str) -> Any:
         """A missing permission is named: Google's own message does not always do it."""
         try:
             return call()
         except ProvisionerError as error:
-            cause = error if isinstance(error, ApiError) else error.__cause__
-            code = cause.reply.code if isinstance(cause, ApiError) else ""
+            cause = refusal_of(error)
+            code = cause.reply.code if cause else ""
             if code in _DISABLED:
                 command = f"gcloud services enable {api}.googleapis.com --project {self._settings.project}"
-                raise NotEnabledError(f"{cause}; `{command}`, and repeat after some minutes") from error
+                raise NotUsedError(f"{cause}; `{command}`, and repeat after some minutes") from error
             if code in _PERMISSION:
                 raise DeniedError(
                     f"{cause}; who runs this lacks {permission}, or what that needs: {ALLOWED} has all of it"

@@ -10,17 +10,20 @@ IAM v1 (ServiceAccount: a description of at most 256 bytes) and Filestore v1.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import yaml
 
-from provisioners.account import Wish
-from provisioners.base import CLUSTER_TAG, KEY_TAG, Owner, ProvisionerError, owner_of
+from provisioners import account
+from provisioners.account import Resource, Wish, by_family, joined, login_sources
+from provisioners.base import Owner, ProvisionerError
 from provisioners.gcp import interfaces, names
 from provisioners.gcp.settings import GcpSettings
+
+RULE, ROLE, ACCOUNT, BINDING = "firewall rule", "role", "service account", "binding"
+BUCKET, FILE_SYSTEM = "bucket", "Filestore instance"
 
 PROJECT = "the project"  # the resource of a binding, for people
 ACT_AS = "roles/iam.serviceAccountUser"
@@ -31,20 +34,23 @@ _MAX_ACCOUNT = 30
 _MAX_DESCRIPTION = 256
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]*))?")
 _BUCKET_WORD = "bucket"
-_WORD = re.compile(r"(\S+?)=(\S+)")
+_STORAGE_COST = (
+    "Cloud Storage bills what is stored, and each request; what was deleted is kept and billed for 7 days more"
+)
+_FILESTORE_COST = f"Filestore bills all of its {CAPACITY_GB} GB, by the hour, used or not"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A firewall rule that lets something in. `allowed`: as ("tcp", "22"), or ("all", "") for everything. `sources`:
-    networks; or `source_tag`."""
+    networks; or `source_tag`. `plain`: whether nothing else is in it."""
 
-    name: str
     network: str
     allowed: tuple[str, str]
     target_tag: str
     sources: tuple[str, ...] = ()
     source_tag: str = ""
+    plain: bool = True
 
     def __str__(self) -> str:
         what = "everything" if self.allowed[0] == "all" else f"{self.allowed[0]} port {self.allowed[1]}"
@@ -52,20 +58,9 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """A service account; `id` is the part of its address before the @."""
-
-    id: str
-    email: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
 class Role:
-    """A role of the project's own. `buckets`: those in whose policies it is."""
+    """What a role of the project's own lets do. `buckets`: those in whose policies it is."""
 
-    id: str
-    title: str
     permissions: frozenset[str]
     buckets: tuple[str, ...] = ()
 
@@ -81,35 +76,10 @@ class Binding:
     def __str__(self) -> str:
         return f"{self.member.partition(':')[2]} the role {self.role.rpartition('/')[2]} on {self.resource}"
 
-
-@dataclass(frozen=True, slots=True)
-class FileSystem:
-    """A basic Filestore instance. `zone`: where it is made, unless there is one in the region."""
-
-    region: str
-    zone: str
-    name: str
-    network: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A bucket that is closed to the public, for checkpoints."""
-
-    region: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """All of it."""
-
-    rules: tuple[Rule, ...]
-    roles: tuple[Role, ...]
-    accounts: tuple[Account, ...]
-    bindings: tuple[Binding, ...]
-    file_systems: tuple[FileSystem, ...]
-    buckets: tuple[Bucket, ...] = ()
+    @property
+    def email(self) -> str:
+        """The member's: deleted:serviceAccount:EMAIL?uid=1 is that of an account that someone has deleted before."""
+        return self.member.partition("serviceAccount:")[2].partition("?")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,58 +118,119 @@ class Names:
         return f"projects/{self.project}/roles/{self.role(use)}"
 
 
+# -- each kind, as wanted and as found ---------------------------------------------------------------------
+
+
+def firewall(name: str, rule: Rule) -> Resource:
+    """A firewall rule."""
+    return Resource(RULE, name, has=rule, detail=f": {rule}")
+
+
+def with_sources(what: Resource, found: account.Found) -> Resource:
+    """The rule as it should be: further sources that someone has added stay."""
+    wish, have = what.has, found.what.has
+    return firewall(what.name, replace(wish, sources=joined(have.sources, wish.sources) if wish.sources else ()))
+
+
+def role(name: str, has: Role, title: str = "") -> Resource:
+    """A role of the project's own."""
+    buckets = f", for {', '.join(has.buckets)}" if has.buckets else ""
+    return Resource(ROLE, name, has=has, given=title, detail=f": docs/permissions{buckets}")
+
+
+def with_buckets(what: Resource, found: account.Found) -> Resource:
+    """The role as it should be: buckets of before stay, so that their policies are put right at the end."""
+    return role(what.name, replace(what.has, buckets=joined(found.what.has.buckets, what.has.buckets)), what.given)
+
+
+def service_account(email: str, title: str = "") -> Resource:
+    """A service account without keys."""
+    return Resource(ACCOUNT, email, given=title)
+
+
+def bound(binding: Binding) -> Resource:
+    """A binding: it belongs to its role, or to the account in whose policy it is, with which it goes."""
+    own = binding.role != ACT_AS
+    of = role(binding.role.rpartition("/")[2], Role(frozenset())) if own else service_account(binding.resource)
+    return Resource(
+        *(BINDING, f"{binding.member} {binding.role}", binding.resource),
+        of=of,
+        given=binding,
+        needs=(service_account(binding.email).key,) if own else (),
+        make_text=f"give {binding}",
+        delete_text=f"take from {binding}",
+    )
+
+
+def bucket(name: str, region: str, *, is_closed: bool = True) -> Resource:
+    """A bucket for checkpoints, wherever it is: closed to the public, with rights on the whole of it alone."""
+    return Resource(
+        *(BUCKET, name),
+        has=is_closed,
+        given=region,
+        make_text=f"make the bucket {name} ({region})",
+        delete_text=f"delete the bucket {name} with all objects in it",
+        cost=_STORAGE_COST,
+    )
+
+
+def closed(what: Resource, _found: account.Found) -> Resource:
+    """The bucket as it should be: only that differs."""
+    return replace(what, make_text=f"close the bucket {what.name} to the public")
+
+
+def file_system(name: str, region: str, zone: str = "", network: str = "") -> Resource:
+    """A basic Filestore instance. `zone`: where it is made, unless there is one in the region."""
+    return Resource(FILE_SYSTEM, name, region, given=(zone, network), detail=f" in {zone}", cost=_FILESTORE_COST)
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
 RULES = ("ssh", "ssh6", "nodes", "etcd")
 ACCOUNTS = ("daemon", "node")
 ROLES = ("daemon", "checkpoints")
 
 
-def wanted(settings: GcpSettings, wish: Wish, zones: Mapping[str, str]) -> Wanted:
-    """What there should be. `zones`: one of each region. Raises ProvisionerError for what cannot be fulfilled."""
+def wanted(settings: GcpSettings, wish: Wish, zones: Mapping[str, str]) -> list[Resource]:
+    """What there should be, in order. `zones`: one of each region. Raises ProvisionerError for what cannot be
+    fulfilled."""
     called = Names(wish.owner.cluster, settings.project)
     network = _own_network(settings)
-    roles, accounts, bindings = list[Role](), list[Account](), list[Binding]()
+    found = list(_rules(settings, wish, called, network))
+    roles, accounts, buckets, bindings = list[Resource](), list[Resource](), list[Resource](), list[Binding]()
     if wish.checkpoints:
-        bucket = _bucket(wish.checkpoints)
+        name = _bucket(wish.checkpoints)
         if settings.service_account not in {"", called.email("node")}:
             raise ProvisionerError(
                 f"nodes have the service account {settings.service_account} already: give it what "
                 "docs/permissions/gcp-checkpoints-role.yaml lists, and do not ask for an account for checkpoints"
             )
-        granted = _permissions(wish.permissions["gcp-checkpoints-role.yaml"])
-        roles.append(Role(called.role("checkpoints"), "spotsup: checkpoints", granted, (bucket,)))
-        accounts.append(Account(called.account("node"), called.email("node"), "spotsup: nodes"))
+        granted = Role(_permissions(wish.permissions["gcp-checkpoints-role.yaml"]), (name,))
+        roles.append(role(called.role("checkpoints"), granted, "spotsup: checkpoints"))
+        accounts.append(service_account(called.email("node"), "spotsup: nodes"))
+        # Jobs that move to another region pay for what they read from there: the first region is where they begin.
+        buckets.append(bucket(name, settings.regions[0]))
         member = f"serviceAccount:{called.email('node')}"
-        bindings.append(Binding(f"gs://{bucket}", called.role_path("checkpoints"), member))
+        bindings.append(Binding(f"gs://{name}", called.role_path("checkpoints"), member))
     if wish.host_identity:
-        granted = _permissions(wish.permissions["gcp-role.yaml"])
-        roles.append(Role(called.role("daemon"), "spotsup: the daemon", granted))
-        accounts.append(Account(called.account("daemon"), called.email("daemon"), "spotsup: the daemon's host"))
+        granted = Role(_permissions(wish.permissions["gcp-role.yaml"]))
+        roles.append(role(called.role("daemon"), granted, "spotsup: the daemon"))
+        accounts.append(service_account(called.email("daemon"), "spotsup: the daemon's host"))
         member = f"serviceAccount:{called.email('daemon')}"
         bindings.append(Binding(PROJECT, called.role_path("daemon"), member))
         if wish.checkpoints:
             bindings.append(Binding(called.email("node"), ACT_AS, member))
-    systems = [FileSystem(region, zone, called.of("storage"), network) for region, zone in zones.items()]
-    return Wanted(
-        tuple(_rules(settings, wish.ssh_from, called, network)),
-        tuple(roles),
-        tuple(accounts),
-        tuple(bindings),
-        tuple(systems) if wish.shared_storage else (),
-        # Jobs that move to another region pay for what they read from there: the first region is where they begin.
-        (Bucket(settings.regions[0], _bucket(wish.checkpoints)),) if wish.checkpoints else (),
-    )
+    # A role is given on a bucket that is there.
+    found += [*roles, *accounts, *buckets, *map(bound, bindings)]
+    regions = zones.items() if wish.shared_storage else ()
+    return found + [file_system(called.of("storage"), region, zone, network) for region, zone in regions]
 
 
-def _rules(settings: GcpSettings, ssh_from: Sequence[str], called: Names, network: str) -> list[Rule]:
-    if not ssh_from:
-        raise ProvisionerError("nothing says from where the daemon logs in to nodes")
-    sources = list(dict.fromkeys(_network(each) for each in ssh_from))
+def _rules(settings: GcpSettings, wish: Wish, called: Names, network: str) -> Iterator[Resource]:
     ssh = ("tcp", str(settings.ssh_port))
-    found = []
-    for use, wide in (("ssh", False), ("ssh6", True)):
-        if these := tuple(each for each in sources if (":" in each) is wide):
-            found.append(Rule(called.of(use), network, ssh, called.tag, sources=these))
-    return [*found, Rule(called.of("nodes"), network, ("all", ""), called.tag, source_tag=called.tag)]
+    for family, sources in by_family(login_sources(wish)):
+        yield firewall(called.of(f"ssh{family}"), Rule(network, ssh, called.tag, sources))
+    yield firewall(called.of("nodes"), Rule(network, ("all", ""), called.tag, source_tag=called.tag))
 
 
 def _own_network(settings: GcpSettings) -> str:
@@ -216,13 +247,6 @@ def _own_network(settings: GcpSettings) -> str:
     return f"global/networks/{names.last_of(path)}"
 
 
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
-        raise ProvisionerError(f"{text!r} is neither an address, nor a network as 10.0.0.0/16") from None
-
-
 def _bucket(url: str) -> str:
     """A prefix is not enforced: a condition on it would have to cover listing, which has no object."""
     match = _BUCKET.fullmatch(url)
@@ -235,24 +259,14 @@ def _permissions(text: str) -> frozenset[str]:
     return frozenset(yaml.safe_load(text)["includedPermissions"])
 
 
-# -- whose -------------------------------------------------------------------------------------------------
-
-
 def described(owner: Owner, buckets: Sequence[str] = ()) -> str:
     """The description of what has no labels. Raises ProvisionerError for more buckets than fit."""
-    words = [*owner.tags.items(), *((_BUCKET_WORD, each) for each in buckets)]
-    text = " ".join(f"{key}={value}" for key, value in words)
+    text = " ".join([account.described(owner), *(f"{_BUCKET_WORD}={each}" for each in buckets)])
     if len(text) > _MAX_DESCRIPTION:
         raise ProvisionerError(f"the names of the buckets {', '.join(buckets)} are too long to be kept at a role")
     return text
 
 
-def owner_in(description: str) -> Owner:
-    """The owner that a description names; "" for what it does not say."""
-    found = dict(_WORD.findall(description))
-    return owner_of({key: found.get(key, "") for key in (CLUSTER_TAG, KEY_TAG)})
-
-
 def buckets_in(description: str) -> tuple[str, ...]:
     """The buckets that a role's description names."""
-    return tuple(value for key, value in _WORD.findall(description) if key == _BUCKET_WORD)
+    return account.words_in(description, _BUCKET_WORD)

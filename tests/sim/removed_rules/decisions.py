@@ -8,8 +8,8 @@ DECISIONS = (
     Mutant(
         "warm: one that could not be cleaned is given to nobody",
         "supervisor.planner.outcomes",
-        "    if not outcome.error:\n        return draft.move(node, N.WARM",
-        "    if True:\n        return draft.move(node, N.WARM",
+        "    if not outcome.error:\n        return draft.move(replace(node, bootstrapped=False), N.WARM",
+        "    if True:\n        return draft.move(replace(node, bootstrapped=False), N.WARM",
         "sim/test_warm.py::test_one_that_cannot_be_cleaned_is_terminated",
     ),
     Mutant(
@@ -61,34 +61,34 @@ DECISIONS = (
     ),
     Mutant(
         "evidence: a suspicion has to run out",
-        "supervisor.planner.silence",
+        "supervisor.features.silence.rule",
         "    if quiet_s < draft.rules.suspect_s or _unlisted(draft, node):",
         "    if _unlisted(draft, node):",
     ),
     Mutant(
         "silence: many that fall silent together are held",
-        "supervisor.planner.silence",
+        "supervisor.features.silence.rule",
         "    if len(everyone.since) < 2:",
         "    if everyone:",
         "sim/test_silence.py::test_one_node_each_of_two_jobs_is_many",
     ),
     Mutant(
         "silence: the listing is newer than the suspicion",
-        "supervisor.planner.silence",
+        "supervisor.features.silence.rule",
         "    return draft.cloud.listed_at <= node.state_since",
         "    return False",
         "sim/test_silence.py::test_a_single_silent_node_is_kept_until_its_cloud_was_listed_after_it_fell_silent",
     ),
     Mutant(
         "silence: a single silent node whose steps advance is kept",
-        "supervisor.planner.silence",
+        "supervisor.features.silence.rule",
         "    if answer is None or answer.advances or answer.asked_at < draft.now - quiet_s:",
         "    if answer is None:",
         "sim/test_silence.py::test_a_single_silent_node_whose_steps_advance_is_kept_and_people_are_told",
     ),
     Mutant(
         "silence: after a hold a suspicion begins anew",
-        "supervisor.planner.silence",
+        "supervisor.features.silence.rule",
         "draft.elapsed_s(max(node.state_since, draft.volatile.held_at.get(node.id, 0.0)))",
         "draft.elapsed_s(node.state_since)",
         "sim/test_silence.py::test_those_that_remain_silent_when_the_others_are_back_are_judged_one_by_one",
@@ -110,7 +110,7 @@ DECISIONS = (
     Mutant(
         "silence: a node that is to leave is not kept for ever because its steps advance",
         "supervisor.planner.sync",
-        "    return leaving_timeout_s(draft) if node.unhealthy_at or node.left_behind else 0.0\n",
+        "    return leaving_timeout_s(draft) if leaves else 0.0\n",
         "    return 0.0\n",
         "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
     ),
@@ -124,7 +124,8 @@ DECISIONS = (
     Mutant(
         "unknown is never treated as not launched",
         "supervisor.planner.outcomes",
-        "            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)",
+        "            return draft.set_node(replace(node, launch_unknown=True, retry_at=retry_at, "
+        "error=outcome.message))",
         "            return _refused(draft, node, outcome.message)",
     ),
     Mutant(
@@ -176,7 +177,7 @@ DECISIONS = (
     ),
     Mutant(
         "GPUs: reports of many at once are not believed",
-        "supervisor.planner.unhealthy",
+        "supervisor.features.unhealthy.reports",
         "return recent if recent > 1 and recent * 10 > there else 0",
         "return 0",
         "sim/test_gpus.py::test_when_all_nodes_call_their_gpus_unhealthy_at_once_none_is_ended_and_people_are_told_once",
@@ -189,14 +190,14 @@ DECISIONS = (
     ),
     Mutant(
         "a hang is reported once",
-        "supervisor.planner.alerts",
-        "    if since and not draft.job.hung_since:",
+        "supervisor.features.hang.rule",
+        "    if since and not draft.job.hang.since:",
         "    if since:",
         "sim/test_hangs.py::test_steps_that_hang_are_one_alert_and_so_is_the_next_step",
     ),
     Mutant(
         "workers that outlive SIGKILL are reported once",
-        "supervisor.planner.alerts",
+        "supervisor.features.hang.rule",
         "        if problem and problem != node.worker_problem and not draft.full:",
         "        if problem and not draft.full:",
         "sim/test_hangs.py::test_workers_that_outlive_sigkill_hold_one_node_out_and_after_a_minute_it_is_replaced",
@@ -324,7 +325,7 @@ DECISIONS = (
     Mutant(
         "bootstrap: what the job brings is tried twice",
         "supervisor.planner.jobs",
-        "    own = job.own_failures >= draft.rules.own_failures\n",
+        "    own = job.bootstraps.own_failures >= draft.rules.own_failures\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
         "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
@@ -332,15 +333,15 @@ DECISIONS = (
     Mutant(
         "bootstrap: a job ends by two failures only where they are alike",
         "supervisor.planner.outcomes",
-        "    own = (draft.job.own_failures if of_job == draft.job.own_failure else 0) + 1 if of_job else 0\n",
-        "    own = draft.job.own_failures + 1 if of_job else 0\n",
+        "    own = (before.own_failures if of_job == before.own_failure else 0) + 1 if of_job else 0\n",
+        "    own = before.own_failures + 1 if of_job else 0\n",
         "unit/test_plan_outcomes.py::"
         "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",
     ),
     Mutant(
         "bootstrap: after a failure by what the job brings one machine is tried",
         "supervisor.planner.fleet",
-        "    own = draft.job.own_failures > 0 and not has_trained(draft)\n",
+        "    own = draft.job.bootstraps.own_failures > 0 and not has_trained(draft)\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
         "test_after_a_failure_by_what_the_job_brings_one_machine_is_tried_and_no_set_of_them",
@@ -368,8 +369,8 @@ DECISIONS = (
     ),
     Mutant(
         "moves: a job leaves a full zone",
-        "supervisor.planner.plan",
-        "    drive_moves(draft)\n",
+        "supervisor.planner.phases",
+        '    Phase(drive_moves, "a round is chosen without the nodes that a move leaves behind"),\n',
         "",
         "sim/test_places.py::"
         "test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_without_losing_a_step",

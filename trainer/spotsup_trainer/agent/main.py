@@ -39,6 +39,7 @@ from spotsup_trainer.wire import (
     Notice,
     Pauses,
     Progress,
+    RankTimes,
     WireError,
     decode,
     encode,
@@ -85,6 +86,7 @@ class Agent:
         self._progress: Progress | None = None
         self._progress_at = 0.0
         self._pauses: Pauses | None = None
+        self._rank_times: RankTimes | None = None
         self._dead_man_switch = DeadManSwitch(
             Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file
         )
@@ -221,6 +223,7 @@ class Agent:
         if found is None:
             return
         self._publish_pauses(found.round)
+        self._publish_rank_times(found.round)
         if found == self._progress:
             return
         if last or has_changed(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
@@ -236,6 +239,12 @@ class Agent:
         if found is not None and found.pauses and found.pauses[-1].round == number:
             self._pauses = found
             self._outbox.put(self._keys.pauses(self._config.job), encode(found))
+
+    def _publish_rank_times(self, number: int) -> None:
+        found = self._run_dir.rank_times(number)
+        if found is not None and found != self._rank_times:
+            self._rank_times = found
+            self._outbox.put(self._keys.rank_times(self._config.job), encode(found))
 
     def _wait(self, duration_s: float) -> None:
         until = time.monotonic() + duration_s

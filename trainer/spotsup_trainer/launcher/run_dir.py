@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple
 
 from spotsup_trainer.moments import Moments, read_moments
 from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
-from spotsup_trainer.wire import Pauses, Progress, WireError, decode, encode
+from spotsup_trainer.wire import Pauses, Progress, RankTimes, WireError, decode, encode
 from spotsup_trainer.worker_files import replace_file
 
-_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict", "moments", "over")
+_OF_WORKERS = ("session", "parked", "progress", "stacks", "moments", "over", "ranktimes")
+_PER_ROUND = (*_OF_WORKERS, "yield", "save", "gpucheck", "gpuverdict")
 # Not of one round: a new one takes as long as the one before.
 _TIMES = "times.json"
 _OUTCOME = "ended.json"
@@ -64,6 +65,7 @@ class RunDir:
             "SPOTSUP_SESSION_FILE": str(self.path / f"session-{number}-{local_rank}"),
             "SPOTSUP_PARKED_FILE": str(self.path / f"parked-{number}-{local_rank}"),
             "SPOTSUP_PROGRESS_FILE": str(self.path / f"progress-{number}.json"),
+            "SPOTSUP_RANK_TIMES_FILE": str(self._rank_times_file(number)),
             "SPOTSUP_SAVE_FILE": str(self.path / f"save-{number}"),
         } | (self._of_first_worker(number) if local_rank == 0 else {})
 
@@ -75,6 +77,9 @@ class RunDir:
 
     def _moments_file(self, number: int) -> Path:
         return self.path / f"moments-{number}"
+
+    def _rank_times_file(self, number: int) -> Path:
+        return self.path / f"ranktimes-{number}.json"
 
     def ask_to_yield(self, number: int) -> None:
         """Ask the workers to checkpoint together at the next step, and park."""
@@ -108,6 +113,13 @@ class RunDir:
         """For the agent, which publishes them. A full disk must not stop training."""
         with contextlib.suppress(OSError):
             replace_file(self.path / _PAUSES, encode(pauses))
+
+    def rank_times(self, number: int) -> RankTimes | None:
+        """How long the ranks of a round work in a step, as rank 0 last wrote it here."""
+        try:
+            return decode(RankTimes, self._rank_times_file(number).read_bytes())
+        except (OSError, WireError):
+            return None
 
     def sessions(self, number: int, ranks: int) -> int:
         """How many local workers have a Session, which will park when asked to."""

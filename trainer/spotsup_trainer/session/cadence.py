@@ -54,15 +54,17 @@ class Cadence:
         """Training stood still for so long, until the state was copied."""
         self._copies_s.append(max(0.0, took_s))
 
+    def is_due_by_steps(self, step: int) -> bool:
+        """Whether one of exactly this step is to begin: by counts, which are the same on all ranks."""
+        if self._keep_every is not None and step // self._keep_every > self.step // self._keep_every:
+            return True
+        return self._every_steps is not None and step - self.step >= self._every_steps
+
     def is_due(self, step: int, now: float) -> bool:
         """Whether one is to begin after `step`."""
         if step == self.step:
             return False
-        if self._at_once:
-            return True
-        if self._keep_every is not None and step // self._keep_every > self.step // self._keep_every:
-            return True
-        if self._every_steps is not None and step - self.step >= self._every_steps:
+        if self._at_once or self.is_due_by_steps(step):
             return True
         # a clock that was set back must not delay the next one
         return self.every_s is not None and not 0 <= now - self._at < self.every_s

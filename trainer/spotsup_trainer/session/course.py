@@ -53,6 +53,11 @@ class Course:
         return 0 if self._step is None else self._step.digest
 
     @property
+    def samples_here(self) -> int:
+        """This rank's samples of the current step; 0: not known."""
+        return 0 if self._step is None else len(self._step.counted)
+
+    @property
     def step(self) -> Step:
         """The current one. Raises SessionError without a loader, and before its first batch."""
         if self._step is None:

@@ -34,6 +34,8 @@ class Gradients:
         # True if the ranks meet in each forward or backward pass, so that all need as many micro-batches.
         by_fsdp1 = [part for part in parts if fsdp is not None and isinstance(part, fsdp.FullyShardedDataParallel)]
         self.meets_in_each_pass = bool(self._sharded or by_fsdp1) or len(self._replicated) < len(replicated)
+        # The modules whose ranks meet only where gradients are averaged.
+        self.replicas = [] if self._sharded or by_fsdp1 else self._modules
         self._synchronises = True
         self._begin()
 

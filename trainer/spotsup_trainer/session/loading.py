@@ -19,15 +19,18 @@ Load = Callable[[StepSampler], Any]
 class Loop(ABC):
     """One loop over batches, or one per epoch over its batches."""
 
-    def __init__(self, course: Course, before: Callable[[bool, bool], None], epochs: int) -> None:
-        self._course, self._before, self._epochs = course, before, epochs
+    def __init__(
+        self, course: Course, before: Callable[[bool, bool], None], asks: Callable[[], None], epochs: int
+    ) -> None:
+        """`before` each micro-batch, and when the program `asks` for one."""
+        self._course, self._before, self._asks, self._epochs = course, before, asks, epochs
         self._begun = False
 
     def __iter__(self) -> Iterator[Any]:
         if self._begun and self._course.cursor.epoch >= self._epochs:
             raise self._course.nothing_left(self._epochs)
         self._begun = True
-        return self._data(self._epochs)
+        return self._batches(self._epochs)
 
     def epochs(self) -> Iterator[Epoch]:
         """The epochs that are not complete, the first perhaps in part.
@@ -42,12 +45,18 @@ class Loop(ABC):
         course.close(at.epoch)
         for number in range(at.epoch, self._epochs):
             # Workers of its own for each, as in any loop over epochs: they see what was set on the data set before.
-            yield Epoch(number, self._data(number + 1), partial(self._left_of, number))
+            yield Epoch(number, self._batches(number + 1), partial(self._left_of, number))
             course.close(number + 1)
             if course.cursor.epoch <= number:  # the program left the epoch early
                 course.skip_to(number + 1)
                 self._left_early()
                 self._before(True, True)
+
+    def _batches(self, epochs: int) -> Iterator[Any]:
+        self._asks()
+        for batch in self._data(epochs):
+            yield batch
+            self._asks()
 
     @abstractmethod
     def _data(self, epochs: int) -> Iterator[Any]:
@@ -80,10 +89,11 @@ class Batches(Loop):
         part: Part,
         load: Load,
         before: Callable[[bool, bool], None],
+        asks: Callable[[], None],
         epochs: int,
         micro_batch: int | None,
     ) -> None:
-        super().__init__(course, before, epochs)
+        super().__init__(course, before, asks, epochs)
         self._order, self._part = order, part
         self._load, self._micro_batch = load, micro_batch
         # The newest DataLoader, for one whose workers stay from epoch to epoch.

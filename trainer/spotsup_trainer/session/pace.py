@@ -42,6 +42,12 @@ class Pace:
         return max(islice(reversed(self._steps), _RECENT_STEPS), default=0.0)
 
     @property
+    def usual_step_s(self) -> float:
+        """The median of the last steps; 0 before the second."""
+        recent = sorted(islice(reversed(self._steps), _RECENT_STEPS))
+        return recent[len(recent) // 2] if recent else 0.0
+
+    @property
     def hangs_after_s(self) -> float:
         """A rank without a sign of life for so long hangs: ten times its slow steps (p99), and twice its longest
         silence so far, an evaluation for instance."""

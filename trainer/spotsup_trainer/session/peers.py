@@ -58,26 +58,15 @@ class Peers:
 
         `where` this rank is, for a line if others do not come soon. Raises LateError then if they do not come at all.
         """
+        return self.begin_highest(values).read(where)
+
+    def begin_highest(self, values: Sequence[int]) -> Reading:
+        """The same, without waiting for other ranks: `read` what this returns later."""
         if self.world == 1:
-            return list(values)
+            return Reading(self.rank, list(values), None)
         tensor = torch.tensor(values, dtype=torch.int64)
         work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
-        self._wait(work, where)
-        return tensor.tolist()  # type: ignore[no-any-return]  # torch is untyped here
-
-    def _wait(self, work: Any, where: str) -> None:
-        message = f"rank {self.rank} is {where}, and has waited {{:g}} s for another rank to make the same call"
-        if where:
-            with suppress(RuntimeError):  # raised again below, unless it was this time-out
-                work.wait(timedelta(seconds=LATE_S))
-            if not work.is_completed():
-                print(f"spotsup: {message.format(LATE_S)}", file=sys.stderr, flush=True)
-        try:
-            work.wait()
-        except RuntimeError as error:
-            if where and "imed out" in str(error):
-                raise LateError(message.format(TIMEOUT_S)) from error
-            raise
+        return Reading(self.rank, tensor, work)
 
     def total(self, value: float) -> float:
         """The sum of all ranks' values."""
@@ -124,6 +113,35 @@ class Peers:
     def receive(self, raw: torch.Tensor, rank: int) -> None:
         """Fill `raw` with what a rank sends."""
         dist.recv(raw, rank, group=self.group)
+
+
+class Reading:
+    """What `Peers.begin_highest` has begun."""
+
+    def __init__(self, rank: int, values: Any, work: Any) -> None:
+        """`work`: what torch returned for the collective; None for a single process."""
+        self._rank, self._values, self._work = rank, values, work
+
+    def read(self, where: str = "") -> list[int]:
+        """As `Peers.highest` says."""
+        if self._work is None:
+            return self._values  # type: ignore[no-any-return]  # a list, then
+        self._wait(where)
+        return self._values.tolist()  # type: ignore[no-any-return]  # torch is untyped here
+
+    def _wait(self, where: str) -> None:
+        message = f"rank {self._rank} is {where}, and has waited {{:g}} s for another rank to make the same call"
+        if where:
+            with suppress(RuntimeError):  # raised again below, unless it was this time-out
+                self._work.wait(timedelta(seconds=LATE_S))
+            if not self._work.is_completed():
+                print(f"spotsup: {message.format(LATE_S)}", file=sys.stderr, flush=True)
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            if where and "imed out" in str(error):
+                raise LateError(message.format(TIMEOUT_S)) from error
+            raise
 
 
 def _group() -> Any:

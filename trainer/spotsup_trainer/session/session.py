@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from spotsup_trainer.session import agreement, parallel, retention, seeds
-from spotsup_trainer.session.agreement import Call, Level
+from spotsup_trainer.session.agreement import Agreement, Call, Level, Wish
 from spotsup_trainer.session.arrangement import arranged, of_session, start_line, when_saved
 from spotsup_trainer.session.cadence import Cadence
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
@@ -34,6 +33,7 @@ from spotsup_trainer.session.gradients import Gradients
 from spotsup_trainer.session.loading import Batches
 from spotsup_trainer.session.losses import LossReading
 from spotsup_trainer.session.metrics import Metrics
+from spotsup_trainer.session.opening import opened
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.park_calls import ParkCall
 from spotsup_trainer.session.peers import Peers
@@ -41,10 +41,11 @@ from spotsup_trainer.session.positions import Positions
 from spotsup_trainer.session.replicas import Replicas
 from spotsup_trainer.session.sampler import Part, StepSampler
 from spotsup_trainer.session.seeds import Seeds
+from spotsup_trainer.session.work import Work
 from spotsup_trainer.session.wrapped import Reshard, Wrapped
 from spotsup_trainer.timing import SaveTimes
-from spotsup_trainer.wire import Progress
-from spotsup_trainer.worker_files import WorkerFiles, earlier_places
+from spotsup_trainer.wire import Progress, RankTimes
+from spotsup_trainer.worker_files import WorkerFiles
 
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
@@ -119,6 +120,8 @@ class Session:
         self._loss = LossReading()
         self._metrics = Metrics()
         self._gradients = Gradients(state, self._peers)
+        self._work = Work(self._gradients.replicas if self._world == self._peers.world else ())
+        self._agreement = Agreement(self._peers)
         self._replicas = Replicas(state, self._peers)
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._samples_wanted = 0  # of all epochs of the newest loader; 0: not known
@@ -132,11 +135,12 @@ class Session:
         self._times_written = SaveTimes()
         self._progress_failed = False
         self._positions = Positions()
-        self._checkpoints = self._open_checkpoints(
+        self._checkpoints = opened(
             {**state, _POSITIONS: self._positions},
             place,
             (keep, keep_every),
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
+            (self._peers, self._round),
             environ,
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
@@ -277,7 +281,8 @@ class Session:
 
         part = Part(self.rank, self.world)
         self._describe(made.steps(part), epochs)
-        return Batches(self._course, made.order, part, load, self._gradients.before, epochs, made.micro_batch)
+        before, asks = self._gradients.before, self._work.begin
+        return Batches(self._course, made.order, part, load, before, asks, epochs, made.micro_batch)
 
     def wrap(
         self,
@@ -313,8 +318,9 @@ class Session:
             course=self._course,
             positions=self._positions,
             peers=self._peers,
-            compare=lambda call, batches: self._compare(call, Level.CONTINUE, batches)[1],
+            compare=self._agree_on_batch,
             before=self._gradients.before,
+            asks=self._work.begin,
             epochs=epochs,
         )
         self._describe(made.steps(), epochs)
@@ -337,7 +343,8 @@ class Session:
         mean of what `backward` got; rank 0's is shown.
 
         Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
-        ranks, and parks until the launcher ends this process. Raises SessionError in the middle of a step, or if ranks
+        ranks, and parks until the launcher ends this process: where a step takes less than a second, one step after the
+        ranks have said so, so that none waits for another. Raises SessionError in the middle of a step, or if ranks
         have trained different weights.
         """
         if self._must_ask:
@@ -346,6 +353,7 @@ class Session:
                 "write `if session.accumulating: continue` after session.backward(), or give session.loader() a "
                 "micro_batch as large as global_batch"
             )
+        self._work.complete(self._course.samples_here)
         self._course.complete()
         self._gradients.complete()
         self._loss.put(self._gradients.mean_loss if loss is None else loss)
@@ -358,10 +366,11 @@ class Session:
             self._trains = True
             if self._checkpoints:
                 self._checkpoints.claim()
-        level = self._agree(Call.STEP)
+        level = self._agree_on_step()
         self._replicas.check(self.steps_done)
         self._report(now=first)
         self._act(level)
+        self._work.begin()
 
     def checkpoint_point(self) -> None:
         """A point between two steps where all ranks can checkpoint and park. Collective, like `step`.
@@ -454,37 +463,6 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _open_checkpoints(
-        self,
-        state: Mapping[str, Any],
-        place: str | os.PathLike[str] | None,
-        keep: tuple[int, int | None],
-        warn_after_s: float,
-        environ: Mapping[str, str],
-    ) -> Checkpointer | None:
-        if place:
-            from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
-            from spotsup_trainer.session.memory import Keeper
-
-            return Checkpointer(
-                place if isinstance(place, str) else Path(place),
-                state,
-                self._peers,
-                keep[0],
-                keep_every=keep[1],
-                round_number=self._round,
-                warn_after_s=warn_after_s,
-                resume_from=earlier_places(environ),
-                keeper=Keeper.named_by(environ, self._peers.rank, self._peers.world),
-            )
-        if self._files.yield_ is not None and self._peers.rank == 0:
-            print(
-                "spotsup: there is no place for checkpoints: training starts over after every interruption",
-                file=sys.stderr,
-                flush=True,
-            )
-        return None
-
     def _describe(self, steps: tuple[str, str], epochs: int) -> None:
         """Say once, on rank 0, what was arranged."""
         if self._peers.rank == 0 and not self._described:
@@ -495,17 +473,32 @@ class Session:
 
     def _agree(self, call: Call) -> Level:
         """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
-        wanted = Level.YIELD if self._files.yield_wanted() else Level.CHECKPOINT if self._due() else Level.CONTINUE
-        return self._compare(call, wanted)[0]
+        return self._agreement.at_once(call, self.steps_done, self._wish()).level
 
-    def _compare(
-        self, call: Call, wanted: Level, batches: Sequence[int] = agreement.NO_BATCHES
-    ) -> tuple[Level, list[int]]:
-        busy = self._checkpoints is not None and self._checkpoints.busy
-        digest = self._course.digest
-        return agreement.compare(self._peers, call, self.steps_done, wanted, busy=busy, digest=digest, batches=batches)
+    def _agree_on_batch(self, call: Call, batches: Sequence[int]) -> list[int]:
+        wish = self._wish()._replace(level=Level.CONTINUE, batches=batches)
+        return self._agreement.at_once(call, self.steps_done, wish).batches
 
-    def _due(self) -> bool:
+    def _agree_on_step(self) -> Level:
+        step = self.steps_done
+        waits = self._checkpoints is not None and self._cadence.is_due_by_steps(step)
+        asks = self._peers.rank == 0 and self._files.rank_times is not None and self._work.asks()
+        level = self._agreement.of_step(step, self._wish()._replace(asks=asks), self._work.say, waits=waits)
+        said = self._agreement.take_work()
+        if said and self._peers.rank == 0:
+            times = tuple(each / 1e9 for each in said)
+            self._files.write_rank_times(RankTimes(self._round, self._clock(), times[::2], times[1::2]))
+        return level
+
+    def _wish(self) -> Wish:
+        return Wish(
+            Level.YIELD if self._files.yield_wanted() else Level.CHECKPOINT if self._is_due() else Level.CONTINUE,
+            busy=self._checkpoints is not None and self._checkpoints.busy,
+            digest=self._course.digest,
+            step_s=self._pace.usual_step_s,
+        )
+
+    def _is_due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
         if self._checkpoints is not None and self._files.save_wanted():
             return self.steps_done != self._cadence.step
@@ -584,7 +577,8 @@ class Session:
         """What leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
         budget_s = sum(each.budget_s for each in self._park_calls)
-        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + budget_s:.2g}"))
+        later_s = self._pace.usual_step_s if self._agreement.is_quick else 0.0
+        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + later_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""

@@ -45,6 +45,7 @@ class Wrapped(Loop):
         peers: Peers,
         compare: Callable[[Call, Sequence[int]], list[int]],
         before: Callable[[bool, bool], None],
+        asks: Callable[[], None],
         epochs: int,
     ) -> None:
         if micro_batches < 1 or (shards is not None and shards < 1):
@@ -53,7 +54,7 @@ class Wrapped(Loop):
             raise ValueError("with shards, positions fit any number of ranks: give session.wrap() no reshard")
         if (shards is not None) != (callable(loader) and not hasattr(loader, "__iter__")):
             raise TypeError("session.wrap() takes a loader, or with shards=N a function that makes number 0 to N - 1")
-        super().__init__(course, before, epochs)
+        super().__init__(course, before, asks, epochs)
         self.sharded = shards is not None
         self.count = shards or part.world
         self._part, self._micro_batches, self._peers, self._compare = part, micro_batches, peers, compare
@@ -180,6 +181,7 @@ class Wrapped(Loop):
                 if step is None:
                     break
                 fresh = False
+                self._asks()  # until here this rank waited for others
                 last = len(batches) - 1
                 for piece, batch in enumerate(batches):
                     course.take(self._identity, step, piece)

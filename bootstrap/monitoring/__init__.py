@@ -1,1 +1,0 @@
-"""Exporters of metrics that the image brings."""

@@ -1,0 +1,49 @@
+"""Prices of running machines: refreshed now and then, and what a job has spent follows them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+from supervisor.accounts import booked, priced
+from supervisor.features.billing.bookings import begun
+from supervisor.market.offers import OffersView
+from supervisor.model import NodeRecord
+from supervisor.planner.actions import FetchOffers
+from supervisor.planner.draft import Draft
+
+
+def drive_prices(draft: Draft) -> None:
+    """Take over new prices of the job's machines, and have them read again when that is due."""
+    billed = [node for node in draft.billed if node.launched_at]
+    if not billed or draft.job.ended:
+        return
+    spec, known = draft.job.spec, draft.volatile.offers.get(draft.job.name, OffersView())
+    prices = {(each.zone, each.instance_type, each.market): each for each in known.offers}
+    for node in billed:
+        now_offered = prices.get((node.offer.zone, node.offer.instance_type, node.offer.market))
+        if now_offered is None or now_offered.usd_per_hour in {None, node.offer.usd_per_hour}:
+            continue
+        if draft.full:
+            break
+        _reprice(draft, node, now_offered.usd_per_hour, now_offered.price_source)
+    read_at = max(known.asked_at, draft.timers_paused_until)
+    if draft.now - read_at > _period_s(draft):
+        draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
+
+
+def _reprice(draft: Draft, node: NodeRecord, usd_per_hour: float | None, source: str) -> None:
+    """A price that was never known is taken for that of the whole time."""
+    offer = replace(node.offer, usd_per_hour=usd_per_hour, price_source=source)
+    if node.offer.usd_per_hour is None:
+        draft.set_node(replace(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0)))
+    else:
+        usd = node.usd(draft.now)
+        account = booked(begun(node), usd, draft.now, draft.job.billing.rounds)
+        draft.set_node(replace(node, offer=offer, usd_before=usd, priced_at=draft.now, account=account))
+
+
+def _period_s(draft: Draft) -> float:
+    """Spread over jobs, so that a new leader does not read those of all jobs at once."""
+    share = zlib.crc32(draft.job.name.encode()) / 2**32
+    return draft.rules.prices_s * (0.5 + 0.5 * share)

@@ -1,0 +1,38 @@
+"""Steps that hang, and what launchers say of their workers: people are told once each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
+from supervisor.model import EventKind
+from supervisor.planner.draft import Draft
+
+
+def drive_worker_alerts(draft: Draft) -> None:
+    """Report steps that hang, and what launchers say of their workers: once each."""
+    if draft.job.ended:
+        return
+    since, progress = _hung_since(draft), draft.view.progress
+    if since and not draft.job.hang.since:
+        draft.set_part(replace(draft.job.hang, since=since))
+        text = f"the steps of {draft.job.name} hang: no rank has shown life for {draft.now - since:.0f} s; "
+        draft.add_event(EventKind.STEPS_HANG, text + "the stacks of all ranks are in its logs", since=since)
+    elif draft.job.hang.since and not since and progress is not None and progress.at > draft.job.hang.since:
+        draft.set_part(replace(draft.job.hang, since=0.0))
+        text = f"{draft.job.name} has completed step {progress.step}, after its steps hung"
+        draft.add_event(EventKind.STEPS_RESUMED, text, step=progress.step)
+    for node in list(draft.nodes.values()):
+        member = draft.view.members.get(node.id)
+        problem = " ".join(member.problem.split())[:MAX_PROBLEM_CHARACTERS] if member else ""
+        if problem and problem != node.worker_problem and not draft.full:
+            draft.set_node(replace(node, worker_problem=problem))
+            draft.add_event(EventKind.WORKERS_STUCK, f"{node.id}: {problem}", node.id)
+
+
+def _hung_since(draft: Draft) -> float:
+    """Since when no rank of any member of the round has given a sign of life; 0 while one does."""
+    nodes = draft.view.round.nodes() if draft.view.round else ()
+    members = [draft.view.members.get(node) for node in nodes]
+    times = [member.stalled_since for member in members if member is not None and member.state == "running"]
+    return min(times, default=0.0) if len(times) == len(nodes) else 0.0

@@ -1,0 +1,13 @@
+"""The places of its list that a job went to. As the journal holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesRecord:
+    """The places of its list that a job went to."""
+
+    since: float = 0.0  # when it went to the place that it is in; 0 in its first
+    tried: int = 0  # how many it went to since it last had a machine

@@ -1,0 +1,77 @@
+"""What the times of ranks say of their nodes.
+
+A rank says for how long it works in a step by itself (spotsup_trainer/session/work.py). A node is as slow as its
+slowest rank. What one report says is never enough: it has to be so in each report for ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from types import MappingProxyType
+
+from spotsup_trainer.wire import RankTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What each report since `since` said of a node."""
+
+    slow: bool
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What was seen of a job's nodes."""
+
+    times: RankTimes  # the last report
+    seen_at: float  # when it arrived
+    factors: Mapping[str, float]  # by node, as it says
+    verdicts: Mapping[str, Verdict]  # by node
+
+    def lasted_s(self, node: str, paused_until: float = 0.0) -> float:
+        """For how long the verdict on a node has been the same, without the time before `paused_until`."""
+        return self.seen_at - max(self.verdicts[node].since, paused_until)
+
+
+def factors(times: RankTimes, kinds: Mapping[str, str]) -> dict[str, float]:
+    """Node -> how many times as long as the median of its kind its slowest rank works in a step.
+
+    `kinds`: by node, in rank order, of the round that `times` is of; nodes of different kinds take different times.
+    Parts of a batch may differ by a sample: the time for each sample has to be as much longer as that for the step.
+    """
+    nodes = list(kinds)
+    per_node, left = divmod(len(times.step_s), max(1, len(nodes)))
+    if left or not per_node or len(times.sample_s) != len(times.step_s):
+        return {}
+    by_step, by_sample = (_compared(each, per_node, kinds) for each in (times.step_s, times.sample_s))
+    return {node: min(factor, by_sample.get(node, factor)) for node, factor in by_step.items()}
+
+
+def _compared(seconds: tuple[float, ...], per_node: int, kinds: Mapping[str, str]) -> dict[str, float]:
+    """Of the nodes that are known as a whole, where they are known of more than one node of their kind."""
+    slowest: dict[str, dict[str, float]] = defaultdict(dict)
+    for number, (node, kind) in enumerate(kinds.items()):
+        ranks = seconds[number * per_node : (number + 1) * per_node]
+        if min(ranks) > 0:
+            slowest[kind][node] = max(ranks)
+    alike = [found for found in slowest.values() if len(found) > 1]
+    return {node: took / median(found.values()) for found in alike for node, took in found.items()}
+
+
+def watched(
+    before: Watch | None, times: RankTimes, kinds: Mapping[str, str], slow_factor: float, quiet_s: float, now: float
+) -> Watch:
+    """What was seen, after `times` were read at `now`. After `quiet_s` without a report it begins anew."""
+    if before is not None and before.times == times:
+        return before
+    goes_on = before is not None and now - before.seen_at <= quiet_s
+    known = before.verdicts if before is not None and goes_on else {}
+    found, verdicts = factors(times, kinds), {}
+    for node, factor in found.items():
+        slow, earlier = factor >= slow_factor, known.get(node)
+        verdicts[node] = earlier if earlier is not None and earlier.slow == slow else Verdict(slow, now)
+    return Watch(times, now, MappingProxyType(found), MappingProxyType(verdicts))

@@ -1,0 +1,12 @@
+"""What people were told of how long a job waits for machines. As the journal holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsRecord:
+    """What people were told of how long a job waits for machines."""
+
+    reported_at: float = 0.0  # when; 0 once it trains, or has ended
