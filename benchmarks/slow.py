@@ -27,7 +27,7 @@ from benchmarks import results
 from benchmarks.command import measured, parser_of, show, stopwatch
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Sample
-from supervisor.features.slow.rank_times import Watch, watched
+from supervisor.features.slow.rank_times import Verdict, Watch, watched
 from supervisor.planner.world import Rules
 
 WIDTH, SAMPLES = 256, 4096
@@ -41,8 +41,8 @@ RULES = Rules()
 SLOW_FACTOR, SLOW_S = RULES.slow_factor, RULES.slow_s
 SUBJECT = "Session and planner"
 NOTES = f"""\
-accusations: how often a node needed {SLOW_FACTOR:g} times the median in each report for {SLOW_S:g} s. A factor: what a
-  report says of one node, the median being 1; the largest of all, and for how long one was so in a row.
+accusations: how often a node needed {SLOW_FACTOR:g} times the median for {SLOW_S:g} s, but for single reports.
+  A factor: what a report says of one node, the median being 1; the largest of all, and for how long one was so in a row.
 injected: rank 1 makes each forward and backward pass so many times as long, by computing more."""
 
 
@@ -142,7 +142,7 @@ def follow(
             heard_at = now
             seen.append(watch)
             say(", ".join(f"{node} {factor:.2f}" for node, factor in watch.factors.items()))
-            slow = [node for node, verdict in watch.verdicts.items() if verdict.slow and watch.lasted_s(node) >= SLOW_S]
+            slow = [node for node, verdict in watch.verdicts.items() if _is_accused(watch, node, verdict)]
             accused += [(now - began, node) for node in slow if node not in {known for _, known in accused}]
             if case.slowed > 1 and "node-1" in slow:
                 break
@@ -170,6 +170,10 @@ def samples_of(case: Case, seen: list[Watch], accused: list[tuple[float, str]]) 
     else:
         made = []
     return made + [Sample(case.name, SUBJECT, metric, unit, value) for metric, unit, value in found]
+
+
+def _is_accused(watch: Watch, node: str, verdict: Verdict) -> bool:
+    return verdict.slow and not verdict.doubted and watch.lasted_s(node) >= SLOW_S
 
 
 def _is_slow(watch: Watch, node: str) -> bool:

@@ -75,7 +75,7 @@ def test_what_ends_before_is_no_alert() -> None:
     for _ in range(4):
         world.run(SLOW.slow_s - 40.0)
         make_slow(world, node, on=False)
-        world.run(60.0)
+        world.run(120.0)
         make_slow(world, node)
     assert said(world) == []
 

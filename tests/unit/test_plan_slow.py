@@ -71,11 +71,15 @@ def test_no_more_than_half_of_all_are_ever_slow(step_s: list[float]) -> None:
     assert sum(factor >= RULES.slow_factor for factor in factors(times_of(*step_s), KINDS).values()) <= 2
 
 
-def test_each_report_has_to_say_so() -> None:
+def test_reports_have_to_say_so_but_for_single_ones() -> None:
     slow, well = times_of(1.0, 1.0, 1.0, 1.31), times_of(1.0, 1.0, 1.0, 1.29)
     steadily = follow((0.0, slow), (300.0, slow), (600.0, slow))
     assert (steadily.verdicts["d"].slow, steadily.lasted_s("d")) == (True, 600.0)
-    assert follow((0.0, slow), (300.0, well), (600.0, slow)).lasted_s("d") == 0.0
+    single = follow((0.0, slow), (300.0, well), (600.0, slow))
+    assert (single.verdicts["d"].slow, single.verdicts["d"].doubted, single.lasted_s("d")) == (True, False, 600.0)
+    assert follow((0.0, slow), (600.0, well)).verdicts["d"].doubted
+    assert follow((0.0, slow), (200.0, well), (400.0, well), (600.0, slow), (800.0, slow)).lasted_s("d") == 0.0
+    assert not follow((0.0, well), (200.0, slow), (400.0, well), (600.0, slow)).verdicts["d"].slow
     assert follow((0.0, slow), (601.0, slow)).lasted_s("d") == 0.0, "nothing is known of the time between"
     assert steadily.lasted_s("d", paused_until=500.0) == 100.0, "etcd was away"
 

@@ -1,14 +1,14 @@
 """What the times of ranks say of their nodes.
 
 A rank says for how long it works in a step by itself (spotsup_trainer/session/work.py). A node is as slow as its
-slowest rank. What one report says is never enough: it has to be so in each report for ten minutes.
+slowest rank. What one report says is never enough: it has to be so for ten minutes, but for single reports.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
 
@@ -17,10 +17,11 @@ from spotsup_trainer.wire import RankTimes
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What each report since `since` said of a node."""
+    """What reports since `since` said of a node, but for single ones."""
 
     slow: bool
     since: float
+    doubted: bool = False  # the last report said otherwise: with the next one that does, the verdict is another
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ def _compared(seconds: tuple[float, ...], per_node: int, kinds: Mapping[str, str
     return {node: took / median(found.values()) for found in alike for node, took in found.items()}
 
 
+def _verdict(earlier: Verdict | None, slow: bool, now: float) -> Verdict:
+    """On a busy machine a single report of a slow node may be as of any other, and the other way round."""
+    if earlier is None or (earlier.slow != slow and earlier.doubted):
+        return Verdict(slow, now)
+    return replace(earlier, doubted=earlier.slow != slow)
+
+
 def watched(
     before: Watch | None, times: RankTimes, kinds: Mapping[str, str], slow_factor: float, quiet_s: float, now: float
 ) -> Watch:
@@ -72,6 +80,5 @@ def watched(
     known = before.verdicts if before is not None and goes_on else {}
     found, verdicts = factors(times, kinds), {}
     for node, factor in found.items():
-        slow, earlier = factor >= slow_factor, known.get(node)
-        verdicts[node] = earlier if earlier is not None and earlier.slow == slow else Verdict(slow, now)
+        verdicts[node] = _verdict(known.get(node), factor >= slow_factor, now)
     return Watch(times, now, MappingProxyType(found), MappingProxyType(verdicts))

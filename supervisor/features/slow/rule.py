@@ -32,7 +32,7 @@ def drive_slow(draft: Draft) -> None:
         return
     for node in members(draft):
         verdict = watch.verdicts.get(node.id)
-        if draft.full or verdict is None or verdict.slow == bool(node.slow.at):
+        if draft.full or verdict is None or verdict.doubted or verdict.slow == bool(node.slow.at):
             continue
         if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow_s:
             _report(draft, node, watch)
