@@ -1,6 +1,6 @@
 """etcd as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag.
 
-What it has in common with the real one, where that matters, is listed in docs/track-record.md.
+What it has in common with the real one, where that matters, is listed in docs/verification/track-record.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from tools.stack import ROOT
 
 # What a run without a GPU cannot do.
 NEEDS_A_GPU = {"nvml"}
-DOCUMENT = ROOT / "docs" / "gpus.md"
+DOCUMENT = ROOT / "docs" / "verification" / "gpus.md"
 # These need no torch: a fraction of a second each.
 CHEAP = ("nvml", "gpu-check", "xid")
 
