@@ -242,7 +242,8 @@ class JobSpec(Strict):
     further lines are refused, unless they are within single quotes. Of a data job: a line for bash."""
     preload: tuple[str, ...] | None = None
     """Modules that a node imports once, before it is in a round: its workers have them at their start. By default those
-    that the program's text [imports first](../training.md#what-is-imported-before-a-worker-starts); `[]` for none."""
+    that the program's text [imports first](../training/workers.md#what-is-imported-before-a-worker-starts); `[]` for
+    none."""
     env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = Field(default={}, repr=False)
     """Environment variables for `setup` and `run`: texts, as they are written (3.10 stays 3.10). `PATH` and
     `LD_LIBRARY_PATH` may name the machine's own, as in `/opt/bin:$PATH`; no other variable is expanded. They are stored

@@ -14,12 +14,14 @@ from typing import Self
 import torch
 from torch.distributed import TCPStore
 
-from tests.support.documents import block
+from tests.support.documents import blocks
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLES = REPO / "trainer" / "examples"
 IMAGENET = EXAMPLES / "imagenet.py"
-DOCUMENT = REPO / "docs" / "training.md"
+TRAINING = REPO / "docs" / "training"
+# The page about training, and those in depth.
+PAGES = (REPO / "docs" / "training.md", *sorted(TRAINING.glob("*.md")))
 SMOKE = ("--model", "tiny", "--fake-data", "160", "--global-batch", "8", "--epochs", "2", "--warmup", "10")
 OFTEN = ("--log-every", "1", "--workers", "1")
 STEPS = 40  # of SMOKE
@@ -129,7 +131,8 @@ def steps(text: str) -> dict[int, str]:
 
 
 def script(name: str, folder: Path) -> Path:
-    """A script of docs/training.md."""
+    """A script of docs/training.md, or of a page in docs/training."""
     path = folder / name
-    path.write_text(block(DOCUMENT, name).text)
+    (text,) = (block.text for page in PAGES for block in blocks(page) if block.file == name)
+    path.write_text(text)
     return path

@@ -21,11 +21,12 @@ from spotsup_trainer.session import Session
 from supervisor.cli.ctl import main as ctl
 from supervisor.spec import parse_spec
 from tests.e2e.launching import kill_all, nodes, processes_with
-from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, Ranks, alone, script, steps, until_parked
+from tests.e2e.ranks import EXAMPLES, PAGES, REPO, TRAINING, Ranks, alone, script, steps, until_parked
 from tests.support.combinations import others_nightly
 from tests.support.documents import Block, blocks
 
 TORCHRUN = REPO / "docs" / "torchrun.md"
+DATA_JOBS = TRAINING / "data-jobs.md"
 EXAMPLES_README = EXAMPLES / "README.md"
 # A script that torchrun can start in an instant: what is tried here is the command. Both ranks have one pipe, and
 # an unbuffered print() writes in pieces: a line is one write.
@@ -42,6 +43,7 @@ RUN_BY = {
     "accumulating.py": "test_the_script_with_epochs_and_micro_batches",
     "own_loader.py": "test_the_script_with_loaders_of_its_own_goes_on_with_more_of_them",
     "best.py": "test_the_script_that_keeps_its_best_weights",
+    "sentences.py": "test_plain_python_runs_the_scripts_with_a_session",
     "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
     "tensor_parallel.py": "test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks",
     "with_accelerate.py": "make test-frameworks",
@@ -60,16 +62,28 @@ def commands(document: Path) -> list[str]:
     return [command for block in blocks(document, "sh") for command in block.commands()]
 
 
-@pytest.mark.parametrize("block", blocks(DOCUMENT, "python"), ids=lambda block: block.file)
-def test_every_script_of_the_document_is_run_by_a_test(block: Block) -> None:
+SCRIPTS = [block for page in PAGES for block in blocks(page, "python")]
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.file)
+def test_every_script_of_the_documents_is_run_by_a_test(block: Block) -> None:
     compile(block.text, block.file, "exec")
     assert block.file in RUN_BY
 
 
-@pytest.mark.parametrize("name", ["elastic.py", "stream.py"])
-def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "last"), [("elastic.py", 200), ("stream.py", 40), ("sentences.py", 20)])
+def test_plain_python_runs_the_scripts_with_a_session(name: str, last: int, tmp_path: Path) -> None:
     printed = alone(script(name, tmp_path), tmp_path)
-    assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
+    assert list(steps(printed.replace(":", " "))) == list(range(1, last + 1))
+
+
+def test_the_script_of_the_page_goes_on_with_another_rank(tmp_path: Path) -> None:
+    path = script("sentences.py", tmp_path)
+    before = steps(until_parked(path, tmp_path, 2)[0])
+    with Ranks(path, tmp_path, 3) as ranks:
+        after = steps(ranks.end())
+    assert before
+    assert [*before, *after] == list(range(1, 21))
 
 
 def test_the_script_with_epochs_and_micro_batches(tmp_path: Path) -> None:
@@ -152,7 +166,7 @@ def test_the_training_loop_of_the_examples_runs() -> None:
 
 
 def test_the_data_job_of_the_document_is_accepted() -> None:
-    (block,) = (each for each in blocks(DOCUMENT, "yaml") if "kind: data" in each.text)
+    (block,) = (each for each in blocks(DATA_JOBS, "yaml") if "kind: data" in each.text)
     spec = parse_spec(yaml.safe_load(block.text))
     assert spec.kind == "data"
     program = next(word for word in " ".join(spec.command).split() if word.endswith(".py"))
@@ -160,7 +174,7 @@ def test_the_data_job_of_the_document_is_accepted() -> None:
 
 
 def test_the_line_of_progress_of_the_document_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = blocks(DOCUMENT, "")
+    (block,) = blocks(DATA_JOBS, "")
     exec(block.text)  # noqa: S102 - our own document
     assert parse_progress(capsys.readouterr().out) == ReportedProgress(0.4, "copied 12 of 30 files")
 

@@ -1,4 +1,4 @@
-"""What docs/training.md says a worker finds in its environment is there, over a change of the nodes."""
+"""What docs/training/workers.md says a worker finds in its environment is there, over a change of the nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from spotsup_trainer.wire import AgentConfig, Metadata, encode
 
 from tests.e2e.launching import eventually, kill_all, processes_with
-from tests.e2e.ranks import DOCUMENT
+from tests.e2e.ranks import TRAINING
 
 PROGRAM = """
 import json, os, pathlib, time
@@ -67,7 +67,7 @@ def test_every_variable_of_the_document_is_there_and_means_what_it_says(
     etcd_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it in a process that compiles
-    _, _, section = DOCUMENT.read_text().partition("## The environment of a worker\n")
+    _, _, section = (TRAINING / "workers.md").read_text().partition("## The environment of a worker\n")
     names = re.findall(
         r"`([A-Z_]+)`", "".join(re.findall(r"^\| (`[^|]*) \|", section.partition("\n## ")[0], re.MULTILINE))
     )

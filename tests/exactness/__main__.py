@@ -1,6 +1,6 @@
 """`make exactness`: trainings over many membership changes, each compared with one that nothing interrupts.
 
-Prints the table of docs/training.md, in Markdown; exits non-zero if a row is not exact.
+Prints the table of docs/training/data.md, in Markdown; exits non-zero if a row is not exact.
 """
 
 from __future__ import annotations

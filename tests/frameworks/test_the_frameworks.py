@@ -172,7 +172,7 @@ def test_transformers_calls_hooks_as_its_stand_in_does(tmp_path: Path, alone: No
 
 
 def test_a_complete_training_of_transformers_makes_one_more_step_when_started_again(tmp_path: Path) -> None:
-    """As docs/training.md says. If this fails, they have mended it: the document can forget about it."""
+    """As docs/training/frameworks.md says. If this fails, they have mended it: the document can forget about it."""
     assert transformers(tmp_path, 4, callbacks.SpotsupTrainerCallback()) == 4
     assert transformers(tmp_path, 4, callbacks.SpotsupTrainerCallback()) == 5
 

@@ -1,4 +1,4 @@
-"""The trackers of docs/training.md over a kill and a notice: one run, and what becomes of steps that are done again."""
+"""The trackers of docs/training/frameworks.md over a kill and a notice: one run, and what becomes of repeated steps."""
 
 from __future__ import annotations
 

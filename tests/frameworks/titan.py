@@ -1,6 +1,6 @@
 """A trainer as TorchTitan 0.3's own calls its checkpointer, which is real: the rest of its trainer needs Triton.
 
-titan.py   STEPS steps of a sharded model, with the ParkingCheckpointManager of docs/training.md
+titan.py   STEPS steps of a sharded model, with the ParkingCheckpointManager of docs/training/parking.md
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """transformers' run_clm_no_trainer.py, written from its documentation, with a GPT-2 from a configuration and random
-tokens; by itself it resumes only with `--resume_from_checkpoint`. What the lines with numbers add is docs/training.md's
+tokens; by itself it resumes only with `--resume_from_checkpoint`. What the lines with numbers add is docs/training/parking.md's
 recipe for Accelerate."""
 
 import os

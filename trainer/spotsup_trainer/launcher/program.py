@@ -42,7 +42,7 @@ class Program:
 
 
 def environment(group: Any, worker: Any, config: RendezvousConfig, formed: Round) -> dict[str, str]:
-    """The environment that torchrun gives its workers but for the local rank, and the variables of docs/training.md.
+    """Return what torchrun gives its workers, but for the local rank, and the variables of docs/training/workers.md.
 
     `group`, `worker`: torch's WorkerGroup and Worker.
     """

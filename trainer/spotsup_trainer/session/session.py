@@ -77,7 +77,7 @@ class Session:
       or twice `every_s`).
 
     - `rng`: "per-rank": from here on each rank draws its own random numbers, from the seeds that are set now; see
-      docs/training.md. "keep": they stay as they are.
+      docs/training/session.md. "keep": they stay as they are.
 
     Raises CheckpointError if there are checkpoints but none can be read, TypeError if something in `state` cannot be
     saved, RuntimeError if this is one of several processes and torch.distributed is not initialised, SessionError if
