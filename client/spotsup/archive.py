@@ -29,7 +29,7 @@ _COMPRESSION = 6
 _SAMPLE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Archive:
     """A tar.gz, identified by its content."""
 
@@ -48,7 +48,7 @@ class Archive:
         return self.sha256[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Entry:
     """A file, folder or link to pack: its path below the folder, and its `lstat`."""
 

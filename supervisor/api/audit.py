@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import structlog
 from fastapi import FastAPI, Query
 
-from supervisor.access import AuditEntry
+from supervisor.access import Action, AuditEntry
 from supervisor.api.rows import AuditRow
+from supervisor.api.rules import may
 from supervisor.errors import SpotsupError
 from supervisor.journal.journal import Journal
 from supervisor.runtime.housekeeping import AUDIT_KEPT
@@ -33,7 +34,7 @@ def writer(journal: Journal) -> Callable[[AuditEntry], None]:
 def add_audit(app: FastAPI, read: Callable[[], list[AuditEntry]]) -> None:
     """The route."""
 
-    @app.get("/v1/audit")
+    @app.get("/v1/audit", openapi_extra=may(Action.OPERATE))
     def audit(
         job: str = "", user: str = "", limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT)] = 1000
     ) -> list[AuditRow]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
 from supervisor.access import Action
 from supervisor.api.problems import MEDIA_TYPE
-from supervisor.api.rules import RULES
+from supervisor.api.rules import ACTION, may
 
 _PROBLEM: dict[str, Any] = {
     "type": "object",
@@ -37,20 +38,23 @@ def describe(app: FastAPI) -> None:
         components = document.setdefault("components", {})
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         components.setdefault("schemas", {})["Problem"] = _PROBLEM
-        for path, operations in document["paths"].items():
-            for method, operation in operations.items():
-                _complete(operation, RULES.get(f"{method.upper()} {path}"))
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _complete(operation)
         return document
+
+    @app.get("/v1/openapi.json", include_in_schema=False, openapi_extra=may(Action.READ))
+    def described() -> JSONResponse:
+        return JSONResponse(openapi())
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does it
 
 
-def _complete(operation: dict[str, Any], action: Action | None) -> None:
+def _complete(operation: dict[str, Any]) -> None:
     problem = {
         "description": "Refused, or failed.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
     responses = {code: each for code, each in operation["responses"].items() if code != "422"}
     operation["responses"] = {**responses, "default": problem}
-    operation["security"] = [] if action is Action.PUBLIC else [{"token": []}]
-    operation["x-spotsup-action"] = str(action)
+    operation["security"] = [] if operation[ACTION] == Action.PUBLIC else [{"token": []}]

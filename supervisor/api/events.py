@@ -6,8 +6,10 @@ from operator import itemgetter
 
 from fastapi import FastAPI, Request, Response
 
+from supervisor.access import Action
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.rows import EventRow
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.api.views import event_row
 
@@ -18,7 +20,7 @@ MAX_EVENTS = 1000
 def add_events(app: FastAPI, service: Service) -> None:
     """The route."""
 
-    @app.get("/v1/events")
+    @app.get("/v1/events", openapi_extra=may(Action.READ))
     def events(
         request: Request, response: Response, *, jobs: bool = False, after: After = "", limit: Limit = None
     ) -> list[EventRow]:

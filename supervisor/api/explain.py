@@ -12,8 +12,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market, Offer
+from supervisor.access import Action
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import Quote, quote_row
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.config import Config
 from supervisor.errors import UsageError
@@ -156,7 +158,7 @@ def _command_row(command: Command) -> dict[str, Any]:
 def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
     """`/v1/explain`: what `/v1/plan` returns, and the steps on nodes."""
 
-    @app.post("/v1/explain")
+    @app.post("/v1/explain", openapi_extra=may(Action.PLAN))
     def explain(body: ExplainBody) -> dict[str, Any]:
         quote = service.plan(body.spec)
         plans = explainer.explain(service.parse(body.spec), quote, body)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.access import Action, AuditEntry, Caller, Role, TokenRecord, caller_of, id_of, refusal
 from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
-from supervisor.api.rules import AUDITED, PAGES, RULES, caller_on_socket
+from supervisor.api.rules import AUDITED, Rule, caller_on_socket, rule_of
 from supervisor.api.throttle import Throttle
 from supervisor.api.unix_socket import PEER
 
@@ -56,8 +56,18 @@ class Users:
 class _Asked:
     """The route that a request is for."""
 
-    name: str  # `METHOD /path` as in RULES; "" for none
+    name: str  # `METHOD /path`; "" for none
     params: Mapping[str, Any]
+    # What stands there; None where nothing does.
+    rule: Rule | None = None
+
+    @property
+    def action(self) -> Action | None:
+        return self.rule.action if self.rule else None
+
+    @property
+    def is_page(self) -> bool:
+        return self.rule is not None and self.rule.is_page
 
     @property
     def target(self) -> str:
@@ -93,14 +103,13 @@ class Gate:
         scope[REQUEST_ID] = secrets.token_hex(8)
         asked = _asked(scope, self._routes())
         scope[TARGET] = asked.target
-        public = RULES.get(asked.name) is Action.PUBLIC
-        caller = Caller("", Role.VIEWER) if public else await self._caller(scope, asked)
+        caller = Caller("", Role.VIEWER) if asked.action is Action.PUBLIC else await self._caller(scope, asked)
         if isinstance(caller, Response):
             await caller(scope, receive, self._answering(scope, send))
             return
         scope[CALLER] = caller
         answer = self._answering(scope, send)
-        if RULES.get(asked.name) in AUDITED:
+        if asked.action in AUDITED:
             answer = self._audited(scope, asked, caller, answer)
         refused = _why_too_large(scope, asked) or self._why_not(scope, asked, caller)
         try:
@@ -115,12 +124,12 @@ class Gate:
         if client is not None and client[0] == PEER:
             return await run_in_threadpool(caller_on_socket, client)  # which asks for the user's name
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not given and asked.name in PAGES:
+        if not given and asked.is_page:
             given = [f"Bearer {token}".encode("latin-1") for token in _cookies(scope)]
         scheme, _, text = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
         known = self._users.tokens().get(id_of(text))
         caller = caller_of(text, known, self._users.now()) if scheme.lower() == "bearer" else None
-        if caller is None and not given and asked.name in PAGES:
+        if caller is None and not given and asked.is_page:
             return Response(status_code=303, headers={"location": "/login"})
         if caller is None:
             return self._failed(scope, str(client[0]) if client else "", is_given=bool(given))
@@ -143,7 +152,7 @@ class Gate:
     def _why_not(self, scope: Scope, asked: _Asked, caller: Caller) -> Response | None:
         if not asked.name:
             return None  # the app answers with 404, 405
-        action = RULES.get(asked.name)
+        action = asked.action
         about_job = action in {Action.CHANGE, Action.LOGIN}
         why = refusal(caller, action, self._owner(asked.params) if about_job else None) if action else "it has no rule"
         return problem(403, why, scope[REQUEST_ID]) if why else None
@@ -169,7 +178,7 @@ class Gate:
         return answer
 
     async def _write(self, scope: Scope, asked: _Asked, caller: Caller, status: int) -> None:
-        if RULES.get(asked.name) not in AUDITED:
+        if asked.action not in AUDITED:
             return
         client = scope.get("client")
         address = str(client[0]) if client and caller.token else ""
@@ -189,7 +198,8 @@ def _asked(scope: Scope, routes: Sequence[BaseRoute]) -> _Asked:
     for route in routes:
         match, found = route.matches(scope)
         if match is Match.FULL:
-            return _Asked(f"{scope['method']} {getattr(route, 'path', '')}", found.get("path_params", {}))
+            name = f"{scope['method']} {getattr(route, 'path', '')}"
+            return _Asked(name, found.get("path_params", {}), rule_of(route))
     return _Asked("", {})
 
 

@@ -9,9 +9,11 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from bootstrap.model import Paths
+from supervisor.access import Action
 from supervisor.api.gate import caller_of_request
 from supervisor.api.problems import REQUEST_ID
 from supervisor.api.rows import LoginRow
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
@@ -60,7 +62,7 @@ def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login
 def add_logins(app: FastAPI, service: Service, login: Callable[[NodeRecord, Login], LoginRow], clock: Clock) -> None:
     """`login`: login_row of this installation."""
 
-    @app.post("/v1/nodes/{node}/login")
+    @app.post("/v1/nodes/{node}/login", openapi_extra=may(Action.LOGIN))
     def log_in(node: str, body: LoginBody, request: Request) -> LoginRow:
         caller = caller_of_request(request)
         who = f"{caller.name or 'unknown'} {request.scope[REQUEST_ID]}"

@@ -7,6 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 
+from supervisor.access import Action
+from supervisor.api.rules import may
 from supervisor.metrics.export import CONTENT_TYPE
 
 
@@ -22,6 +24,6 @@ def add_metrics(app: FastAPI, text: Callable[[], bytes]) -> None:
 
     described: dict[int | str, dict[str, Any]] = {200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}}
 
-    @app.get("/metrics", response_class=Response, responses=described)
+    @app.get("/metrics", response_class=Response, responses=described, openapi_extra=may(Action.READ))
     def _metrics() -> Response:
         return Response(text(), media_type=CONTENT_TYPE)

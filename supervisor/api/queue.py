@@ -7,8 +7,10 @@ from operator import itemgetter
 
 from fastapi import FastAPI, Request, Response
 
+from supervisor.access import Action
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.rows import QueueRow
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY, displaced
@@ -25,7 +27,7 @@ WAITING_STATES = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING
 def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
     """The route."""
 
-    @app.get("/v1/queue")
+    @app.get("/v1/queue", openapi_extra=may(Action.READ))
     def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[QueueRow]:
         now = status()
         rows = queue_rows(service.jobs(), now.admissions, now.about, clock.now())

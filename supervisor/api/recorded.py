@@ -10,7 +10,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market
+from supervisor.access import Action
 from supervisor.api.quote import Quote
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.journal.journal import DayKey
 from supervisor.pool_days import MAX_DAYS, MAX_POOLS, PoolDay, as_json, pool_of
@@ -28,7 +30,7 @@ class RecordedBody(BaseModel):
 def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:
     """The route."""
 
-    @app.post("/v1/recorded")
+    @app.post("/v1/recorded", openapi_extra=may(Action.PLAN))
     def recorded(body: RecordedBody) -> dict[str, Any]:
         return recorded_row(*service.recorded(body.spec), clock.now())
 

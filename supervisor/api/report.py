@@ -10,7 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from provisioners.base import Market, Offer, ProvisionerError
+from supervisor.access import Action
 from supervisor.api.quote import Quotes
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.api.views import cost_row, job_row
 from supervisor.curve import Curve, Point, Speed
@@ -23,7 +25,7 @@ from supervisor.planner.world import JobView
 def add_report(app: FastAPI, service: Service, row: Callable[[JobView, Curve | None], dict[str, Any]]) -> None:
     """The route. `row`: what it returns of a job and its curve."""
 
-    @app.get("/v1/jobs/{name}/report")
+    @app.get("/v1/jobs/{name}/report", openapi_extra=may(Action.READ))
     def report(name: str) -> dict[str, Any]:
         return row(*service.curve(name))
 

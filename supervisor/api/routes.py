@@ -1,4 +1,5 @@
-"""The HTTP routes over `Service`. Who may use each is in rules.py; every error is JSON as in problems.py."""
+"""The HTTP routes over `Service`. Each says what it does, and so who may use it (rules.py); every error is JSON as in
+problems.py."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from supervisor.access import AuditEntry
+from supervisor.access import Action, AuditEntry
 from supervisor.api.adoption import Adoption
 from supervisor.api.audit import add_audit
 from supervisor.api.changes import LimitChanges, Scale, Terms, etag
@@ -43,6 +44,7 @@ from supervisor.api.rows import (
     OutputRow,
     PlanRow,
 )
+from supervisor.api.rules import may
 from supervisor.api.runs import add_runs
 from supervisor.api.service import Service
 from supervisor.api.stream import add_stream
@@ -143,7 +145,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     `ca`: of the daemon's own certificate, "" for none.
     `listen`: has a function called when the journal has changed, for readers that follow jobs.
     """
-    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     add_problems(app)
 
     def owner(about: Mapping[str, Any]) -> str | None:
@@ -189,7 +191,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
 
 
 def _ca_route(app: FastAPI, ca: Callable[[], str]) -> None:
-    @app.get("/v1/ca")
+    @app.get("/v1/ca", openapi_extra=may(Action.PUBLIC))
     def own_ca() -> CaRow:
         if not (text := ca()):
             raise NotFoundError(
@@ -201,7 +203,7 @@ def _ca_route(app: FastAPI, ca: Callable[[], str]) -> None:
 
 
 def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
-    @app.post("/v1/adopt")
+    @app.post("/v1/adopt", openapi_extra=may(Action.OPERATE))
     def adopt(body: AdoptBody) -> list[AdoptedRow]:
         return [
             {
@@ -228,21 +230,21 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
             "etcd_away_since": now.etcd_away_since or None,
         }
 
-    @app.get("/v1/health")
+    @app.get("/v1/health", openapi_extra=may(Action.READ))
     def health() -> HealthRow:
         return row()
 
-    @app.get("/v1/me")
+    @app.get("/v1/me", openapi_extra=may(Action.READ))
     def me(request: Request) -> CallerRow:
         caller = caller_of_request(request)
         return {"name": caller.name, "role": caller.role, "token": caller.token or None}
 
-    @app.post("/v1/daemon/pause")
+    @app.post("/v1/daemon/pause", openapi_extra=may(Action.OPERATE))
     def pause_daemons(body: PauseBody) -> HealthRow:
         service.pause_daemons(body.reason)
         return row()
 
-    @app.post("/v1/daemon/resume")
+    @app.post("/v1/daemon/resume", openapi_extra=may(Action.OPERATE))
     def resume_daemons() -> HealthRow:
         service.resume_daemons()
         return row()
@@ -260,7 +262,7 @@ def _reading_routes(
         since = status().etcd_away_since or None
         return [{**row, "etcd_away_since": since} for row in rows]
 
-    @app.get("/v1/jobs")
+    @app.get("/v1/jobs", openapi_extra=may(Action.READ))
     def jobs(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
     ) -> list[DatedJob]:
@@ -268,7 +270,7 @@ def _reading_routes(
         known, now = status(), clock.now()
         return dated(job_row(view, _about(known, view), now) for view in found)
 
-    @app.get("/v1/jobs/{name}")
+    @app.get("/v1/jobs/{name}", openapi_extra=may(Action.READ))
     def job(name: str, response: Response) -> DatedDetail:
         view = service.job(name)
         response.headers["etag"] = etag(view.record)
@@ -276,14 +278,14 @@ def _reading_routes(
         found: DatedDetail = row
         return found
 
-    @app.get("/v1/jobs/{name}/events")
+    @app.get("/v1/jobs/{name}/events", openapi_extra=may(Action.READ))
     def events(
         name: str, request: Request, response: Response, *, after: str = "", limit: Limit = None
     ) -> list[EventRow]:
         rows = [event_row(event) for event in service.events(name, after)]
         return page(rows, itemgetter("id"), "", limit, request, response)
 
-    @app.get("/v1/jobs/{name}/logs")
+    @app.get("/v1/jobs/{name}/logs", openapi_extra=may(Action.READ))
     def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> OutputRow:
         found = service.logs(name, node, after)
         chunks: list[ChunkRow] = [
@@ -291,25 +293,25 @@ def _reading_routes(
         ]
         return {"chunks": chunks, "position": found.position, "more": found.more}
 
-    @app.get("/v1/jobs/{name}/logs/begins")
+    @app.get("/v1/jobs/{name}/logs/begins", openapi_extra=may(Action.READ))
     def log_begins(name: str, since: Annotated[float, Query(allow_inf_nan=False)], node: str = "") -> BeginsRow:
         found = service.log_begins(name, node, since)
         return {"begins": [{"node": key, "chunk": chunk, "at": at} for key, (chunk, at) in found.items()]}
 
-    @app.get("/v1/cost")
+    @app.get("/v1/cost", openapi_extra=may(Action.READ))
     def cost(
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
     ) -> list[DatedCost]:
         found, now = page(service.jobs(past=past), attrgetter("name"), after, limit, request, response), clock.now()
         return dated(cost_row(view, now) for view in found)
 
-    @app.get("/v1/jobs/{name}/cost")
+    @app.get("/v1/jobs/{name}/cost", openapi_extra=may(Action.READ))
     def cost_of_job(name: str, *, on_demand: bool = False) -> list[DatedCostOfJob]:
         view = service.job(name)
         row = cost_row(view, clock.now())
         return dated([{**row, "on_demand": on_demand_row(view, prices(view), clock.now()) if on_demand else None}])
 
-    @app.get("/v1/nodes")
+    @app.get("/v1/nodes", openapi_extra=may(Action.READ))
     def nodes(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[DatedNode]:
         nodes = [(view, node) for view in service.jobs() for node in in_order(view.nodes.values())]
         found, now = page(nodes, lambda each: each[1].id, after, limit, request, response), clock.now()
@@ -327,17 +329,17 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
     def row(view: JobView) -> JobRow:
         return job_row(view, status().about(view.record.name), clock.now())
 
-    @app.post("/v1/check")
+    @app.post("/v1/check", openapi_extra=may(Action.PLAN))
     def check(body: CheckBody, request: Request) -> CheckedRow:
         caller = caller_of_request(request)
         spec, quote = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
         return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
 
-    @app.post("/v1/plan")
+    @app.post("/v1/plan", openapi_extra=may(Action.PLAN))
     def plan(body: CheckBody) -> PlanRow:
         return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
 
-    @app.post("/v1/jobs")
+    @app.post("/v1/jobs", openapi_extra=may(Action.SUBMIT))
     def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> JobRow:
         caller, submission = caller_of_request(request), submission_of(body.submission, idempotency_key)
         name_target(request, str(body.spec.get("name", "")))
@@ -368,28 +370,28 @@ def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status
         response.headers["etag"] = etag(view.record)
         return row(view)
 
-    @app.post("/v1/jobs/{name}/scale")
+    @app.post("/v1/jobs/{name}/scale", openapi_extra=may(Action.CHANGE))
     def scale(name: str, body: ScaleBody, request: Request, response: Response, if_match: IfMatch = "") -> JobRow:
         wanted = Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)
         return changed(bound(request, if_match).scale(name, wanted), response)
 
-    @app.post("/v1/jobs/{name}/limits")
+    @app.post("/v1/jobs/{name}/limits", openapi_extra=may(Action.CHANGE))
     def limits(name: str, body: LimitsBody, request: Request, response: Response, if_match: IfMatch = "") -> JobRow:
         return changed(bound(request, if_match).limits(name, LimitChanges(**body.model_dump())), response)
 
-    @app.post("/v1/jobs/{name}/cancel")
+    @app.post("/v1/jobs/{name}/cancel", openapi_extra=may(Action.CHANGE))
     def cancel(name: str, request: Request) -> JobRow:
         return row(bound(request).cancel(name))
 
-    @app.post("/v1/jobs/{name}/pause")
+    @app.post("/v1/jobs/{name}/pause", openapi_extra=may(Action.CHANGE))
     def pause(name: str, request: Request) -> JobRow:
         return row(bound(request).pause(name))
 
-    @app.post("/v1/jobs/{name}/resume")
+    @app.post("/v1/jobs/{name}/resume", openapi_extra=may(Action.CHANGE))
     def resume(name: str, request: Request) -> JobRow:
         return row(bound(request).resume(name))
 
-    @app.post("/v1/nodes/{node}/drain")
+    @app.post("/v1/nodes/{node}/drain", openapi_extra=may(Action.CHANGE))
     def drain(node: str, request: Request) -> NodeRow:
         view = bound(request).drain(node)
         return {row["id"]: row for row in node_rows(view, clock.now())}[node]

@@ -8,7 +8,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from supervisor.access import Action
 from supervisor.api.rows import JobRow, SpecRow
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec
@@ -30,7 +32,7 @@ def spec_row(spec: JobSpec) -> dict[str, Any]:
 def add_runs(app: FastAPI, service: Service, row: Callable[[JobView], JobRow]) -> None:
     """`row`: how a job is described."""
 
-    @app.get("/v1/jobs/{name}/spec")
+    @app.get("/v1/jobs/{name}/spec", openapi_extra=may(Action.READ))
     def spec_of_job(name: str) -> SpecRow:
         view = service.job(name)
         return {"spec": spec_row(view.record.spec), "code_sha256": view.record.code_sha256, "row": row(view)}

@@ -25,8 +25,10 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from supervisor.access import Action
 from supervisor.api.gate import Users, caller_of_request
 from supervisor.api.problems import REQUEST_ID, problem
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.api.views import event_row
 from supervisor.errors import SpotsupError
@@ -278,7 +280,7 @@ def add_stream(
     watchers = _Watchers(lambda: _Hub(service, row, about))
     listen(watchers.changed)
 
-    @app.get("/v1/jobs/{name}/stream", response_class=StreamingResponse)
+    @app.get("/v1/jobs/{name}/stream", response_class=StreamingResponse, openapi_extra=may(Action.READ))
     def stream(
         name: str,
         request: Request,

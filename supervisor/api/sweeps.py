@@ -16,6 +16,7 @@ from supervisor.api.gate import caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.quote import check_admissible
 from supervisor.api.rows import SweepRow
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.job_keys import set_key
@@ -202,19 +203,19 @@ def _check(caller: Caller, sweep: SweepRecord) -> None:
 def add_sweeps(app: FastAPI, sweeps: Sweeps) -> None:
     """The routes."""
 
-    @app.post("/v1/sweeps")
+    @app.post("/v1/sweeps", openapi_extra=may(Action.SUBMIT))
     def submit_sweep(body: SweepBody, request: Request) -> SweepRow:
         name_target(request, str(body.spec.get("name", "")))
         return sweeps.row(sweeps.submit(body, caller_of_request(request)))
 
-    @app.get("/v1/sweeps")
+    @app.get("/v1/sweeps", openapi_extra=may(Action.READ))
     def all_sweeps(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[SweepRow]:
         return page([sweeps.row(each) for each in sweeps.all()], itemgetter("name"), after, limit, request, response)
 
-    @app.get("/v1/sweeps/{sweep}")
+    @app.get("/v1/sweeps/{sweep}", openapi_extra=may(Action.READ))
     def one_sweep(sweep: str) -> SweepRow:
         return sweeps.row(sweeps.one(sweep))
 
-    @app.post("/v1/sweeps/{sweep}/cancel")
+    @app.post("/v1/sweeps/{sweep}/cancel", openapi_extra=may(Action.CHANGE))
     def cancel_sweep(sweep: str, request: Request) -> SweepRow:
         return sweeps.row(sweeps.cancel(sweep, caller_of_request(request)))

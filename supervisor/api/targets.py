@@ -7,7 +7,9 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query
 
+from supervisor.access import Action
 from supervisor.api.rows import TargetRow
+from supervisor.api.rules import may
 from supervisor.api.views import in_order
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
@@ -28,7 +30,7 @@ def targets_app(jobs: Callable[[], Sequence[JobView]]) -> FastAPI:
 def add_targets(app: FastAPI, jobs: Callable[[], Sequence[JobView]]) -> None:
     """Add the route."""
 
-    @app.get("/v1/targets")
+    @app.get("/v1/targets", openapi_extra=may(Action.READ))
     def _targets(
         port: Annotated[int, Query(ge=1, le=65535)] = NODE_EXPORTER_PORT, *, gpus: bool = False
     ) -> list[TargetRow]:

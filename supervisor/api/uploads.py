@@ -7,7 +7,9 @@ import asyncio
 from fastapi import FastAPI, Request
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
+from supervisor.access import Action
 from supervisor.api.gate import caller_of_request
+from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.api.throttle import Places
 
@@ -25,7 +27,7 @@ def add_uploads(app: FastAPI, service: Service) -> None:
     """Add `PUT /v1/blobs`."""
     archives = Places(MAX_UPLOADS, f"{MAX_UPLOADS} archives are being uploaded already: try again in a moment")
 
-    @app.put("/v1/blobs")
+    @app.put("/v1/blobs", openapi_extra=may(Action.SUBMIT))
     async def put_blob(request: Request) -> StoredRow:
         with archives.one():  # before any of the body is read
             data = await request.body()

@@ -58,7 +58,14 @@ class HelpfulGroup(click.Group):
         names = self.list_commands(ctx)
         room = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, shorten(self.places[name].line, room, placeholder="...")) for name in names])
+            formatter.write_dl([(name, shorten(self._line(ctx, name), room, placeholder="...")) for name in names])
+
+    def _line(self, ctx: click.Context, name: str) -> str:
+        if name in self.places:
+            return self.places[name].line
+        command = super().get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(1000)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -116,18 +123,17 @@ complete_nodes = _names("/v1/nodes", "id", "state")
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options, and names of jobs and nodes.
 
     bash and zsh: eval "$(spotsupctl completion bash)" in the shell's start-up file.
     """
     from click.shell_completion import get_completion_class
 
-    from supervisor.cli.ctl import main
-
     found = get_completion_class(shell)
     assert found is not None
-    made = found(main, {}, "spotsupctl", "_SPOTSUPCTL_COMPLETE")
+    made = found(context.find_root().command, {}, "spotsupctl", "_SPOTSUPCTL_COMPLETE")
     click.echo(made.source())
     if sys.stdout.isatty():
         click.echo(f"spotsupctl: {HOW[shell]}", err=True)

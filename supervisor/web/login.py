@@ -11,8 +11,9 @@ from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
 
-from supervisor.access import caller_of, id_of
+from supervisor.access import Action, caller_of, id_of
 from supervisor.api.gate import COOKIE, Users
+from supervisor.api.rules import may
 
 MAX_TOKEN = 200
 # How a request came about, as browsers say themselves; others say nothing.
@@ -22,11 +23,11 @@ _OWN = frozenset({"", "none", "same-origin"})
 def add_login(app: FastAPI, users: Users, page: Callable[[str, int], Response]) -> None:
     """The form, and the way out. `page`: the form with a sentence that says what was wrong, and its status."""
 
-    @app.get("/login", include_in_schema=False)
+    @app.get("/login", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     def login_form() -> Response:
         return page("", 200)
 
-    @app.post("/login", include_in_schema=False)
+    @app.post("/login", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     async def log_in(request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "") not in _OWN:
             return page("Another site asked for this: type the token here.", 403)
@@ -41,7 +42,7 @@ def add_login(app: FastAPI, users: Users, page: Callable[[str, int], Response]) 
         left_s = max(1, int(known.expires_at - users.now()))
         return _with_cookie(Response(status_code=303, headers={"Location": "/"}), token, left_s)
 
-    @app.post("/logout", include_in_schema=False)
+    @app.post("/logout", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     def log_out() -> Response:
         return _with_cookie(Response(status_code=303, headers={"Location": "/login"}), "", 0)
 

@@ -9,7 +9,9 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 
+from supervisor.access import Action
 from supervisor.api.gate import COOKIE, Users
+from supervisor.api.rules import may
 from supervisor.errors import NotFoundError, SpotsupError
 from supervisor.web.login import add_login
 from supervisor.web.pages import Pages
@@ -56,31 +58,31 @@ def add_dashboard(app: FastAPI, source: Source, users: Users | None = None) -> N
 
     add_login(app, users or Users(), lambda problem, code: page(pages[False].login(problem), code))
 
-    @app.get("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def overview(request: Request) -> Response:
         return html(request, Pages.overview)
 
-    @app.get("/fleet", include_in_schema=False)
+    @app.get("/fleet", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def fleet(request: Request) -> Response:
         return html(request, Pages.fleet)
 
-    @app.get("/queue", include_in_schema=False)
+    @app.get("/queue", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def queue(request: Request) -> Response:
         return html(request, Pages.queue)
 
-    @app.get("/money", include_in_schema=False)
+    @app.get("/money", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def money(request: Request) -> Response:
         return html(request, Pages.money)
 
-    @app.get("/jobs/{name}", include_in_schema=False)
+    @app.get("/jobs/{name}", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def job(request: Request, name: str, window: Name = "") -> Response:
         return html(request, lambda own: own.job(name, window))
 
-    @app.get("/jobs/{name}/logs", include_in_schema=False)
+    @app.get("/jobs/{name}/logs", include_in_schema=False, openapi_extra=may(Action.READ, page=True))
     def logs(request: Request, name: str, node: Name = "") -> Response:
         return html(request, lambda own: own.logs(name, node))
 
-    @app.get("/static/{version}/{name}", include_in_schema=False)
+    @app.get("/static/{version}/{name}", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     def static(version: str, name: str) -> Response:
         if assets.get(name) != f"/static/{version}/{name}":
             return Response(status_code=404, headers=HEADERS)

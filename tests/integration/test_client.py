@@ -40,6 +40,7 @@ from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 from tests.sim.test_sweeps import run as run_sweeps
 from tests.support.https import TOKEN, Https
+from tests.support.interpreters import interpreter
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -218,6 +219,22 @@ def test_the_tar_of_nodes_unpacks_what_was_stored_and_what_was_compressed(tmp_pa
     assert len(packed.data) < 310_000
     subprocess.run(["tar", "-xzf", "-", "-C", tmp_path], input=packed.data, check=True)
     assert {name: (tmp_path / name).read_bytes() for name in content} == content
+
+
+def test_the_oldest_interpreter_submits(tmp_path: Path, code: Path) -> None:
+    program = "from spotsup import Client; print(Client().submit('train.py', name='old').status().name)"
+    environ = {"HOME": str(tmp_path), "PYTHONPATH": str(REPO / "client"), "SPOTSUP_SOCKET": str(tmp_path / "s")}
+    with unix(empty_world(), tmp_path / "s"):
+        done = subprocess.run(
+            [interpreter("3.9"), "-W", "error", "-c", program],
+            cwd=code,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout) == (0, "old\n"), done.stderr
 
 
 def test_its_version_is_that_of_the_others() -> None:

@@ -352,6 +352,32 @@ def test_a_rank_without_a_shard_has_no_length() -> None:
 
 
 @pytest.mark.nightly
+def test_one_line_says_what_was_wrapped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = session(tmp_path, every_steps=5)
+    wrapped = one.wrap(Stream(), epochs=3, micro_batches=2)
+    for _ in zip(range(2), wrapped, strict=False):  # the first step
+        pass
+    one.step()
+    one.save()
+    again = session(tmp_path, every_steps=5)
+    again.wrap(Stream(), epochs=3, micro_batches=2)
+    session(None).wrap(lambda _: Stream(), shards=8)
+    assert [line for line in capfd.readouterr().err.splitlines() if "spotsup: 1 rank, " in line] == [
+        f"spotsup: 1 rank, a step has {steps}"
+        for steps in (
+            (
+                "2 batches of each rank's own loader, epoch 0 from step 0 of 3 epochs, checkpoints every 5 steps to "
+                f"{tmp_path}"
+            ),
+            (
+                "2 batches of each rank's own loader, epoch 0 from step 1 of 3 epochs, checkpoints every 5 steps to "
+                f"{tmp_path}"
+            ),
+            "a batch of each of 8 shards, epoch 0 from step 0 of 1 epochs, no checkpoints",
+        )
+    ]
+
+
 def test_a_large_position_is_named_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Hoarding(Stream):
         def state_dict(self) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Https:
         # What clients have sent.
         self.authorizations: list[str] = []
         app = make(self)
+        self.routes = app.routes
 
         async def seen(scope: Scope, receive: Receive, send: Send) -> None:
             found = [value.decode() for name, value in scope["headers"] if name == b"authorization"]

@@ -28,6 +28,7 @@ from supervisor.api.unix_socket import PEER
 from supervisor.cli.ctl import main
 from supervisor.cli.report_pages import CAUSES, html, markdown
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended
+from supervisor.features.billing.record import BillingRecord
 from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
 from supervisor.plots import Band, Line, plot, ticks, time_unit
@@ -134,7 +135,7 @@ def test_what_on_demand_would_have_cost_follows_the_hours_and_says_what_it_does_
 
 
 def test_of_machines_that_are_no_longer_listed_the_share_is_estimated_and_said_to_be() -> None:
-    row = shown(trained(3), dropped_nodes_usd=1.0)
+    row = shown(trained(3), billing=BillingRecord(1.0))
     kept = shown(trained(3))
     assert row["on_demand"]["usd"] == pytest.approx(kept["on_demand"]["usd"] + 3.0, abs=1e-3)
     assert row["on_demand"]["by_point"][-1] == pytest.approx(row["on_demand"]["usd"], abs=1e-3)

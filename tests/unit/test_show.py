@@ -15,10 +15,9 @@ from provisioners.base import Market, Offer
 from supervisor.api.changes import alternatives, scaled_job
 from supervisor.api.rows import JobRow, NodeRow
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
-from supervisor.cli import ctl, show
+from supervisor.cli import ctl, daemon, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
-from supervisor.cli.completing import HelpfulGroup
 from supervisor.cli.submission import prepare
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
@@ -193,10 +192,12 @@ def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
         scaled_job(pairs, Scale(desired=3, min_nodes=2))
 
 
-def test_help_has_each_commands_own_line() -> None:
-    assert isinstance(ctl.main, HelpfulGroup)
-    context = click.Context(ctl.main)
-    for name, place in ctl.main.places.items():
-        command = ctl.main.get_command(context, name)
+@pytest.mark.parametrize("main", [ctl.main, daemon.main], ids=["spotsupctl", "spotsupd"])
+def test_help_has_each_commands_own_line(main: click.Group) -> None:
+    context = click.Context(main, terminal_width=200)
+    said = main.get_help(context)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
         assert command is not None
-        assert place.line == command.get_short_help_str(1000), name
+        assert f"  {name} " in said
+        assert command.get_short_help_str(1000) in said

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -258,15 +258,21 @@ def wanted(settings: AzureSettings, wish: Wish, container: str, *, is_there: boo
             f"(--set subnets.{region}=/subscriptions/…), for it and nodes reach each other there. Only for nodes with "
             "public addresses and reach=ssh a network is made"
         )
-    files = (storage(*each) for each in _shares(settings, wish))
-    # A role is given on a container that is there.
-    found += [*networks, *_with_content(storage(*each) for each in _blobs(settings, wish, is_there=is_there))]
-    return [*found, *_identities(settings, wish, container), *_with_content(files)]
+    found += networks
+    if wish.checkpoints and not is_there:
+        # A role is given on a container that is there.
+        account, container_name = container_of(wish.checkpoints)
+        found += _stored(account, Storage(settings.regions[0], BLOBS, container_name))
+    found += _identities(settings, wish, container)
+    for region in settings.regions if wish.shared_storage else ():
+        given = Storage(region, FILES, SHARE, subnet_of(settings, wish.owner, region))
+        found += _stored(files_name(settings, wish.owner, region), given)
+    return found
 
 
-def _with_content(accounts: Iterable[Resource]) -> Iterator[Resource]:
-    for each in accounts:
-        yield from (each, content(each))
+def _stored(name: str, given: Storage) -> list[Resource]:
+    made = storage(name, given)
+    return [made, content(made)]
 
 
 def subnet_id(settings: AzureSettings, network: str) -> str:
@@ -310,18 +316,6 @@ def _only(role: str) -> str:
     action, name = "Microsoft.Authorization/roleAssignments/write", role.rpartition("/")[2]
     asked = "@Request[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     return f"((!(ActionMatches{{'{action}'}})) OR ({asked} ForAnyOfAnyValues:GuidEquals {{{name}}}))"
-
-
-def _blobs(settings: AzureSettings, wish: Wish, *, is_there: bool) -> Iterator[tuple[str, Storage]]:
-    if wish.checkpoints and not is_there:
-        account, container = container_of(wish.checkpoints)
-        yield account, Storage(settings.regions[0], BLOBS, container)
-
-
-def _shares(settings: AzureSettings, wish: Wish) -> Iterator[tuple[str, Storage]]:
-    for region in settings.regions if wish.shared_storage else ():
-        subnet = subnet_of(settings, wish.owner, region)
-        yield files_name(settings, wish.owner, region), Storage(region, FILES, SHARE, subnet)
 
 
 def container_path(account: str, name: str) -> str:

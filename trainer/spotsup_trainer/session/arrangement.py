@@ -41,6 +41,14 @@ def when_saved(cadence: Cadence, place: object) -> str:
     return f"checkpoints {cadence} to {place}" if place else "no checkpoints"
 
 
+def start_line(steps: tuple[str, str], part: Part, ranks: int, at: Position, epochs: int, checkpoints: str) -> str:
+    """Return what was arranged, in one line for people. `steps`: what a step has, and what `at` counts in an epoch."""
+    shares = f"{ranks} rank{'s' if ranks > 1 else ''}"
+    shares += "" if ranks == part.world else f" ({part.world} with samples of their own)"
+    where = f"epoch {at.epoch} from {steps[1]} {at.offset:,} of {epochs} epochs"
+    return f"{shares}, {steps[0]}, {where}, {checkpoints}"
+
+
 @dataclass(frozen=True)
 class Arrangement:
     """A data set, its order, and how it is loaded."""
@@ -64,19 +72,15 @@ class Arrangement:
         names = ("global_batch", "seed", "shuffle", "drop_last")
         return {**length, **{name: getattr(self.order, name) for name in names}, "epochs": self.epochs}
 
-    def described(self, part: Part, ranks: int, at: Position, checkpoints: str) -> str:
-        """What was arranged, in one line for people."""
-        shares = f"{ranks} rank{'s' if ranks > 1 else ''}"
-        shares += "" if ranks == part.world else f" ({part.world} with samples of their own)"
-        if isinstance(self.order, Plan):
-            size, micro = self.order.global_batch, self.micro_batch
-            pieces = piece_count(size, part.world, micro)
-            largest = -(-size // (part.world * pieces))
-            exact = "" if part.world * pieces * largest == size else "up to "
-            steps, unit = f"global batch {size:,} = {part.world} x {pieces} x {exact}{largest}", "sample"
-        else:
-            steps, unit = "batches of a batch_sampler", "batch"
-        return f"{shares}, {steps}, epoch {at.epoch} from {unit} {at.offset:,} of {self.epochs} epochs, {checkpoints}"
+    def steps(self, part: Part) -> tuple[str, str]:
+        """As `start_line` has them."""
+        if not isinstance(self.order, Plan):
+            return "batches of a batch_sampler", "batch"
+        size, micro = self.order.global_batch, self.micro_batch
+        pieces = piece_count(size, part.world, micro)
+        largest = -(-size // (part.world * pieces))
+        exact = "" if part.world * pieces * largest == size else "up to "
+        return f"global batch {size:,} = {part.world} x {pieces} x {exact}{largest}", "sample"
 
 
 def arranged(  # noqa: PLR0913  # as many as Session.loader has

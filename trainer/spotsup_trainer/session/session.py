@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from spotsup_trainer.session import agreement, parallel, retention, seeds
 from spotsup_trainer.session.agreement import Agreement, Call, Level, Wish
-from spotsup_trainer.session.arrangement import arranged, of_session, when_saved
+from spotsup_trainer.session.arrangement import arranged, of_session, start_line, when_saved
 from spotsup_trainer.session.cadence import Cadence
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.course import Course, SessionError
@@ -280,10 +280,7 @@ class Session:
             return DataLoader(made.dataset, batch_sampler=sampler, **made.options)
 
         part = Part(self.rank, self.world)
-        if self._peers.rank == 0 and not self._described:
-            self._described = True
-            arrangement = made.described(part, self._peers.world, position, self._when_saved)
-            print(f"spotsup: {arrangement}", file=sys.stderr, flush=True)
+        self._describe(made.steps(part), epochs)
         before, asks = self._gradients.before, self._work.begin
         return Batches(self._course, made.order, part, load, before, asks, epochs, made.micro_batch)
 
@@ -312,7 +309,7 @@ class Session:
         """
         arguments = {"shards": shards, "micro_batches": micro_batches, "epochs": epochs}
         agreement.compare_arguments(self._peers, Call.LOADER, self.steps_done, arguments)
-        return Wrapped(
+        made = Wrapped(
             loader,
             shards,
             part=Part(self.rank, self.world),
@@ -326,6 +323,8 @@ class Session:
             asks=self._work.begin,
             epochs=epochs,
         )
+        self._describe(made.steps(), epochs)
+        return made
 
     def backward(self, loss: torch.Tensor, *, count: Any = None, scaler: Any = None) -> None:
         """Compute gradients, so that over all ranks and micro-batches they are those of the mean loss of the step.
@@ -463,6 +462,14 @@ class Session:
             self._checkpoints.abandon()
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _describe(self, steps: tuple[str, str], epochs: int) -> None:
+        """Say once, on rank 0, what was arranged."""
+        if self._peers.rank == 0 and not self._described:
+            self._described = True
+            part, position = Part(self.rank, self.world), self._course.position
+            line = start_line(steps, part, self._peers.world, position, epochs, self._when_saved)
+            print(f"spotsup: {line}", file=sys.stderr, flush=True)
 
     def _agree(self, call: Call) -> Level:
         """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""

@@ -75,6 +75,12 @@ class Wrapped(Loop):
         if again:
             course.rewind()
 
+    def steps(self) -> tuple[str, str]:
+        """As arrangement.start_line has them."""
+        batches = "a batch" if self._micro_batches == 1 else f"{self._micro_batches} batches"
+        whose = f"each of {self.count} shards" if self.sharded else "each rank's own loader"
+        return f"a step has {batches} of {whose}", "step"
+
     # -- positions -------------------------------------------------------------------------------------------
 
     @property
