@@ -42,7 +42,7 @@ SLOW_FACTOR, SLOW_S = RULES.slow_factor, RULES.slow_s
 SUBJECT = "Session and planner"
 NOTES = f"""\
 accusations: how often a node needed {SLOW_FACTOR:g} times the median for {SLOW_S:g} s, but for single reports.
-  A factor: what a report says of one node, the median being 1; the largest of all, and for how long one was so in a row.
+  A factor: what a report says of one node, the median being 1; the largest of all, and how long one was so in a row.
 injected: rank 1 makes each forward and backward pass so many times as long, by computing more."""
 
 

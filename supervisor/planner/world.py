@@ -118,7 +118,7 @@ class Rules:
     unhealthy_hold_s: float = 600.0  # a node that was found unhealthy counts among those at once
     # Slow nodes.
     slow_factor: float = 1.3  # of the median of those of its kind: a node that works so many times as long is slow
-    slow_s: float = 600.0  # one for which each report says so for so long is said to be slow; no longer, likewise
+    slow_s: float = 600.0  # one for which reports say so for so long is said to be slow; no longer, likewise
     slow_share: float = 0.1  # more than one, and more than this share of a job's nodes: it is not the machines
     slow_again_s: float = 3600.0  # a job replaces no further node for being slow
     max_slow_a_day: int = 3  # a job replaces no more in a day

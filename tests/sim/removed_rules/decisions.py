@@ -115,7 +115,7 @@ DECISIONS = (
         "sim/test_forgeries.py::test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may",
     ),
     Mutant(
-        "slow nodes: each report has to say so for long",
+        "slow nodes: reports have to say so for long",
         "supervisor.features.slow.rule",
         "        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow_s:\n",
         "        if True:\n",
