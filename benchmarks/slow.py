@@ -38,7 +38,7 @@ LOOK_S = 1.0
 MAX_SILENCE_S = 300.0
 FORKED = multiprocessing.get_context("fork")
 RULES = Rules()
-SLOW_FACTOR, SLOW_S = RULES.slow_factor, RULES.slow_s
+SLOW_FACTOR, SLOW_S = RULES.slow.factor, RULES.slow.lasts_s
 SUBJECT = "Session and planner"
 NOTES = f"""\
 accusations: how often a node needed {SLOW_FACTOR:g} times the median for {SLOW_S:g} s, but for single reports.
@@ -136,7 +136,7 @@ def follow(
             if not (folder / "times").exists():
                 continue
             times, before = decode(RankTimes, (folder / "times").read_bytes()), seen[-1] if seen else None
-            watch = watched(before, times, kinds, RULES.slow_factor, RULES.slow_s, now)
+            watch = watched(before, times, kinds, RULES.slow.factor, RULES.slow.lasts_s, now)
             if watch is before:
                 continue
             heard_at = now

@@ -20,6 +20,8 @@ from supervisor.alerts.settings import AlertSettings
 from supervisor.budget import Budgets
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
+from supervisor.features.silence.record import SilenceRules
+from supervisor.features.waits.record import WaitsRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.prices import PRICE_KEY
 from supervisor.market.warm import WarmRules
@@ -255,6 +257,9 @@ class QueueConfig(_Strict):
         return QueueRules(self.cluster.cap(), self.user.cap(), users, self.job.cap(), self.preempt, self.max_priority)
 
 
+RULES = Rules()  # each number has its default there
+
+
 class TimingConfig(_Strict):
     """Time limits, all in seconds."""
 
@@ -262,31 +267,31 @@ class TimingConfig(_Strict):
     """The daemon decides at least this often."""
     leader_ttl_s: Annotated[float, Field(ge=2, le=60)] = 6.0
     """Time to live of the leader's lease: a standby takes over within about this time. Larger than `tick_s`."""
-    listing_s: Seconds = 5.0
+    listing_s: Seconds = RULES.listing_s
     """How often each cloud is asked which machines run."""
-    unclear_listing_s: Seconds = 0.5
+    unclear_listing_s: Seconds = RULES.unclear_listing_s
     """How often it is asked while a launch or an end is not confirmed yet."""
-    suspect_s: Seconds = 20.0
+    suspect_s: Seconds = RULES.silence.suspect_s
     """A silent node that its cloud reports as running is given up after this time."""
-    consistency_s: Seconds = 300.0
+    consistency_s: Seconds = RULES.consistency_s
     """How long a new machine may be missing from its cloud's listing before it counts as lost."""
-    orphan_grace_s: Seconds = 60.0
+    orphan_grace_s: Seconds = RULES.orphan_grace_s
     """A machine with our tags that appears and that the journal does not know is terminated after this time. People are
     told of one that may be older than what etcd shows. Larger than `listing_s`."""
-    leftovers_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
+    leftovers_s: Annotated[float, Field(ge=1, le=86400)] = RULES.leftovers_s
     """How often clouds are searched for what machines left behind: disks, network interfaces, addresses."""
-    gather_s: Seconds = 20.0
+    gather_s: Seconds = RULES.gather_s
     """How long a change of the round waits for further nodes that are nearly ready, so that there is one pause."""
-    leave_margin_s: Seconds = 12.0
+    leave_margin_s: Seconds = RULES.leave_margin_s
     """A node with a preemption notice leaves the round this long before its deadline, and twice what a checkpoint of
     its job takes earlier, once that is measured. Smaller than `drain_timeout_s`."""
-    launch_timeout_s: Seconds = 300.0
+    launch_timeout_s: Seconds = RULES.launch_timeout_s
     """A machine that does not run after this time is given up; one with 8 GPUs or more, after three times as long."""
-    bootstrap_timeout_s: Seconds = 900.0
+    bootstrap_timeout_s: Seconds = RULES.bootstrap_timeout_s
     """Preparing a node over SSH may take this long."""
-    ready_timeout_s: Seconds = 180.0
+    ready_timeout_s: Seconds = RULES.ready_timeout_s
     """A prepared node must appear at the rendezvous within this time."""
-    drain_timeout_s: Seconds = 150.0
+    drain_timeout_s: Seconds = RULES.drain_timeout_s
     """A node that drains is terminated after this time, even if it has not left the round. Where the job's checkpoints
     are measured, and four of them take longer, after that; at most after two hours."""
 
@@ -370,14 +375,15 @@ class Config(_CloudTables):
 
     def rules(self, channels: tuple[Channel, ...] = ()) -> Rules:
         """The planner's numbers. `channels`: where alerts go."""
-        timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
+        timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s", "suspect_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
         budgets = Budgets(**self.budget.model_dump())
         return Rules(
             **timing,
             alerts=bool(channels),
             channels=channels,
-            waits_alert_s=self.alerts.waits_s,
+            silence=SilenceRules(self.timing.suspect_s),
+            waits=WaitsRules(self.alerts.waits_s),
             notice_s=notice_s,
             max_notice_s=MappingProxyType({name: found.max_notice_s for name, found in CLOUDS.items()}),
             queue=self.queue.rules(),

@@ -6,15 +6,11 @@ What a bound is of, and which test reaches it, is written in the document; how l
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from spotsup_trainer.launcher import supervision
-
 from supervisor.config import HousekeepingConfig
-from supervisor.planner.world import Rules
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
 # What it is of, its bound, its name in the code, and the test that reaches it.
@@ -37,10 +33,9 @@ def bound(name: str) -> str:
 
 def _value(name: str) -> Any:
     home, _, last = name.rpartition(".")
-    if home.endswith(".Rules"):
-        return {each.name: each.default for each in fields(Rules)}[last]
-    if home.endswith("supervision.Limits"):
-        return getattr(supervision.Limits(), last)
+    if home.endswith(("Rules", "supervision.Limits")):
+        module, _, rules = home.rpartition(".")
+        return getattr(getattr(import_module(module), rules)(), last)
     if home.endswith("Config"):
         return HousekeepingConfig.model_fields[last].default
     return getattr(import_module(home), last)

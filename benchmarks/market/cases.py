@@ -68,7 +68,7 @@ DUE_52, DUE_70 = (
     for hours in (52.0, 70.0)
 )
 # So long a set below `min` is kept to which nothing is added, and until the daemon looks again.
-HELD_S = Rules().gang_timeout_s + MISSING_S
+HELD_S = Rules().gang.timeout_s + MISSING_S
 JOBS_20 = Case("20 jobs, 36 h", "v100-16nodes.csv", 1, 64, hours=36.0, jobs=20)
 # Hours in which the zones change most, as 45 plays take long.
 KNOBS = replace(NODES_16, name="numbers of the policy", begin_h=27.0, hours=4.0, baselines=False)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from benchmarks.market.cases import REQUESTS, USEFUL
-from supervisor.market import capacity, hazard
+from supervisor.market import capacity
 from supervisor.planner.world import Rules
 from supervisor.replay import compare, oracle
 from supervisor.replay.costs import Costs
@@ -27,7 +28,7 @@ METRICS = (USEFUL, REQUESTS)
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A number of the policy: a field of Rules, of its HazardRules, or a constant of a module."""
+    """A number of the policy: a field of Rules, or of one of its parts, or a constant of a module."""
 
     name: str
     module: ModuleType | None = None
@@ -37,56 +38,50 @@ class Knob:
         """As the code has it."""
         if self.module is not None:
             return float(getattr(self.module, self.name))
-        owner = Rules().hazard if self.is_hazard else Rules()
-        return float(getattr(owner, self.name))
-
-    @property
-    def is_hazard(self) -> bool:
-        """Whether it is one of HazardRules."""
-        return self.name in hazard.HazardRules.__dataclass_fields__
+        return float(attrgetter(self.name)(Rules()))
 
 
 # By what they are for; each group is a process of its own.
 GROUPS: Mapping[str, tuple[Knob, ...]] = MappingProxyType(
     {
         "asking": (
-            Knob("few_retry_s"),
+            Knob("gang.retry_s"),
             Knob("WARY_S", capacity),
             Knob("LATE_S", capacity),
             Knob("MAX_LATE_S", capacity),
             Knob("LATE_DECAY_S", capacity),
             Knob("MAX_TOO_FEW_S", capacity),
-            Knob("gang_timeout_s"),
+            Knob("gang.timeout_s"),
         ),
         "ranking": (
             Knob("preemption_s"),
-            Knob("prior_per_hour"),
-            Knob("prior_hours"),
-            Knob("half_life_s"),
+            Knob("hazard.prior_per_hour"),
+            Knob("hazard.prior_hours"),
+            Knob("hazard.half_life_s"),
             Knob("gather_s"),
             Knob("leave_margin_s"),
         ),
         "worth of a move": (
-            Knob("move_arrival_s"),
-            Knob("move_pause_s"),
-            Knob("move_horizon_s"),
-            Knob("move_gain"),
-            Knob("move_limit_s"),
+            Knob("moves.arrival_s"),
+            Knob("moves.pause_s"),
+            Knob("moves.horizon_s"),
+            Knob("moves.gain"),
+            Knob("moves.limit_s"),
         ),
         "time of a move": (
-            Knob("move_after_s"),
-            Knob("move_probe_s"),
-            Knob("move_rest_s"),
-            Knob("move_retry_s"),
-            Knob("max_move_retry_s"),
+            Knob("moves.after_s"),
+            Knob("moves.probe_s"),
+            Knob("moves.rest_s"),
+            Knob("moves.retry_s"),
+            Knob("moves.max_retry_s"),
         ),
     }
 )
 KNOBS = tuple(knob for group in GROUPS.values() for knob in group)
 # Numbers of the same modules that this job on this recording does not meet, or that only bound what is kept.
 OTHERS = {
-    "back_to_spot_s": "on-demand alone: the recording has none",
-    "back_to_listed_s": "alternatives of resources: the recording has one kind",
+    "moves.back_to_spot_s": "on-demand alone: the recording has none",
+    "moves.back_to_listed_s": "alternatives of resources: the recording has one kind",
     "queue_hold_s": "several jobs: see the 20 jobs",
     "displaced_again_s": "several jobs, where the operator lets them be paused for others",
     "SAFETY": "deadlines alone: see the deadlines",

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from supervisor.alerts.levels import Level
 from supervisor.alerts.routes import Channel, QuietHours
 from supervisor.cron import next_run
+from supervisor.features.waits.record import WaitsRules
 
 LevelName = Literal["info", "warning", "critical", "off"]
 _CLOCK = r"([01]\d|2[0-3]):[0-5]\d"
@@ -97,7 +98,7 @@ class AlertSettings(_Strict):
     """Signed webhooks, `[[alerts.webhook]]` each."""
     daily: str = "0 8 * * *"
     """When the daily summary is sent, as a cron expression in UTC. Empty: never."""
-    waits_s: Annotated[float, Field(ge=60, le=864_000)] = 7200.0
+    waits_s: Annotated[float, Field(ge=60, le=864_000)] = WaitsRules().alert_s
     """A job that has waited for machines for so many seconds is an alert."""
 
     @field_validator("daily")

@@ -191,7 +191,7 @@ def _give_up_too_few(draft: Draft) -> None:
     may be enough, and to boot them again costs no more than they do meanwhile. Their place is asked again later; what
     it grants then is given back at once, where that is too few once more. While bootstraps fail, none is added to them
     before the next try, and the one that is tried is not released."""
-    limits, limit_s = constraints(draft), draft.rules.gang_timeout_s
+    limits, limit_s = constraints(draft), draft.rules.gang.timeout_s
     held = [node for node in counted(draft) if node.instance_id]
     few = len(held) if len(held) + spared(draft) < draft.job.min_nodes else 0
     if few != draft.job.gang.machines:

@@ -38,8 +38,8 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
         return J.SUCCEEDED, f"exit code 0; {result.problem}" if result.problem else "exit code 0"
     if result is not None:
         return J.FAILED, result.message
-    own = job.bootstraps.own_failures >= draft.rules.own_failures
-    if (own or job.bootstraps.failures >= draft.rules.bootstrap_failures) and not has_trained(draft):
+    own = job.bootstraps.own_failures >= draft.rules.bootstraps.own_failures
+    if (own or job.bootstraps.failures >= draft.rules.bootstraps.failures) and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
         alike = (

@@ -102,7 +102,7 @@ def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Deni
         spec = draft.job.spec
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     elif isinstance(refusal, NoCapacity) and not job and not has_enough(draft):
-        refusal = replace(refusal, memory_s=min(refusal.memory_s, draft.rules.few_retry_s))
+        refusal = replace(refusal, memory_s=min(refusal.memory_s, draft.rules.gang.retry_s))
     draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=spare, job=job)
 
 
@@ -207,13 +207,13 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
 
 def is_unlisted(draft: Draft) -> bool:
     """Whether the cloud was not listed for a while: it may have taken a machine that does not answer (P5)."""
-    return draft.now - draft.cloud.listed_at > max(draft.rules.suspect_s, 2 * draft.rules.listing_s)
+    return draft.now - draft.cloud.listed_at > max(draft.rules.silence.suspect_s, 2 * draft.rules.listing_s)
 
 
 def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
     """Block a machine type after several unhealthy machines in a row: in all zones, for all jobs, for a while."""
     count = draft.capacity.unhealthy_streak(node.offer) + 1
-    if count < draft.rules.max_unhealthy_streak:
+    if count < draft.rules.unhealthy.max_streak:
         draft.capacity = draft.capacity.with_unhealthy_streak(node.offer, count)
     else:
         _block_type(draft, node, f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}")
@@ -223,10 +223,10 @@ def count_unhealthy_in_training(draft: Draft, node: NodeRecord) -> None:
     """The same for GPUs that died in training. Those machines have worked, so they are not in a row: they are counted
     over as long a time as the type is then blocked."""
     rules = draft.rules
-    recent = [n for n in draft.nodes.values() if n.unhealthy_at > draft.now - rules.unhealthy_memory_s]
+    recent = [n for n in draft.nodes.values() if n.unhealthy_at > draft.now - rules.unhealthy.memory_s]
     count = sum(n.offer.instance_type == node.offer.instance_type for n in recent)
-    if count >= rules.max_unhealthy_streak:
-        within = f"within {rules.unhealthy_memory_s / 60:g} min"
+    if count >= rules.unhealthy.max_streak:
+        within = f"within {rules.unhealthy.memory_s / 60:g} min"
         _block_type(draft, node, f"GPUs of {count} machines died {within}. The last error: {node.unhealthy}")
 
 
@@ -234,9 +234,9 @@ def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
     """Request no machine of its type for a while."""
     offer, rules = node.offer, draft.rules
     text = (
-        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy_memory_s / 60:g} min: {why}"
+        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy.memory_s / 60:g} min: {why}"
     )
-    block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy_memory_s, text)
+    block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy.memory_s, text)
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     same_type = [each for each in known if each.instance_type == offer.instance_type]
     draft.capacity = draft.capacity.with_unhealthy_streak(offer, 0)
@@ -252,7 +252,7 @@ def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool =
     if node.ahead:
         pass  # its move is given up, and tried again later
     elif is_complete(draft):
-        draft.set_part(replace(draft.job.bootstraps, spare_retry_at=draft.now + draft.rules.spare_retry_s))
+        draft.set_part(replace(draft.job.bootstraps, spare_retry_at=draft.now + draft.rules.bootstraps.spare_retry_s))
     elif blamed and node.created_at >= draft.job.bootstraps.retry_at:
         _count_failure(draft, error, of_job=of_job)
     return draft.move(replace(node, error=error), N.FAILED, error.splitlines()[0])
@@ -267,14 +267,14 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
     count = before.failures + 1
     own = (before.own_failures if of_job == before.own_failure else 0) + 1 if of_job else 0
     if not trained and draft.others_fail_to_bootstrap():
-        count, own = min(count, rules.bootstrap_failures - 1), min(own, rules.own_failures - 1)
-    wait_s = min(rules.max_bootstrap_retry_s, rules.bootstrap_retry_s * 2.0 ** min(count - 1, 30))
+        count, own = min(count, rules.bootstraps.failures - 1), min(own, rules.bootstraps.own_failures - 1)
+    wait_s = min(rules.bootstraps.max_retry_s, rules.bootstraps.retry_s * 2.0 ** min(count - 1, 30))
     retry_at = draft.now + wait_s
     draft.set_part(replace(before, failures=count, own_failures=own, own_failure=of_job, retry_at=retry_at))
-    if count == rules.bootstrap_failures and trained:
+    if count == rules.bootstraps.failures and trained:
         text = (
             f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
-            f"and tries again at least every {rules.max_bootstrap_retry_s / 60:g} min. "
+            f"and tries again at least every {rules.bootstraps.max_retry_s / 60:g} min. "
             f"The last error: {error.splitlines()[0]}"
         )
         draft.add_event(EventKind.BOOTSTRAPS_FAILING, text)
@@ -283,7 +283,7 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
 def clear_failures(draft: Draft) -> None:
     """A node is ready: bootstraps work."""
     count = draft.job.bootstraps.failures
-    if count >= draft.rules.bootstrap_failures:
+    if count >= draft.rules.bootstraps.failures:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
         draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
     draft.set_part(replace(draft.job.bootstraps, failures=0, own_failures=0, own_failure="", retry_at=0.0))

@@ -138,7 +138,7 @@ def _decide(
     hand_overs: HandOvers,
 ) -> _Decided:
     view = world.jobs[name]
-    unclear = is_unclear(view, now - world.rules.suspect_s)
+    unclear = is_unclear(view, now - world.rules.silence.suspect_s)
     if unknown := journal_guard.blocked_reason(world, view):
         return _Decided(unknown, volatile, unclear=unclear)
     draft = Draft(world, view, outcomes, keys, now, hand_overs)

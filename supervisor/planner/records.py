@@ -15,8 +15,8 @@ def clamp_future_times(draft: Draft) -> None:
     """Bring times that are far ahead back to now: a clock was ahead and has been set back since, and no termination,
     retry or spare waits for a time that only that clock has seen."""
     now, job = draft.now, draft.job
-    latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
-    moves = now + draft.rules.max_move_retry_s
+    latest, bootstraps = now + draft.rules.bootstraps.spare_retry_s, now + draft.rules.bootstraps.max_retry_s
+    moves = now + draft.rules.moves.max_retry_s
     ahead_s = max(
         job.bootstraps.spare_retry_at - latest, job.bootstraps.retry_at - bootstraps, job.moves.retry_at - moves
     )
@@ -79,7 +79,7 @@ def delete_old(draft: Draft) -> None:
     for key in draft.view.leftover_messages:  # an agent's last message may come late
         if not draft.full:
             draft.delete_key(key)
-    since = draft.now - draft.rules.unhealthy_memory_s
+    since = draft.now - draft.rules.unhealthy.memory_s
     gone = [node for node in draft.in_states(NodeState.GONE) if node.unhealthy_at <= since]
     for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
         if not draft.full:

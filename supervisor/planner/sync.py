@@ -244,9 +244,9 @@ def _keeps_failing(draft: Draft, node: NodeRecord) -> bool:
         return False
     failed = member.failure is not None and member.failure.round >= current.number and member.unhealthy
     rules, believed = draft.rules, [other.unhealthy_at for other in draft.nodes.values()]
-    lately = sum(at > draft.now - rules.unhealthy_hold_s for at in believed)
-    within_memory = sum(at > draft.now - rules.unhealthy_memory_s for at in believed)
-    return bool(failed) and not lately and within_memory < rules.max_unhealthy_streak
+    lately = sum(at > draft.now - rules.unhealthy.hold_s for at in believed)
+    within_memory = sum(at > draft.now - rules.unhealthy.memory_s for at in believed)
+    return bool(failed) and not lately and within_memory < rules.unhealthy.max_streak
 
 
 def _from_agent(draft: Draft, node: NodeRecord) -> None:
@@ -309,7 +309,7 @@ def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
     """How long a node that is to leave may be silent, whatever it answers over SSH, and also among many: as long as one
     that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its deadline."""
     if node.drain_requested:
-        return draft.rules.suspect_s
+        return draft.rules.silence.suspect_s
     leaves = node.unhealthy_at or node.slow.leaves_at or node.left_behind
     return leaving_timeout_s(draft) if leaves else 0.0
 

@@ -28,7 +28,16 @@ from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.features.bootstraps.record import BootstrapsRules
+from supervisor.features.checkpoints.record import CheckpointsRules
+from supervisor.features.gang.record import GangRules
+from supervisor.features.moves.record import MovesRules
+from supervisor.features.places.record import PlacesRules
+from supervisor.features.silence.record import SilenceRules
 from supervisor.features.slow.rank_times import Watch
+from supervisor.features.slow.record import SlowRules
+from supervisor.features.unhealthy.record import UnhealthyRules
+from supervisor.features.waits.record import WaitsRules
 from supervisor.market.admission import Admission, QueueRules
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.hazard import HazardRules
@@ -47,7 +56,7 @@ MAX_NOTICE_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All numbers of the planner, in seconds or counts; the configuration sets them."""
+    """All numbers of the planner, in seconds or counts; the configuration sets them. Those of a feature are its own."""
 
     # Reads: how often.
     listing_s: float = 5.0  # instances of a cloud
@@ -57,48 +66,25 @@ class Rules:
     refused_retry_s: float = 15.0  # a job's offers, after a read that failed
     leftovers_s: float = 300.0  # disks, interfaces, addresses that machines left behind
     # Evidence of loss.
-    suspect_s: float = (
-        20.0  # a silent node whose cloud reports it running, and whose steps do not advance, is lost after
-    )
-    silence_window_s: float = 60.0  # nodes that fall silent within so long of each other fall silent together
-    silence_share: float = 0.1  # more than one, and more than this share of a job's nodes or of all: it is the network
-    ask_again_s: float = 60.0  # between two questions to a silent node whose steps advance
     consistency_s: float = 300.0  # a machine may be missing from listings for so long after its launch
     orphan_grace_s: float = 60.0  # a machine that the journal does not know is ended after
     # Time limits of a node.
+    launch_attempts: int = 5  # launch calls
     launch_timeout_s: float = 300.0  # from PENDING to BOOTING
     bootstrap_timeout_s: float = 900.0  # for a machine that cannot be reached
     ready_timeout_s: float = 180.0  # from a started agent to a launcher at the rendezvous
     drain_timeout_s: float = 150.0  # to leave the round, or to stop for a pause
     terminate_retry_s: float = 10.0  # between two terminate calls
     last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
-    # Places.
-    gang_timeout_s: float = 120.0  # machines that are too few to train are kept, while none can be added (P13)
+    clean_timeout_s: float = 300.0  # a machine of an ended job that is not cleaned by then is terminated
+    # Capacity.
     hazard: HazardRules = field(default_factory=HazardRules)
     # What a preemption costs a node: 120 s for another one, a pause, some steps where it is not announced.
     preemption_s: float = 180.0
-    few_retry_s: float = 150.0  # a job that cannot train believes no refusal for want of capacity for longer
     # The queue.
     queue: QueueRules = field(default_factory=QueueRules)  # the operator's limits
     queue_hold_s: float = 900.0  # a job that waits for them for so long is not overtaken any more
     displaced_again_s: float = 3600.0  # a job that was paused for another is not paused again for so long
-    # Moves: docs/decisions/0038-places.md has what they gain on recordings.
-    move_after_s: float = 120.0  # nothing has changed for so long
-    move_arrival_s: float = 120.0  # both sets of nodes are paid for so long
-    move_pause_s: float = 10.0  # nobody trains for so long, beside a checkpoint
-    move_horizon_s: float = 3600.0  # for so long a place is as it is now
-    move_gain: float = 2.0  # what is gained in that time is so many times the cost
-    place_s: float = 60.0  # a job that has no machine stays so long in each of its places; for five times as long later
-    move_probe_s: float = 600.0  # a refusal speaks against a move for so much longer, as each try costs requests
-    move_limit_s: float = 1800.0  # a move whose nodes are not ready is given up after
-    move_rest_s: float = 600.0  # after a move; twice that after each further one within `max_move_retry_s`
-    move_retry_s: float = 300.0  # after a move that was given up; twice that after each further one
-    max_move_retry_s: float = 3600.0  # at most that
-    back_to_spot_s: float = 900.0  # an on-demand node stays for so long before spot is asked for again
-    back_to_listed_s: float = 900.0  # a job has an alternative for so long before one listed earlier is asked for
-    # Machines of ended jobs.
-    warm: WarmRules = field(default_factory=WarmRules)
-    clean_timeout_s: float = 300.0  # one that is not cleaned by then is terminated
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
@@ -106,32 +92,11 @@ class Rules:
     notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     # By cloud: how long before a preemption it announces it at most. A later deadline is not believed.
     max_notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    # Failures.
-    launch_attempts: int = 5  # launch calls per node
-    own_failures: int = 2  # in a row, alike, by what the job or its image brings: then a job that never trained fails
-    bootstrap_failures: int = 5  # in a row; then people are alerted, and a job that never trained fails
-    bootstrap_retry_s: float = 5.0  # after the first of them the next node is requested; twice that after each further
-    max_bootstrap_retry_s: float = 600.0  # at most that
-    spare_retry_s: float = 600.0  # after a spare whose bootstrap failed, the next one is requested
-    max_unhealthy_streak: int = 3  # unhealthy machines of one type in a row; then the type is blocked
-    unhealthy_memory_s: float = 3600.0  # for so long
-    unhealthy_hold_s: float = 600.0  # a node that was found unhealthy counts among those at once
-    # Slow nodes.
-    slow_factor: float = 1.3  # of the median of those of its kind: a node that works so many times as long is slow
-    slow_s: float = 600.0  # one for which reports say so for so long is said to be slow; no longer, likewise
-    slow_share: float = 0.1  # more than one, and more than this share of a job's nodes: it is not the machines
-    slow_again_s: float = 3600.0  # a job replaces no further node for being slow
-    max_slow_a_day: int = 3  # a job replaces no more in a day
-    slow_limit_s: float = 1800.0  # a slow node that is not replaced by then stays
     # Reports.
     denied_alert_s: float = 60.0  # a cloud has denied all calls for so long: people are alerted
     alerts: bool = False  # whether events of ALERT_KINDS are sent
     channels: tuple[Channel, ...] = (Channel(),)  # where to
-    waits_alert_s: float = 7200.0  # a job has waited for machines for so long: people are told
     quota_quiet_s: float = 3600.0  # between two alerts of the same quota
-    checkpoint_alert_quiet_s: float = 600.0  # between two alerts of failing checkpoints
-    silence_quiet_s: float = 600.0  # between two alerts of silent nodes that are kept
-    silence_reminder_s: float = 3600.0  # people are reminded of such nodes this often
     # Housekeeping.
     steady_s: float = 30.0  # a steady job is looked at again after
     # A round's last step is noted so often, and with whatever else is written; what one did since that ends unseen is
@@ -141,6 +106,17 @@ class Rules:
     events_kept: int = 1000  # per job
     # Money.
     budgets: Budgets = field(default_factory=Budgets)
+    # Of features.
+    silence: SilenceRules = field(default_factory=SilenceRules)
+    gang: GangRules = field(default_factory=GangRules)
+    moves: MovesRules = field(default_factory=MovesRules)
+    places: PlacesRules = field(default_factory=PlacesRules)
+    warm: WarmRules = field(default_factory=WarmRules)
+    bootstraps: BootstrapsRules = field(default_factory=BootstrapsRules)
+    unhealthy: UnhealthyRules = field(default_factory=UnhealthyRules)
+    slow: SlowRules = field(default_factory=SlowRules)
+    waits: WaitsRules = field(default_factory=WaitsRules)
+    checkpoints: CheckpointsRules = field(default_factory=CheckpointsRules)
 
     @property
     def channels_used(self) -> tuple[Channel, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from provisioners.base import Instance, Market
 from supervisor.budget import Budgets
@@ -54,7 +55,8 @@ class RecordedWorld(World):
         budgets: Budgets = Budgets(),  # noqa: B008 - frozen
         changed: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`queue`, `queue_hold_s`, `budgets`: as of Rules. `changed`: other numbers of Rules, or of its HazardRules."""
+        """`queue`, `queue_hold_s`, `budgets`: as of Rules. `changed`: other numbers of Rules, or of its
+        parts, such as `moves.gain`."""
         self._costs = costs
         # By job that was submitted and has not ended: how many nodes it wants.
         self.desired: dict[str, int] = {}
@@ -69,9 +71,8 @@ class RecordedWorld(World):
             queue_hold_s=queue_hold_s,
             budgets=budgets,
         )
-        of_hazard = {name: value for name, value in changed.items() if hasattr(rules.hazard, name)}
-        others = {name: value for name, value in changed.items() if name not in of_hazard}
-        rules = replace(rules, hazard=replace(rules.hazard, **of_hazard), **others)  # type: ignore[arg-type]
+        for name, value in changed.items():
+            rules = _with(rules, name, value)
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
         super().__init__(seed, FaultRates(), rules, make_cloud=make)
         assert isinstance(self.cloud, RecordedCloud)
@@ -119,3 +120,10 @@ class RecordedWorld(World):
 
     def call_s(self, action: Action) -> tuple[float, float]:
         return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0
+
+
+def _with(rules: Rules, name: str, value: float) -> Rules:
+    """These rules with one number changed, in a part of them where the name has a dot."""
+    part, _, number = name.rpartition(".")
+    changed: Any = replace(getattr(rules, part), **{number: value}) if part else value
+    return replace(rules, **{part or name: changed})

@@ -122,7 +122,7 @@ class Causes:
         """A notice, the provider's evidence, a user's command, an exhausted suspicion, or too few to train for long."""
         record, machine = job.record, self._machines.get(node.id)
         few_s = self._world.clock.now() - self._few_since.get(record.task_id, NEVER)
-        if few_s >= self._world.rules.gang_timeout_s - FEW_SLACK_S:
+        if few_s >= self._world.rules.gang.timeout_s - FEW_SLACK_S:
             return True
         if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
             return True
@@ -177,7 +177,7 @@ class Causes:
             machines = [self._machines[node].instance.id for node in working if node in self._machines]
             mute = [self._mute_since.get(each, NEVER) for each in machines]
             count = sum(now - at >= KNOWN_SILENT_S and abs(at - since) <= TOGETHER_S for at in mute)
-            if count > 1 and count > self._world.rules.silence_share * len(working):
+            if count > 1 and count > self._world.rules.silence.share * len(working):
                 return True
         return False
 
@@ -192,7 +192,7 @@ class Causes:
         off may take the while for over."""
         at, doubted = next(each for each in reversed(self.doubts) if node in each[1])
         self._taken_in_doubt.add(node)
-        periods = int((self._world.clock.now() - at) / self._world.rules.unhealthy_hold_s)
+        periods = int((self._world.clock.now() - at) / self._world.rules.unhealthy.hold_s)
         periods += self._world.rng.injected["clock step"] > 0
         return len(self._taken_in_doubt & doubted) <= 1 + periods + len(doubted) // 10
 
@@ -206,7 +206,9 @@ class Causes:
     def _was_silent(self, machine: Machine) -> bool:
         """For as long as a suspicion takes to run out, and until just now."""
         now, (since, until) = self._world.clock.now(), self._silence_of(machine)
-        return min(now, until) - since >= self._world.rules.suspect_s - SLACK_S and self._silent_just_now(machine)
+        return min(now, until) - since >= self._world.rules.silence.suspect_s - SLACK_S and self._silent_just_now(
+            machine
+        )
 
     def _silent_just_now(self, machine: Machine) -> bool:
         since, until = self._silence_of(machine)

@@ -7,6 +7,9 @@ from typing import Any
 
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Service
+from supervisor.features.bootstraps.record import BootstrapsRules
+from supervisor.features.checkpoints.record import CheckpointsRules
+from supervisor.features.silence.record import SilenceRules
 from supervisor.journal.journal import Reading
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.adoption import Adopted
@@ -20,7 +23,6 @@ from tests.sim.promises import Promises, jobs_of
 
 RULES = Rules(
     listing_s=2.0,
-    suspect_s=20.0,
     consistency_s=20.0,
     orphan_grace_s=15.0,
     gather_s=8.0,
@@ -28,12 +30,10 @@ RULES = Rules(
     drain_timeout_s=60.0,
     bootstrap_timeout_s=60.0,
     ready_timeout_s=30.0,
-    spare_retry_s=30.0,
-    checkpoint_alert_quiet_s=100.0,
-    silence_quiet_s=100.0,
-    silence_reminder_s=200.0,
-    bootstrap_failures=50,
     alerts=True,
+    silence=SilenceRules(suspect_s=20.0, quiet_s=100.0, reminder_s=200.0),
+    bootstraps=BootstrapsRules(spare_retry_s=30.0, failures=50),
+    checkpoints=CheckpointsRules(alert_quiet_s=100.0),
 )
 NO_FAULTS = FaultRates()
 

@@ -50,7 +50,7 @@ class HeldCheck:
                 self._held[job.record.task_id] = _Held(few)
             elif can_decide and not any(node.state in _UNDECIDED for node in job.nodes.values()):
                 held.seconds += passed_s
-                if held.seconds > self._world.rules.gang_timeout_s + SLACK_S:
+                if held.seconds > self._world.rules.gang.timeout_s + SLACK_S:
                     needed = job.record.min_nodes
                     return f"P13: {name} has held {few} of at least {needed} machines for {held.seconds:.0f} s"
         return ""

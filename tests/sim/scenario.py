@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from supervisor.budget import Budgets
+from supervisor.features.silence.record import SilenceRules
+from supervisor.features.unhealthy.record import UnhealthyRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
@@ -360,16 +362,16 @@ def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, .
     rates = {name: rng.choice([0.0, 0.0, 0.3, 1.0]) * worst for name, worst in MAX_RATES.items()}
     rules = Rules(
         listing_s=rng.choice([5.0, 10.0, 20.0]),
-        suspect_s=rng.choice([20.0, 40.0]),
         consistency_s=rng.choice([60.0, 300.0]),
         orphan_grace_s=60.0,
         bootstrap_timeout_s=180.0,
         prices_s=300.0,
-        unhealthy_memory_s=300.0,
         launch_attempts=rng.choice([3, 5]),
         gone_kept=8,
         events_kept=200,
         alerts=True,
+        silence=SilenceRules(suspect_s=rng.choice([20.0, 40.0])),
+        unhealthy=UnhealthyRules(memory_s=300.0),
     )
     jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 1, 2, 3])))
     return FaultRates(**rates), rules, jobs

@@ -89,7 +89,7 @@ class ScenarioRun:
         told = sum(event.kind is EventKind.STEPS_HANG for event in events)
         stuck = Counter(event.node for event in events if event.kind is EventKind.WORKERS_STUCK)
         for event in (each for each in events if each.kind is EventKind.NODE_SLOW):
-            if not training.ranks.was_slow(event.node, event.at - self.scenario.rules.slow_s, event.at):
+            if not training.ranks.was_slow(event.node, event.at - self.scenario.rules.slow.lasts_s, event.at):
                 raise Violation(f"alerts: {event.node} was not slow: {event.text}")
         if told > training.hangs or max(stuck.values(), default=0) > 1:
             raise Violation(f"alerts: {told} of {training.hangs} hangs of {job}, of stuck workers {dict(stuck)}")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 LARGE, SMALL = {"instance_types": ["large"], "speed": 3.0}, {"instance_types": ["small"]}
 # What a job keeps an alternative for, a refusal that is believed for 10 s, and what it speaks against a move besides.
-BACK_S = RULES.back_to_listed_s + RULES.move_probe_s + 300.0
+BACK_S = RULES.moves.back_to_listed_s + RULES.moves.probe_s + 300.0
 
 
 def world_of_kinds(*sold_out: str, rules: Rules = RULES) -> World:
@@ -62,7 +62,7 @@ def test_a_job_is_of_the_next_kind_where_the_first_is_sold_out_and_goes_back_at_
     assert kinds(world) == {"small"}
     rounds = record(world).rounds.reported
     world.cloud.sold_out_types = frozenset()
-    world.run(RULES.back_to_listed_s - 120.0)
+    world.run(RULES.moves.back_to_listed_s - 120.0)
     assert kinds(world) == {"small"}, "not at once: what is back may be gone again"
     assert world.run_until(lambda w: kinds(w) == {"large"}, BACK_S)
     assert world.run_until(settled, 120.0)

@@ -14,7 +14,7 @@ from tests.sim.promises import jobs_of
 
 DISK = "cannot write /ckpt/step-40: No space left on device"
 KINDS = {EventKind.CHECKPOINTS_FAILING, EventKind.CHECKPOINTS_RESUMED}
-QUIET_S = RULES.checkpoint_alert_quiet_s
+QUIET_S = RULES.checkpoints.alert_quiet_s
 
 
 def alerts(world: World) -> list[Event]:

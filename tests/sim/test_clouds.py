@@ -181,7 +181,7 @@ def test_a_job_goes_round_where_no_cloud_has_anything_and_says_so_once() -> None
     ]
     world.run(1400.0)
     assert record(world).state is JobState.WAITING
-    assert 4 <= record(world).places.tried <= 1800.0 / (RULES.place_s * 5) + 3
+    assert 4 <= record(world).places.tried <= 1800.0 / (RULES.places.stay_s * 5) + 3
     world.allow(azure=3)
     assert world.run_until(lambda w: clouds(w) == {"azure"} and settled(w), 1200.0)
 

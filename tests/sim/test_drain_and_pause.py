@@ -200,7 +200,7 @@ def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
     machine_of(world, 1).silent = True
     service(world).pause("job")
     assert sentence(world).startswith("pausing: waiting for a checkpoint of")
-    assert world.run_until(in_state(JobState.PAUSED), RULES.suspect_s + 20.0)
+    assert world.run_until(in_state(JobState.PAUSED), RULES.silence.suspect_s + 20.0)
     assert world.run_until(lambda w: not alive(w), 60.0)
 
 

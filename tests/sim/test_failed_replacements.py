@@ -25,7 +25,7 @@ from tests.sim.harness import (
 )
 from tests.sim.promises import events_of, jobs_of, settled
 
-STRICT = replace(RULES, bootstrap_failures=5)
+STRICT = replace(RULES, bootstraps=replace(RULES.bootstraps, failures=5))
 
 
 def index_away(world: World, *, away: bool = True) -> None:

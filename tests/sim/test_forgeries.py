@@ -26,7 +26,13 @@ from tests.sim.promises import settled
 def test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it_may(
     forge: Callable[[World, Machine], bool], queue: QueueRules, most: int
 ) -> None:
-    rules = replace(RULES, queue=queue, listing_s=5.0, max_notice_s={"local": 60.0}, unhealthy_memory_s=60.0)
+    rules = replace(
+        RULES,
+        queue=queue,
+        listing_s=5.0,
+        max_notice_s={"local": 60.0},
+        unhealthy=replace(RULES.unhealthy, memory_s=60.0),
+    )
     world = empty_world(rules)
     world.nodes.progress_every_s = 100.0
     evil = HostileJob(world, "evil", forge)

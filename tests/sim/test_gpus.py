@@ -137,7 +137,7 @@ def test_when_all_nodes_call_their_gpus_unhealthy_at_once_none_is_ended_and_peop
 
 
 def test_the_second_of_a_few_nodes_is_held_for_some_minutes_only() -> None:
-    world = empty_world(replace(RULES, unhealthy_hold_s=120.0))
+    world = empty_world(replace(RULES, unhealthy=replace(RULES.unhealthy, hold_s=120.0)))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     first, second = node_at(world, 0), node_at(world, 1)
@@ -150,7 +150,7 @@ def test_the_second_of_a_few_nodes_is_held_for_some_minutes_only() -> None:
 
 
 def test_a_type_whose_gpus_die_again_and_again_is_blocked_and_its_nodes_train_on() -> None:
-    world = empty_world(replace(RULES, unhealthy_hold_s=1.0, unhealthy_memory_s=600.0))
+    world = empty_world(replace(RULES, unhealthy=replace(RULES.unhealthy, hold_s=1.0, memory_s=600.0)))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     for dying in (node_at(world, 0), node_at(world, 1)):

@@ -123,7 +123,7 @@ def test_a_daemon_that_restarts_each_minute_asks_each_pool_once_in_its_time(desi
         world.crash_daemon()
         world.run(45.0)
     assert world.clock.now() - since < 300.0 - EVERY_S
-    assert world.clock.now() - since < 2 * RULES.few_retry_s
+    assert world.clock.now() - since < 2 * RULES.gang.retry_s
     assert counted.requests <= asked + 40 + 8 * desired, "a job that cannot train believes each answer for few_retry_s"
     assert counted.writes <= (world.clock.now() - since + 240.0) / EVERY_S
     assert "is out of spot capacity" in sentence(world)

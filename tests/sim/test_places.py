@@ -199,7 +199,7 @@ def test_of_two_jobs_and_a_pool_for_one_of_them_one_trains_and_the_other_holds_n
         return any(m.alive and m.instance.node.startswith(f"{waits}-") for m in world.cloud.machines.values())
 
     if held(world):
-        assert world.run_until(lambda w: not held(w), world.rules.gang_timeout_s + 60.0)
+        assert world.run_until(lambda w: not held(w), world.rules.gang.timeout_s + 60.0)
     assert alive(world) == 4
     world.cloud.capacity["zone-b"] = 4
     assert world.run_until(lambda w: record(w, waits).state is JobState.RUNNING, 900.0)
@@ -347,6 +347,6 @@ def test_nodes_ahead_of_a_move_that_are_not_ready_in_time_are_given_back() -> No
     for machine in world.cloud.machines.values():
         if machine.instance.zone == "zone-b":
             machine.silent = True
-    assert world.run_until(lambda w: len(moves(w)) == 1, world.rules.move_limit_s + 60.0)
+    assert world.run_until(lambda w: len(moves(w)) == 1, world.rules.moves.limit_s + 60.0)
     assert zones(world) == {"zone-a"}
     assert world.run_until(lambda w: alive(w) == 3, 60.0)

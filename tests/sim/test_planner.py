@@ -45,7 +45,9 @@ def test_a_launch_was_between_its_intent_and_its_answer_whatever_the_clouds_cloc
 
 
 def test_bootstraps_that_fail_in_a_row_end_the_job_with_the_reason_and_release_everything() -> None:
-    world = empty_world(replace(RULES, bootstrap_failures=4), replace(NO_FAULTS, bootstrap=1.0))
+    world = empty_world(
+        replace(RULES, bootstraps=replace(RULES.bootstraps, failures=4)), replace(NO_FAULTS, bootstrap=1.0)
+    )
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.FAILED), 120.0)
     assert record(world).reason.startswith("4 nodes in a row could not be bootstrapped: step environment failed")
@@ -53,7 +55,7 @@ def test_bootstraps_that_fail_in_a_row_end_the_job_with_the_reason_and_release_e
 
 
 def test_preemptions_are_not_failures_however_many() -> None:
-    world = empty_world(replace(RULES, bootstrap_failures=2))
+    world = empty_world(replace(RULES, bootstraps=replace(RULES.bootstraps, failures=2)))
     submit(world, "job", 1, 2, 2)
     preempt_again_and_again(world)
     assert record(world).bootstraps.failures == 0

@@ -85,7 +85,7 @@ def test_a_machine_that_was_silent_for_a_moment_is_not_killed() -> None:
     victim = machine_of(world, 1)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
-    world.run(RULES.suspect_s / 2)
+    world.run(RULES.silence.suspect_s / 2)
     victim.silent = False
     world.run(60.0)
     assert victim.alive
@@ -100,7 +100,7 @@ def test_a_suspicion_does_not_run_out_while_etcd_is_down() -> None:
     world.etcd.down = True
     world.run(1.0)
     victim.silent = False
-    world.run(3 * RULES.suspect_s)
+    world.run(3 * RULES.silence.suspect_s)
     world.set_fault_rates(
         FaultRates(mirror_lag_s=0.5)
     )  # it publishes at once, and the daemon reads that a little later

@@ -161,7 +161,7 @@ def test_a_zone_is_asked_again_as_soon_as_its_refusal_is_not_believed_any_more()
     played.run()
     asked = played.world.recorded.refused_at["job"]
     assert len(asked) > 20
-    assert max(after - before for before, after in pairwise(asked)) <= Rules().few_retry_s + 3.0
+    assert max(after - before for before, after in pairwise(asked)) <= Rules().gang.retry_s + 3.0
 
 
 def test_while_all_nodes_train_and_nothing_happens_there_is_little_to_look_at() -> None:

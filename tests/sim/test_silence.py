@@ -163,7 +163,7 @@ def test_those_that_remain_silent_when_the_others_are_back_are_judged_one_by_one
     dead, *others = everything(world)
     for machine in others:
         machine.silent = False
-    world.run(RULES.suspect_s - 5.0)
+    world.run(RULES.silence.suspect_s - 5.0)
     assert events_of(world, "job", EventKind.NODE_LOST) == [], "its suspicion has begun anew"
     assert world.run_until(lambda w: events_of(w, "job", EventKind.NODE_LOST) == [dead.instance.node], 30.0)
     assert world.run_until(settled, 60.0)

@@ -15,7 +15,7 @@ from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, r
 from tests.sim.promises import jobs_of
 
 # As the planner's, but shorter.
-SLOW = replace(RULES, slow_s=150.0, slow_again_s=600.0, slow_limit_s=900.0)
+SLOW = replace(RULES, slow=replace(RULES.slow, lasts_s=150.0, again_s=600.0, limit_s=900.0))
 LONG_S = 1200.0
 
 
@@ -52,7 +52,7 @@ def launched(world: World) -> int:
 
 def test_a_node_that_is_slow_for_long_is_one_alert_and_so_is_its_recovery() -> None:
     world, node = slow_world()
-    world.run(SLOW.slow_s - 5.0)
+    world.run(SLOW.slow.lasts_s - 5.0)
     assert said(world) == []
     world.run(120.0)
     (event,) = said(world)
@@ -65,7 +65,7 @@ def test_a_node_that_is_slow_for_long_is_one_alert_and_so_is_its_recovery() -> N
     assert len(said(world)) == 1
     assert launched(world) == 4
     make_slow(world, node, on=False)
-    world.run(SLOW.slow_s + 120.0)
+    world.run(SLOW.slow.lasts_s + 120.0)
     assert [each.kind for each in said(world)] == [EventKind.NODE_SLOW, EventKind.SLOW_ENDED]
     assert "slow" not in sentence(world)
 
@@ -73,7 +73,7 @@ def test_a_node_that_is_slow_for_long_is_one_alert_and_so_is_its_recovery() -> N
 def test_what_ends_before_is_no_alert() -> None:
     world, node = slow_world()
     for _ in range(4):
-        world.run(SLOW.slow_s - 40.0)
+        world.run(SLOW.slow.lasts_s - 40.0)
         make_slow(world, node, on=False)
         world.run(120.0)
         make_slow(world, node)
@@ -82,9 +82,9 @@ def test_what_ends_before_is_no_alert() -> None:
 
 def test_a_new_leader_watches_for_as_long_itself() -> None:
     world, _ = slow_world()
-    world.run(SLOW.slow_s - 40.0)
+    world.run(SLOW.slow.lasts_s - 40.0)
     world.crash_daemon()
-    world.run(SLOW.slow_s - 40.0)
+    world.run(SLOW.slow.lasts_s - 40.0)
     assert said(world) == []
     world.run(180.0)
     assert len(said(world)) == 1
@@ -93,7 +93,7 @@ def test_a_new_leader_watches_for_as_long_itself() -> None:
 def test_where_the_job_says_so_a_slow_node_is_replaced_first_and_leaves_then() -> None:
     world, node = slow_world(limits={"slow": "replace"})
     losses = list(world.nodes.trainings["job"].losses)
-    assert world.run_until(lambda w: record(w).slow.replaced_at != (), SLOW.slow_s + 120.0)
+    assert world.run_until(lambda w: record(w).slow.replaced_at != (), SLOW.slow.lasts_s + 120.0)
     assert world.run_until(lambda w: node not in jobs_of(w)["job"].round.nodes(), 300.0)  # type: ignore[union-attr]
     (successor,) = [each for each in jobs_of(world)["job"].nodes.values() if each.replaces == node]
     assert successor.has_joined
@@ -123,7 +123,7 @@ def test_of_two_slow_nodes_of_four_none_is_replaced() -> None:
 def test_a_node_in_the_place_of_a_slow_one_that_is_as_slow_is_not_replaced() -> None:
     """It is not the machine: rank 0 may do what the others do not."""
     world, node = slow_world(limits={"slow": "replace"})
-    assert world.run_until(lambda w: launched(w) == 5, SLOW.slow_s + 120.0)
+    assert world.run_until(lambda w: launched(w) == 5, SLOW.slow.lasts_s + 120.0)
     successor = next(each.id for each in jobs_of(world)["job"].nodes.values() if each.replaces == node)
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[successor].has_joined, 300.0)
     make_slow(world, successor)
@@ -150,7 +150,7 @@ def test_a_hostile_report_costs_no_more_than_three_machines_a_day_one_at_a_time(
         training.save()
         world.run(60.0)
         most = max(most, sum(machine.billed for machine in world.cloud.machines.values()))
-    assert (launched(world), most) == (4 + SLOW.max_slow_a_day, 5)
+    assert (launched(world), most) == (4 + SLOW.slow.max_a_day, 5)
 
 
 @pytest.mark.parametrize("times", [(), (1.0, 5.0), (1.0, 5.0, 1.0, 1.0, 1.0), (1.0, 0.0, 1.0, 1.0), (-1.0, 1, 1, 1)])
@@ -164,5 +164,5 @@ def test_a_report_that_does_not_fit_the_round_says_nothing(times: tuple[float, .
         NodeClient(world.etcd, "job").put(world.nodes.keys.rank_times("job"), message)
 
     training.ranks.say = forge  # type: ignore[method-assign, assignment]
-    world.run(2 * SLOW.slow_s)
+    world.run(2 * SLOW.slow.lasts_s)
     assert said(world) == []

@@ -297,7 +297,7 @@ def test_spares_never_cost_more_per_hour_than_allowed() -> None:
 
 
 def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_requested_rarely() -> None:
-    world = empty_world(replace(RULES, bootstrap_failures=3, spare_retry_s=100.0))
+    world = empty_world(replace(RULES, bootstraps=replace(RULES.bootstraps, failures=3, spare_retry_s=100.0)))
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
     world.set_fault_rates(replace(NO_FAULTS, bootstrap=1.0))

@@ -22,7 +22,7 @@ def unhealthy_world(
     monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, unhealthy: bool = True, **more: Any
 ) -> World:
     """A job of which these attempts, counted from 1, fail at their bootstrap: by the machine's fault, or another."""
-    world = empty_world(replace(RULES, max_unhealthy_streak=3, unhealthy_memory_s=120.0))
+    world = empty_world(replace(RULES, unhealthy=replace(RULES.unhealthy, max_streak=3, memory_s=120.0)))
     well = world.nodes.prepare
     count = 0
 

@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.features.billing.bookings import bookings_of
+from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.model import Event, EventKind, JobState, NodeState
@@ -156,7 +157,7 @@ def test_one_that_cannot_be_cleaned_is_terminated() -> None:
 
 
 def test_a_job_whose_nodes_failed_to_bootstrap_leaves_none() -> None:
-    world = empty_world(replace(WARM, bootstrap_failures=2), FaultRates(bootstrap=1.0))
+    world = empty_world(replace(WARM, bootstraps=BootstrapsRules(failures=2)), FaultRates(bootstrap=1.0))
     submit(world, "first", 1, 1, 1)
     assert world.run_until(lambda w: record(w, "first").state is JobState.FAILED and settled(w), 300.0)
     history = [each.after for node in jobs_of(world)["first"].nodes.values() for each in node.history]

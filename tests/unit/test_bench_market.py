@@ -19,6 +19,8 @@ from benchmarks.market.together import Wish
 from benchmarks.recovery.watch import BenchError
 from benchmarks.results import Row, summarise
 from supervisor import market as market_package
+from supervisor.features.gang.record import GangRules
+from supervisor.features.moves.record import MovesRules
 from supervisor.features.queue.rule import is_pausable
 from supervisor.market.hazard import HazardRules
 from supervisor.planner.world import Rules
@@ -209,8 +211,8 @@ def numbers_of_the_policy() -> set[str]:
         for name, value in vars(module).items()
         if name.isupper() and not name.startswith("_") and isinstance(value, int | float)
     }
-    named = {each.name for each in fields(Rules) if each.name.startswith(("move_", "max_move", "few_"))}
-    return found | named | {each.name for each in fields(HazardRules)}
+    parts = {"moves": MovesRules, "gang": GangRules, "hazard": HazardRules}
+    return found | {f"{part}.{each.name}" for part, rules in parts.items() for each in fields(rules)}
 
 
 def test_each_number_of_the_policy_is_one_whose_worth_is_measured_or_says_why_not() -> None:
@@ -223,7 +225,7 @@ def test_each_number_of_the_policy_is_one_whose_worth_is_measured_or_says_why_no
 
 def test_the_document_has_each_number_of_the_policy_as_the_code_has_it() -> None:
     text = (ROOT / "docs/simulate.md").read_text(encoding="utf-8").partition("## The numbers of the policy")[2]
-    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.,]+) ", text, re.MULTILINE))
+    shown = dict(re.findall(r"^\| `([\w.]+)` \| ([\d.,]+) ", text, re.MULTILINE))
     assert {name: float(value.replace(",", "")) for name, value in shown.items()} == {
         knob.name: knob.value for knob in knobs.KNOBS
     }
@@ -234,7 +236,7 @@ def test_a_number_is_changed_for_its_play_only() -> None:
     found = knobs.play(recording(((0, 0), (2, 1), (0, 0), (0, 3)), HOUR_S / 4), spec, 1, "asking")["knobs"]
     settings = [knobs.setting(knob, factor) for knob in knobs.GROUPS["asking"] for factor in knobs.FACTORS]
     assert set(found) == {knobs.NOW, *settings}
-    assert found["few_retry_s x2"][cases.REQUESTS] < found["few_retry_s x0.5"][cases.REQUESTS]
+    assert found["gang.retry_s x2"][cases.REQUESTS] < found["gang.retry_s x0.5"][cases.REQUESTS]
     assert [knob.value for knob in knobs.KNOBS] == before
     case = replace(cases.KNOBS, knobs="asking")
     samples = market.samples_of(case, {"knobs": found, "cpu_s": 1.0})

@@ -36,7 +36,7 @@ from tests.unit.scene import (
 # -- checkpoints that are not being written ----------------------------------------------------------------
 
 RULES = Rules(leftovers_s=1e9)
-QUIET_S = RULES.checkpoint_alert_quiet_s
+QUIET_S = RULES.checkpoints.alert_quiet_s
 WITH_PROBLEM: dict[str, Any] = {
     "problem": "disk full",
     "problem_step": 40,
@@ -302,7 +302,7 @@ def test_what_clouds_deny_goes_to_the_outbox_where_alerts_are_wanted(denial: Den
 
 # -- jobs that wait ----------------------------------------------------------------------------------------
 
-WAITED_S = RULES.waits_alert_s
+WAITED_S = RULES.waits.alert_s
 
 
 def waiting(since: float, state: JobState = JobState.WAITING, **changes: Any) -> JobRecord:

@@ -402,8 +402,8 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
     ("known", "since", "released"),
     [
         # As many as before, one fewer, and too few for the first time, whatever happened to the records of the others.
-        (2, NOW - RULES.gang_timeout_s, True),
-        (2, NOW - RULES.gang_timeout_s + 1, False),
+        (2, NOW - RULES.gang.timeout_s, True),
+        (2, NOW - RULES.gang.timeout_s + 1, False),
         (3, NOW - DAY_S, False),
         (0, 0.0, False),
     ],

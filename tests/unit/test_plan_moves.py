@@ -69,7 +69,7 @@ def test_all_that_a_job_wants_are_requested_ahead_where_they_may_be_as_many_at_o
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
-        ({"state_since": NOW - RULES.move_after_s + 1}, {}),  # it has changed just now
+        ({"state_since": NOW - RULES.moves.after_s + 1}, {}),  # it has changed just now
         ({"moves": {"retry_at": NOW + 1}}, {}),
         ({"pause": {"at": NOW - 1}}, {}),
         ({"checkpoints": {"problem": "disk full"}}, {}),
@@ -121,7 +121,7 @@ def test_a_job_that_cannot_train_believes_a_refusal_for_less_long() -> None:
         return refusal.until - NOW
 
     assert believed_s(2) == 180.0
-    assert believed_s(3) == RULES.few_retry_s
+    assert believed_s(3) == RULES.gang.retry_s
     assert believed_s(3, said_s=30.0) == 30.0, "never longer than the cloud says"
 
 
@@ -154,8 +154,8 @@ def test_a_place_that_refused_lately_is_asked_for_a_move_later_and_then_for_one_
     def refused(ago_s: float) -> CapacityMemory:
         return FULL_HERE.remember(ELSEWHERE, NoCapacity(Scope.TYPE_IN_ZONE, 0.0, "full"), NOW - ago_s, spare=False)
 
-    assert zones(moving(volatile={"capacity": refused(RULES.move_probe_s - 1)})) == []
-    assert zones(moving(volatile={"capacity": refused(RULES.move_probe_s + 1)})) == ["zone-b"]
+    assert zones(moving(volatile={"capacity": refused(RULES.moves.probe_s - 1)})) == []
+    assert zones(moving(volatile={"capacity": refused(RULES.moves.probe_s + 1)})) == ["zone-b"]
 
 
 def coming(number: int, offer: Offer = ELSEWHERE, state: NodeState = N.READY, **changes: Any) -> NodeRecord:
@@ -181,7 +181,7 @@ def test_once_they_are_ready_the_round_changes_to_them_and_the_others_leave() ->
     assert [after.node(n).left_behind for n in (1, 2)] == ["the job moves to zone-b"] * 2
     assert not any(after.node(n).ahead for n in (3, 4, 5, 6))
     assert EventKind.MOVED in after.event_kinds
-    assert (after.job.moves.since, after.job.moves.retry_at) == (0.0, NOW + RULES.move_rest_s)
+    assert (after.job.moves.since, after.job.moves.retry_at) == (0.0, NOW + RULES.moves.rest_s)
     assert not after.released, "those that leave checkpoint with the round first"
     assert zones(after) == []
 
@@ -210,11 +210,11 @@ def test_a_job_moves_ever_more_rarely_while_zones_keep_changing() -> None:
         after = moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=record)
         return after.job.moves.in_row, after.job.moves.retry_at - NOW
 
-    assert rest(0, NOW) == (1, RULES.move_rest_s)
-    assert rest(1, 300.0) == (2, 2 * RULES.move_rest_s)
-    assert rest(2, 300.0) == (3, 4 * RULES.move_rest_s)
-    assert rest(9, 300.0) == (10, RULES.max_move_retry_s)
-    assert rest(9, RULES.max_move_retry_s) == (1, RULES.move_rest_s), "the last one was long ago"
+    assert rest(0, NOW) == (1, RULES.moves.rest_s)
+    assert rest(1, 300.0) == (2, 2 * RULES.moves.rest_s)
+    assert rest(2, 300.0) == (3, 4 * RULES.moves.rest_s)
+    assert rest(9, 300.0) == (10, RULES.moves.max_retry_s)
+    assert rest(9, RULES.moves.max_retry_s) == (1, RULES.moves.rest_s), "the last one was long ago"
 
 
 def test_old_prices_are_read_again_before_a_job_moves_for_them() -> None:
@@ -250,11 +250,11 @@ def test_a_move_is_ended_by_a_machine_where_the_job_is_and_not_by_a_request_ther
 def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> None:
     few = moving(trains(1), trains(2), coming(3), record=UNDER_WAY)
     assert few.released == {name(3)}
-    assert (few.job.moves.failed, few.job.moves.retry_at) == (1, NOW + RULES.move_retry_s)
+    assert (few.job.moves.failed, few.job.moves.retry_at) == (1, NOW + RULES.moves.retry_s)
     assert few.events[0].text == "job does not move to zone-b, which had 1 node: 3 are needed"
     again = moving(trains(1), trains(2), coming(3), record=replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, failed=9)))
-    assert again.job.moves.retry_at == NOW + RULES.max_move_retry_s
-    old = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - RULES.move_limit_s))
+    assert again.job.moves.retry_at == NOW + RULES.moves.max_retry_s
+    old = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - RULES.moves.limit_s))
     assert moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=old).released == set(
         names(3, 4, 5, 6)
     )
@@ -262,7 +262,7 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:
     asked = [node(n, N.REQUESTED, offer=ELSEWHERE, ahead=True, launch_unknown=True) for n in (4, 5)]
-    for ago_s, kept in ((RULES.gang_timeout_s - 1, True), (RULES.gang_timeout_s, False)):
+    for ago_s, kept in ((RULES.gang.timeout_s - 1, True), (RULES.gang.timeout_s, False)):
         record = replace(UNDER_WAY, moves=replace(UNDER_WAY.moves, since=NOW - ago_s))
         after = moving(trains(1), trains(2), coming(3, created_at=NOW - ago_s), *asked, record=record)
         assert (name(3) not in after.released) is kept
@@ -300,7 +300,7 @@ def test_on_demand_nodes_are_left_for_as_many_on_spot_where_they_are() -> None:
     offers = offering(OFFER, ON_DEMAND)
     asked = scene(*dear, record=record, volatile=offers)
     assert [(each.offer, each.ahead) for each in asked.new] == [(OFFER, True)]
-    young = [replace(each, created_at=NOW - RULES.back_to_spot_s + 1) for each in dear]
+    young = [replace(each, created_at=NOW - RULES.moves.back_to_spot_s + 1) for each in dear]
     assert scene(*young, record=record, volatile=offers).new == []
     half = scene(
         *dear, coming(3, OFFER), record=replace(record, moves=replace(record.moves, since=NOW - 300)), volatile=offers

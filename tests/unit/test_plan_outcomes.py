@@ -316,7 +316,10 @@ def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     assert missing.node(3).history[-2].reason == "step x failed"
     assert missing.node(3).error == "step x failed\nmore"
     spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
-    assert (spare.job.bootstraps.failures, spare.job.bootstraps.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+    assert (spare.job.bootstraps.failures, spare.job.bootstraps.spare_retry_at) == (
+        0,
+        NOW + RULES.bootstraps.spare_retry_s,
+    )
     unhealthy = bootstrapped(error="ECC errors", unhealthy=True)
     assert (unhealthy.job.bootstraps.failures, unhealthy.job.bootstraps.spare_retry_at) == (0, 0.0), (
         "that is its machine's fault"

@@ -50,7 +50,7 @@ def test_times_that_are_a_little_ahead_are_kept(ahead_s: float) -> None:
         retry_at=LATEST + ahead_s,
         ready_by=LATEST + ahead_s,
     )
-    bootstraps = {"spare_retry_at": NOW + RULES.spare_retry_s + ahead_s}
+    bootstraps = {"spare_retry_at": NOW + RULES.bootstraps.spare_retry_s + ahead_s}
     record = job(2, J.RUNNING, bootstraps=bootstraps, limits={"training_since": NOW + ahead_s})
     after = scene(member(1), member(2), known, record=record)
     assert not after.commit.nodes
@@ -59,9 +59,11 @@ def test_times_that_are_a_little_ahead_are_kept(ahead_s: float) -> None:
 
 def test_future_times_of_spares_and_pauses_are_clamped() -> None:
     failed = job(2, bootstraps={"failures": 1, "retry_at": NOW + DAY_S})
-    assert scene(member(1), record=failed).job.bootstraps.retry_at == NOW + RULES.max_bootstrap_retry_s
+    assert scene(member(1), record=failed).job.bootstraps.retry_at == NOW + RULES.bootstraps.max_retry_s
     ahead = job(2, spare_nodes=1, bootstraps={"spare_retry_at": NOW + DAY_S})
-    assert scene(member(1), member(2), record=ahead).job.bootstraps.spare_retry_at == NOW + RULES.spare_retry_s
+    assert (
+        scene(member(1), member(2), record=ahead).job.bootstraps.spare_retry_at == NOW + RULES.bootstraps.spare_retry_s
+    )
     assert scene(member(1), member(2), record=job(2, places={"since": NOW + DAY_S})).job.places.since == NOW
     gathering = scene(member(1), member(2), record=job(2, rounds={"gathering_since": NOW + DAY_S})).job
     assert gathering.rounds.gathering_since <= NOW
@@ -80,7 +82,7 @@ LONG_AGO = NOW - DAY_S
         (node(2, N.DRAINING, state_since=LONG_AGO, has_joined=True), RULES.drain_timeout_s),
         (node(2, N.PENDING, state_since=LONG_AGO), RULES.launch_timeout_s),
         (node(2, N.BOOTSTRAPPING, state_since=LONG_AGO, bootstrapped=True, ready_by=LONG_AGO), RULES.ready_timeout_s),
-        (node(2, N.SUSPECT, state_since=LONG_AGO, has_joined=True), RULES.suspect_s),
+        (node(2, N.SUSPECT, state_since=LONG_AGO, has_joined=True), RULES.silence.suspect_s),
     ],
     ids=lambda value: str(value.state) if hasattr(value, "state") else "",
 )

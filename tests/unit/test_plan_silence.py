@@ -186,7 +186,10 @@ def test_a_silent_node_is_asked_at_once_again_soon_and_seldom_while_its_steps_ad
     assert [(each.node.id, each.node.state) for each in asked] == [(name(50), N.SUSPECT)]
     assert (asks(5.0, error="hung"), asks(4.9, error="hung")) == (True, False)
     advancing: dict[str, Any] = {"agent_runs": True, "written_s_ago": 1.0}
-    assert (asks(RULES.ask_again_s, **advancing), asks(RULES.ask_again_s - 1, **advancing)) == (True, False)
+    assert (asks(RULES.silence.ask_again_s, **advancing), asks(RULES.silence.ask_again_s - 1, **advancing)) == (
+        True,
+        False,
+    )
     assert of_ten(silent(50, 0.0), volatile={"answers": {}}, busy=frozenset({f"ask:{name(50)}"})).does(AskNode) == []
 
 

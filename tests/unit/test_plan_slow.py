@@ -29,7 +29,7 @@ def follow(*reports: tuple[float, RankTimes], kinds: dict[str, str] = KINDS) -> 
     """What was seen after reports at these times."""
     watch = None
     for at, times in reports:
-        watch = watched(watch, replace(times, at=at), kinds, RULES.slow_factor, RULES.slow_s, at)
+        watch = watched(watch, replace(times, at=at), kinds, RULES.slow.factor, RULES.slow.lasts_s, at)
     assert watch is not None
     return watch
 
@@ -68,7 +68,7 @@ def test_nodes_of_different_machines_are_not_compared() -> None:
 
 @given(st.lists(st.floats(0.001, 1000.0), min_size=4, max_size=4))
 def test_no_more_than_half_of_all_are_ever_slow(step_s: list[float]) -> None:
-    assert sum(factor >= RULES.slow_factor for factor in factors(times_of(*step_s), KINDS).values()) <= 2
+    assert sum(factor >= RULES.slow.factor for factor in factors(times_of(*step_s), KINDS).values()) <= 2
 
 
 def test_reports_have_to_say_so_but_for_single_ones() -> None:

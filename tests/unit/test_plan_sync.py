@@ -513,7 +513,7 @@ def test_a_node_whose_deadline_has_passed_is_given_back_also_if_it_is_silent_or_
     "why", [{"unhealthy_at": NOW - 500}, {"left_behind": "the job moves to zone-b"}, {"drain_requested": True}]
 )
 def test_a_silent_node_that_is_to_leave_has_as_long_as_one_that_leaves_in_order_whatever_it_answers(why: Any) -> None:
-    limit_s = RULES.suspect_s if "drain_requested" in why else RULES.drain_timeout_s
+    limit_s = RULES.silence.suspect_s if "drain_requested" in why else RULES.drain_timeout_s
     for early_s, state in ((0.1, N.SUSPECT), (0.0, N.TERMINATING)):
         silent = node(3, N.SUSPECT, state_since=NOW - limit_s + early_s, has_joined=True, **why)
         after = scene(member(1), member(2), silent, round=round_of(1, 2, 3), volatile=ADVANCES)

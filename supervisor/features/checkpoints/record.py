@@ -15,3 +15,10 @@ class CheckpointsRecord:
     save_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
     step_s: float = 0.0  # its longest recent step, as last noted
     window_warned_s: float = 0.0  # the checkpoint time of the last alert that it exceeds a notice
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsRules:
+    """When people are told of checkpoints that fail."""
+
+    alert_quiet_s: float = 600.0  # between two alerts

@@ -31,7 +31,7 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
         return
     problem = " ".join(progress.checkpoint_problem.split())[:MAX_PROBLEM_CHARACTERS]
     if problem:
-        quiet = draft.now - job.checkpoints.problem_at < draft.rules.checkpoint_alert_quiet_s
+        quiet = draft.now - job.checkpoints.problem_at < draft.rules.checkpoints.alert_quiet_s
         if problem != job.checkpoints.problem and not quiet:
             _report_problem(draft, problem, progress.checkpoint_step)
     elif job.checkpoints.problem and progress.checkpoint_step > job.checkpoints.problem_step:

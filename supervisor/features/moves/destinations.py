@@ -65,7 +65,7 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
     for offer in sorted(wished, key=lambda each: limits.place(each) != here):
         if not is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False):
             continue
-        if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.move_probe_s):
+        if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.moves.probe_s):
             continue
         target = target_of(draft, offer, offers, limits)
         billed = (*limits.billed, *[offer] * (target.needed - 1)) if target else ()
@@ -108,7 +108,7 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
 
 def _has_stayed(draft: Draft, kept: Sequence[NodeRecord]) -> bool:
     """Whether the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
-    return draft.elapsed_s(min(node.created_at for node in kept)) >= draft.rules.back_to_listed_s
+    return draft.elapsed_s(min(node.created_at for node in kept)) >= draft.rules.moves.back_to_listed_s
 
 
 def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int, *, lacks: bool) -> bool:
@@ -121,8 +121,8 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
     speed = draft.job.spec.preference.speed
     more = count * speed(offer) / speed(kept[0].offer) - useful  # in node-hours of the nodes that it has
     gain = len(kept) * cheaper + (more if lacks else 0)
-    cost = (count * rules.move_arrival_s + useful * (rules.move_pause_s + draft.job.checkpoints.save_s)) / HOUR_S
-    return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost
+    cost = (count * rules.moves.arrival_s + useful * (rules.moves.pause_s + draft.job.checkpoints.save_s)) / HOUR_S
+    return gain * rules.moves.horizon_s / HOUR_S > rules.moves.gain * cost
 
 
 def _useful(draft: Draft, kept: Sequence[NodeRecord]) -> int:
@@ -146,7 +146,7 @@ def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeReco
     found = [node for node in kept if node.offer.market is Market.ON_DEMAND]
     if draft.job.spec.market != "spot-then-on-demand" or not found or not may_go_back(draft):
         return ()
-    long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.back_to_spot_s
+    long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.moves.back_to_spot_s
     return tuple(sorted(found, key=lambda node: (node.created_at, node.id), reverse=True)) if long else ()
 
 

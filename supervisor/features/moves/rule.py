@@ -77,7 +77,7 @@ def _is_settled(draft: Draft) -> bool:
     if len(staying) < len(present):
         return True
     since = max((node.state_since for node in present), default=draft.now)
-    return draft.elapsed_s(max(since, draft.job.state_since)) >= draft.rules.move_after_s
+    return draft.elapsed_s(max(since, draft.job.state_since)) >= draft.rules.moves.after_s
 
 
 def _is_in_place(draft: Draft, node: NodeRecord) -> bool:
@@ -145,13 +145,13 @@ def _may_ask(draft: Draft, offer: Offer) -> bool:
 
 
 def _is_in_time(draft: Draft) -> bool:
-    return draft.elapsed_s(draft.job.moves.since) < draft.rules.gang_timeout_s
+    return draft.elapsed_s(draft.job.moves.since) < draft.rules.gang.timeout_s
 
 
 def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     target = target_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
     rules = draft.rules
-    late = draft.elapsed_s(draft.job.moves.since) >= rules.move_limit_s
+    late = draft.elapsed_s(draft.job.moves.since) >= rules.moves.limit_s
     if target is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
@@ -185,8 +185,8 @@ def _leave(draft: Draft, target: Target, coming: Sequence[NodeRecord], ready: Se
         f"({target.offer.instance_type}, {target.offer.market})"
     )
     draft.add_event(EventKind.MOVED, text, nodes=len(ready))
-    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.max_move_retry_s else 1
-    rest_s = min(rules.max_move_retry_s, rules.move_rest_s * 2.0 ** min(number - 1, 30))
+    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.moves.max_retry_s else 1
+    rest_s = min(rules.moves.max_retry_s, rules.moves.rest_s * 2.0 ** min(number - 1, 30))
     draft.set_part(replace(draft.job.moves, failed=0, in_row=number, retry_at=draft.now + rest_s))
     _switch(draft, coming, leaving, "the job goes back to spot" if here == there else f"the job moves to {there}")
 
@@ -233,7 +233,7 @@ def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer 
     draft.set_part(replace(draft.job.moves, since=0.0))
     if pools:
         failed = draft.job.moves.failed + 1
-        wait_s = min(rules.max_move_retry_s, rules.move_retry_s * 2.0 ** min(failed - 1, 30))
+        wait_s = min(rules.moves.max_retry_s, rules.moves.retry_s * 2.0 ** min(failed - 1, 30))
         draft.set_part(replace(draft.job.moves, failed=failed, retry_at=draft.now + wait_s))
         had = f", which had {node_count(len(launched))}" if launched else ""
         draft.add_event(EventKind.MOVE_GIVEN_UP, f"{draft.job.name} does not move to {', '.join(pools)}{had}: {why}")

@@ -40,7 +40,7 @@ def drive_places(draft: Draft) -> None:
 
 def _has_stayed(draft: Draft) -> bool:
     """Whether it has been here for long enough. From the first place it goes as soon as that has refused."""
-    job, stay_s = draft.job, draft.rules.place_s
+    job, stay_s = draft.job, draft.rules.places.stay_s
     if job.places.tried >= len(job.spec.places):
         stay_s *= _LATER
     return not job.places.since or draft.elapsed_s(job.places.since) >= stay_s

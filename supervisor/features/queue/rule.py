@@ -87,7 +87,7 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
         others=tuple(node_of(each, spec) for each in others),
         step=spec.nodes.multiple_of,
         kind=spec.resources_of(offer).gpu or (offer.gpu if offer else "") or "GPU",
-        reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),
+        reserved=is_reserved(job, len(kept), now - world.rules.gang.timeout_s),
         can_ask=can_ask and now >= job.bootstraps.retry_at,
         pausable=is_pausable(spec) and not 0 <= now - job.queue.displaced_at < world.rules.displaced_again_s,
         leaving=not wants,

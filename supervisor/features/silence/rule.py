@@ -39,7 +39,7 @@ def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
     for job, silent in by_job:
         group, nodes = _Group([since for _, since in silent]), _count(world, job)
         for node, since in silent:
-            of_job, of_all = (each.around(since, world.rules.silence_window_s) for each in (group, everyone))
+            of_job, of_all = (each.around(since, world.rules.silence.window_s) for each in (group, everyone))
             if _many(of_job, nodes, world) or _many(of_all, all_nodes, world):
                 held.append(node)
     return Hold(frozenset(node.id for node in held), frozenset(node.offer.cloud for node in held))
@@ -68,7 +68,7 @@ class _Group:
 
 
 def _many(silent: int, nodes: int, world: World) -> bool:
-    return silent > 1 and silent > world.rules.silence_share * nodes
+    return silent > 1 and silent > world.rules.silence.share * nodes
 
 
 def _count(world: World, job: JobView) -> int:
@@ -109,7 +109,7 @@ def silent_for_s(draft: Draft, node: NodeRecord) -> float:
 def ask(draft: Draft, node: NodeRecord) -> None:
     """Ask a silent node over SSH, again and again."""
     answer = draft.volatile.answers.get(node.id)
-    period_s = draft.rules.ask_again_s if answer and answer.advances else ASK_S
+    period_s = draft.rules.silence.ask_again_s if answer and answer.advances else ASK_S
     if answer is None or draft.now - answer.asked_at >= period_s:
         draft.request_read(AskNode(node))
 
@@ -118,12 +118,12 @@ def why_lost(draft: Draft, node: NodeRecord) -> str:
     """Why a suspected node is given up now, "" if it is not: its cloud was listed and it was asked since it fell
     silent, and its steps do not advance."""
     answer, quiet_s = draft.volatile.answers.get(node.id), silent_for_s(draft, node)
-    if quiet_s < draft.rules.suspect_s or _unlisted(draft, node):
+    if quiet_s < draft.rules.silence.suspect_s or _unlisted(draft, node):
         return ""
     if answer is None or answer.advances or answer.asked_at < draft.now - quiet_s:
         return ""
     found = f"over SSH: {answer.error}" if answer.error else "no step advances on it"
-    return f"silent for {draft.rules.suspect_s:g} s, and {found}"
+    return f"silent for {draft.rules.silence.suspect_s:g} s, and {found}"
 
 
 def advances(draft: Draft, node: NodeRecord) -> bool:
@@ -143,7 +143,7 @@ def kept(draft: Draft) -> list[NodeRecord]:
 
 
 def _is_overdue(draft: Draft, node: NodeRecord) -> bool:
-    return silent_for_s(draft, node) >= draft.rules.suspect_s
+    return silent_for_s(draft, node) >= draft.rules.silence.suspect_s
 
 
 def may_train(draft: Draft) -> bool:
@@ -191,8 +191,8 @@ def drive_silence(draft: Draft) -> None:
         draft.set_part(replace(draft.job.silence, since=draft.now))
     reported = draft.job.silence.reported_at >= draft.job.silence.since
     quiet_s = draft.now - draft.job.silence.reported_at
-    lasts = draft.elapsed_s(draft.job.silence.since) >= rules.suspect_s
-    if lasts and quiet_s >= (rules.silence_reminder_s if reported else rules.silence_quiet_s):
+    lasts = draft.elapsed_s(draft.job.silence.since) >= rules.silence.suspect_s
+    if lasts and quiet_s >= (rules.silence.reminder_s if reported else rules.silence.quiet_s):
         draft.set_part(replace(draft.job.silence, reported_at=draft.now))
         remedy = "They are kept until they are heard, their provider ends them, or you run `spotsupctl drain NODE`"
         draft.add_event(EventKind.SILENCE, f"{job.name}: {text} {remedy}")

@@ -19,3 +19,15 @@ class SlowRecord:
     """Replacements of a job's slow nodes."""
 
     replaced_at: tuple[float, ...] = ()  # when they were begun, of the last day
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRules:
+    """Which node is slow, and how often one is replaced for that."""
+
+    factor: float = 1.3  # of the median of those of its kind: a node that works so many times as long is slow
+    lasts_s: float = 600.0  # one for which reports say so for so long is said to be slow; no longer, likewise
+    share: float = 0.1  # more than one, and more than this share of a job's nodes: it is not the machines
+    again_s: float = 3600.0  # a job replaces no further node for being slow
+    max_a_day: int = 3  # a job replaces no more in a day
+    limit_s: float = 1800.0  # a slow node that is not replaced by then stays

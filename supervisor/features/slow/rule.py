@@ -34,7 +34,7 @@ def drive_slow(draft: Draft) -> None:
         verdict = watch.verdicts.get(node.id)
         if draft.full or verdict is None or verdict.doubted or verdict.slow == bool(node.slow.at):
             continue
-        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow_s:
+        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow.lasts_s:
             _report(draft, node, watch)
     if draft.job.spec.limits.slow == "replace":
         _begin(draft, watch)
@@ -50,7 +50,7 @@ def _watch(draft: Draft) -> Watch | None:
         kinds = {node: draft.nodes[node].offer.instance_type for node in current.nodes() if node in draft.nodes}
         complete = len(kinds) == len(current.nodes())
         before = known.get(task)
-        watch = watched(before, times, kinds, rules.slow_factor, rules.slow_s, draft.now) if complete else before
+        watch = watched(before, times, kinds, rules.slow.factor, rules.slow.lasts_s, draft.now) if complete else before
     if watch is not known.get(task):
         kept = {each: seen for each, seen in known.items() if each != task}
         watches = MappingProxyType(kept if watch is None else {**kept, task: watch})
@@ -59,7 +59,7 @@ def _watch(draft: Draft) -> Watch | None:
 
 
 def _report(draft: Draft, node: NodeRecord, watch: Watch) -> None:
-    minutes = f"{draft.rules.slow_s / 60:g} min"
+    minutes = f"{draft.rules.slow.lasts_s / 60:g} min"
     if node.slow.at:
         draft.set_node(replace(node, slow=replace(node.slow, at=0.0, factor=0.0)))
         text = f"{node.id} has been as fast as most nodes of {draft.job.name} for {minutes}"
@@ -83,7 +83,7 @@ def _report(draft: Draft, node: NodeRecord, watch: Watch) -> None:
 def _begin(draft: Draft, watch: Watch) -> None:
     """Have one of them replaced: first a new node, then one change of the round."""
     slow = [node for node in members(draft) if node.slow.at]
-    credible = len(slow) <= max(1, int(draft.rules.slow_share * len(members(draft))))
+    credible = len(slow) <= max(1, int(draft.rules.slow.share * len(members(draft))))
     rightly = [node for node in slow if watch.verdicts.get(node.id) and not _follows_a_slow_one(draft, node)]
     if not rightly or not credible or draft.full or not (_is_calm(draft) and _may_again(draft) and _can_be_had(draft)):
         return
@@ -114,7 +114,7 @@ def _is_calm(draft: Draft) -> bool:
 def _may_again(draft: Draft) -> bool:
     rules, begun = draft.rules, draft.job.slow.replaced_at
     today = sum(at > draft.now - DAY_S for at in begun)
-    return today < rules.max_slow_a_day and draft.now - max(begun, default=0.0) >= rules.slow_again_s
+    return today < rules.slow.max_a_day and draft.now - max(begun, default=0.0) >= rules.slow.again_s
 
 
 def _can_be_had(draft: Draft) -> bool:
@@ -134,7 +134,7 @@ def _can_be_had(draft: Draft) -> bool:
 def _give_up_late(draft: Draft) -> None:
     """A slow node that was not replaced in time stays, and what was requested for it is released as one too many."""
     for node in members(draft):
-        late = node.slow.leaves_at and draft.elapsed_s(node.slow.leaves_at) >= draft.rules.slow_limit_s
+        late = node.slow.leaves_at and draft.elapsed_s(node.slow.leaves_at) >= draft.rules.slow.limit_s
         if late and not draft.full:
             stays = node.notice is None and not (node.drain_requested or node.unhealthy_at)
             needed = node.needs_replacement and not stays

@@ -19,7 +19,7 @@ def too_many_unhealthy(world: World, now: float) -> int:
     for job in world.jobs.values():
         for node in job.nodes.values():
             if node.unhealthy_at:
-                recent += now - node.unhealthy_at < world.rules.unhealthy_hold_s
+                recent += now - node.unhealthy_at < world.rules.unhealthy.hold_s
             elif node.state in _THERE and (health := job.healths.get(node.id)) is not None:
                 recent += not health.healthy
     there = sum(len(job.agents) for job in world.jobs.values())

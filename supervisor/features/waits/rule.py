@@ -15,7 +15,7 @@ def drive_wait_alerts(draft: Draft) -> None:
     job = draft.job
     if job.state in _WAITING:
         since = max(waits_since(job), job.starts_at)
-        if not job.waits.reported_at and draft.now - since >= draft.rules.waits_alert_s:
+        if not job.waits.reported_at and draft.now - since >= draft.rules.waits.alert_s:
             draft.set_part(replace(draft.job.waits, reported_at=draft.now))
             text = f"{job.name} has waited for machines for {_hours(draft.now - since)}: {job.reason or 'it is queued'}"
             draft.add_event(EventKind.WAITS_LONG, text, since=since)

@@ -62,7 +62,7 @@ DECISIONS = (
     Mutant(
         "evidence: a suspicion has to run out",
         "supervisor.features.silence.rule",
-        "    if quiet_s < draft.rules.suspect_s or _unlisted(draft, node):",
+        "    if quiet_s < draft.rules.silence.suspect_s or _unlisted(draft, node):",
         "    if _unlisted(draft, node):",
     ),
     Mutant(
@@ -117,14 +117,14 @@ DECISIONS = (
     Mutant(
         "slow nodes: reports have to say so for long",
         "supervisor.features.slow.rule",
-        "        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow_s:\n",
+        "        if watch.lasted_s(node.id, draft.timers_paused_until) >= draft.rules.slow.lasts_s:\n",
         "        if True:\n",
         "sim/test_slow_nodes.py::test_what_ends_before_is_no_alert",
     ),
     Mutant(
         "slow nodes: few are replaced, whatever reports say",
         "supervisor.features.slow.rule",
-        "    return today < rules.max_slow_a_day and",
+        "    return today < rules.slow.max_a_day and",
         "    return True or",
         "sim/test_slow_nodes.py::test_a_hostile_report_costs_no_more_than_three_machines_a_day_one_at_a_time",
     ),
@@ -261,7 +261,7 @@ DECISIONS = (
     Mutant(
         "GPUs: a type whose GPUs die again and again is blocked",
         "supervisor.planner.outcomes",
-        "    if count >= rules.max_unhealthy_streak:\n",
+        "    if count >= rules.unhealthy.max_streak:\n",
         "    if False:\n",
         "sim/test_gpus.py::test_a_type_whose_gpus_die_again_and_again_is_blocked_and_its_nodes_train_on",
     ),
@@ -346,7 +346,7 @@ DECISIONS = (
     Mutant(
         "bootstrap: what the job brings is tried twice",
         "supervisor.planner.jobs",
-        "    own = job.bootstraps.own_failures >= draft.rules.own_failures\n",
+        "    own = job.bootstraps.own_failures >= draft.rules.bootstraps.own_failures\n",
         "    own = False\n",
         "unit/test_plan_outcomes.py::"
         "test_a_second_node_that_fails_alike_by_what_the_job_brings_ends_a_job_that_never_trained",

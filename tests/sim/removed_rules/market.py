@@ -168,7 +168,7 @@ MARKET = (
     Mutant(
         "queue: a job that lost nodes gets them back before others begin",
         "supervisor.features.queue.rule",
-        "        reserved=is_reserved(job, len(kept), now - world.rules.gang_timeout_s),",
+        "        reserved=is_reserved(job, len(kept), now - world.rules.gang.timeout_s),",
         "        reserved=False,",
         "unit/test_queue.py::test_a_job_claims_what_it_keeps_and_pays_for_all_that_it_has",
     ),
@@ -246,7 +246,7 @@ MARKET = (
     Mutant(
         "moves: only where it is worth the pause",
         "supervisor.features.moves.destinations",
-        "    return gain * rules.move_horizon_s / HOUR_S > rules.move_gain * cost\n",
+        "    return gain * rules.moves.horizon_s / HOUR_S > rules.moves.gain * cost\n",
         "    return gain > 0\n",
         "sim/test_places.py::test_a_job_stays_where_a_move_would_gain_too_little",
     ),
@@ -309,7 +309,7 @@ MARKET = (
     Mutant(
         "moves: each is later than the one before while zones keep changing",
         "supervisor.features.moves.rule",
-        "    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.max_move_retry_s else 1\n",
+        "    number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.moves.max_retry_s else 1\n",
         "    number = 1\n",
         "unit/test_plan_moves.py::test_a_job_moves_ever_more_rarely_while_zones_keep_changing",
     ),
