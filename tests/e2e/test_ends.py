@@ -109,7 +109,6 @@ def wait_until_alone(job: Nodes, node: str) -> None:
         eventually("nothing", lambda: job.round().number > 1 or job.log(node).stat().st_size > seen, 3.0)
 
 
-@pytest.mark.main
 @pytest.mark.parametrize("how", ["lost", "asked to leave"])
 def test_the_loss_of_a_node_whose_ranks_have_ended_well_interrupts_no_other(
     etcd_endpoint: str, tmp_path: Path, how: str

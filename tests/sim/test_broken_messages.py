@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from supervisor.model import EventKind, JobState
 from tests.sim.harness import alive, in_state, submit, training_world
 from tests.sim.promises import jobs_of
@@ -12,6 +14,7 @@ DEEP = b"[" * 200_000
 LIE = json.dumps({"node": "somebody", "deadline": 5.0, "seen_at": 1.0, "source": "aws"}).encode()
 
 
+@pytest.mark.long
 def test_broken_messages_below_one_job_and_below_none_disturb_no_job() -> None:
     world = training_world(desired=2)
     submit(world, "other", 2, 2, 2)

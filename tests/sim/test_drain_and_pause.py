@@ -204,6 +204,7 @@ def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
     assert world.run_until(lambda w: not alive(w), 60.0)
 
 
+@pytest.mark.long
 def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
     world = training_world(limits={"hours": 0.1})
     service(world).pause("job")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.model import EventKind
@@ -36,6 +38,7 @@ def events(world: World, job: str) -> list[tuple[float, str]]:
     return [(round(event.at - world.started_at, 3), event.text) for event in world.journal.events(job)]
 
 
+@pytest.mark.long
 def test_skipping_steady_jobs_changes_no_event() -> None:
     always, steady = scenario(0.0), scenario(30.0)
     assert events(steady, "job") == events(always, "job")

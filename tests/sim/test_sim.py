@@ -75,6 +75,7 @@ def test_daemons_whose_clocks_are_permanently_a_minute_off_keep_all_promises() -
         assert not result.broken, "\n".join([result.broken, *result.log])
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_scenario_in_another_process() -> None:
     outputs = [_run_one(7, hash_seed) for hash_seed in ("1", "2")]
     assert "digest" in outputs[0]
@@ -88,7 +89,10 @@ def _run_one(seed: int, hash_seed: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
+@pytest.mark.parametrize(
+    "name",
+    [each if each in {"kill", "notice"} else pytest.param(each, marks=pytest.mark.long) for each in sorted(SCENARIOS)],
+)
 def test_a_crash_at_any_kind_of_boundary_does_not_change_the_end(name: str) -> None:
     tally = enumerate_crashes((name,), ("crash",), limit=1)
     assert tally.runs >= 8

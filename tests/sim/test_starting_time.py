@@ -13,6 +13,7 @@ from tests.sim.harness import alive, empty_world, record, sentence, service, sub
 AHEAD_S = 7200.0
 
 
+@pytest.mark.long
 def test_a_job_begins_after_its_time_although_another_daemon_leads_by_then() -> None:
     world = empty_world()
     at = datetime.fromtimestamp(world.clock.now() + AHEAD_S, UTC)

@@ -231,6 +231,7 @@ def test_the_document_has_each_number_of_the_policy_as_the_code_has_it() -> None
     }
 
 
+@pytest.mark.long
 def test_a_number_is_changed_for_its_play_only() -> None:
     before, spec = [knob.value for knob in knobs.KNOBS], play.job_of(Case("hand", "", 1, 2))
     found = knobs.play(recording(((0, 0), (2, 1), (0, 0), (0, 3)), HOUR_S / 4), spec, 1, "asking")["knobs"]

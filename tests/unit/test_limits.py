@@ -109,6 +109,7 @@ def test_a_console_tail_is_short_however_long_a_line_is(monkeypatch: pytest.Monk
 # -- volatile state ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
     volatile, capacity = VolatileState(), CapacityMemory()
     for number in range(2 * MAX_REFUSALS):
