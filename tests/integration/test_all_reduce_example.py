@@ -58,6 +58,7 @@ def test_other_sizes_are_refused(text: str) -> None:
         example.size_of(text)
 
 
+@pytest.mark.long
 def test_two_ranks_print_one_table_with_no_wrong_element() -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(

@@ -69,6 +69,7 @@ def test_the_facts_of_bus_kernel_module_and_nvidia_smi_are_gathered(tmp_path: Pa
     assert gathered(tmp_path, host_on("aws")) == GpuFacts()
 
 
+@pytest.mark.long
 def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"))
     # Stands for a process that the kernel holds: this `timeout` never ends it.

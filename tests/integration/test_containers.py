@@ -282,6 +282,7 @@ def test_a_signal_is_passed_on() -> None:
         assert process.wait(60) == 5
 
 
+@pytest.mark.long
 def test_a_signal_that_comes_as_the_command_starts_ends_it_too(tmp_path: Path) -> None:
     started = tmp_path / "started"
     # The command itself sends the signal: as its first deed, so that it may come before Popen has returned.

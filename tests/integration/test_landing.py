@@ -37,6 +37,7 @@ def land(folder: Path, tests: dict[str, str], *options: str) -> subprocess.Compl
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.long
 def test_a_test_that_fails_once_does_not_refuse_the_landing_and_is_named_loudly(tmp_path: Path) -> None:
     done = land(tmp_path, {"tests/integration/test_a.py": "def test_a(): fails(1, 'a')\ndef test_b(): fails(0, 'b')"})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,6 +54,7 @@ def test_a_test_that_fails_once_does_not_refuse_the_landing_and_is_named_loudly(
     ]
 
 
+@pytest.mark.long
 def test_a_test_that_fails_twice_refuses_the_landing(tmp_path: Path) -> None:
     done = land(tmp_path, {"tests/integration/test_a.py": "def test_a(): fails(2, 'a')"})
     assert done.returncode == 1

@@ -61,6 +61,7 @@ def test_the_loss_of_done_nodes_restarts_nothing_and_rents_nothing(taken: str, d
     assert world.run_until(settled, 120.0)
 
 
+@pytest.mark.long
 def test_done_nodes_are_released_after_finish_minutes_and_the_last_one_works_on() -> None:
     world, _ = done_world(1, 2)
     world.run(FINISH_S - 10.0)

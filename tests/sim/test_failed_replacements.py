@@ -58,6 +58,7 @@ def test_an_hour_without_the_package_index_does_not_end_a_job_of_which_seven_of_
     assert {EventKind.BOOTSTRAPS_FAILING, EventKind.BOOTSTRAPS_RECOVERED} <= set(sent)
 
 
+@pytest.mark.long
 def test_a_job_that_lost_all_nodes_meanwhile_waits_tries_one_machine_at_a_time_and_trains_again() -> None:
     world = empty_world(STRICT)
     submit(world, "job", 2, 8, 8)

@@ -73,6 +73,7 @@ def test_a_clock_that_was_ahead_is_not_believed_for_longer_and_holds_up_no_write
     assert due_record(full(found, POOLS[1]), before, NOW) is not None
 
 
+@pytest.mark.long
 def test_forty_pools_take_few_kilobytes_and_any_number_is_bounded() -> None:
     memory = CapacityMemory()
     for number in range(2_000):  # nodes, each of which was refused by one of the pools

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.model import EventKind, JobState
 from supervisor.runtime.leader import SILENT_TTLS
 from supervisor.simulation.daemon import LEADER_TTL_S
@@ -127,6 +129,7 @@ def test_a_lease_is_as_long_as_etcd_grants_it_and_ends_late_and_a_new_leader_of_
     assert etcd.keep_alive(leases[2]) == 0
 
 
+@pytest.mark.long
 def test_while_etcd_is_full_training_goes_on_and_afterwards_what_was_lost_is_replaced() -> None:
     world = training_world()
     world.start_daemon()

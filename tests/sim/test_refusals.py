@@ -130,6 +130,7 @@ def test_zones_that_keep_no_machine_are_asked_ever_more_rarely_and_again_once_th
     assert world.run_until(settled, 660.0)
 
 
+@pytest.mark.long
 def test_a_replacement_waits_where_the_jobs_zone_takes_machines_before_they_are_ready() -> None:
     world = training_world(1, 2, 2)
     world.cloud.early_deaths = {"zone-a", "zone-b"}
@@ -195,6 +196,7 @@ def test_machines_above_a_jobs_cap_are_not_asked_for_until_it_is_raised() -> Non
     assert (machine.instance.zone, machine.max_usd_per_hour) == ("zone-a", 0.10)
 
 
+@pytest.mark.long
 def test_a_machine_that_becomes_dearer_than_its_cap_is_preempted_and_its_pool_is_asked_again_once_it_is_cheaper() -> (
     None
 ):

@@ -45,6 +45,7 @@ def keys_below(world: World, prefix: str) -> list[str]:
     return [key for key in world.etcd.keys if key.startswith(prefix)]
 
 
+@pytest.mark.long
 def test_64_nodes_that_are_lost_at_once_are_more_than_one_transaction_takes_and_all_are_replaced() -> None:
     world = wide_world(64)
     lost = {machine.instance.node for machine in lose_all(world)}
@@ -130,6 +131,7 @@ def test_code_is_deleted_once_no_job_needs_it() -> None:
     assert jobs_of(world)["two"].record.state is JobState.RUNNING
 
 
+@pytest.mark.long
 def test_of_many_jobs_that_ended_the_code_of_the_last_ones_is_deleted() -> None:
     world = empty_world()
     names = [f"job-{number}" for number in range(MAX_CODE_DELETIONS + 1)]

@@ -91,7 +91,7 @@ def _run_one(seed: int, hash_seed: str) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    [each if each in {"kill", "notice"} else pytest.param(each, marks=pytest.mark.long) for each in sorted(SCENARIOS)],
+    [each if each == "kill" else pytest.param(each, marks=pytest.mark.long) for each in sorted(SCENARIOS)],
 )
 def test_a_crash_at_any_kind_of_boundary_does_not_change_the_end(name: str) -> None:
     tally = enumerate_crashes((name,), ("crash",), limit=1)

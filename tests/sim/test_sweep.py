@@ -39,6 +39,7 @@ def test_what_a_machine_left_behind_is_removed_after_it_was_seen_twice() -> None
     ]
 
 
+@pytest.mark.long
 def test_what_an_open_node_has_is_never_removed() -> None:
     world = training_world()
     leave(world, disk(1, machine_of(world, 0).instance.node))

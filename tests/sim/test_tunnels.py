@@ -104,6 +104,7 @@ def test_a_tunnel_that_breaks_is_opened_again_and_no_training_stops(fault: str) 
     assert_trains_on(world)
 
 
+@pytest.mark.long
 def test_a_single_node_without_its_tunnel_is_not_given_up_while_its_steps_advance() -> None:
     world = world_with_tunnels()
     machine = machines(world)[0]

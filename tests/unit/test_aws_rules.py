@@ -131,6 +131,7 @@ def test_a_first_card_without_efa_is_an_ordinary_one_beside_the_others() -> None
 
 
 @given(token=st.text(min_size=1), cluster=st.text(min_size=1))
+@pytest.mark.long
 def test_ec2s_token_is_ours_for_one_owner_whatever_the_offer(token: str, cluster: str) -> None:
     request = replace(REQUEST, token=token, owner=replace(TEAM, cluster=cluster))
     made = launch.client_token(request)

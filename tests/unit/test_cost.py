@@ -60,6 +60,7 @@ def test_cost_sums_what_each_users_jobs_have_cost(capsys: pytest.CaptureFixture[
     assert lines[0][-6:] == ["USEFUL", "PAUSE", "BOOT", "IDLE", "LOST", "UNKNOWN"]
 
 
+@pytest.mark.long
 def test_cost_says_what_money_was_for(capsys: pytest.CaptureFixture[str]) -> None:
     world = training_world()
     world.run(3600.0)

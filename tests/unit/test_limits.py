@@ -124,6 +124,7 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
     assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
 
 
+@pytest.mark.long
 def test_alerts_wait_until_their_channel_answers_which_is_tried_every_few_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
