@@ -218,7 +218,8 @@ class Draft:
 
     def set_node(self, node: NodeRecord) -> NodeRecord:
         """Change a node, as it is returned."""
-        changed = replace(node, error=printable(node.error, MAX_TEXT_CHARACTERS))
+        error = printable(node.error, MAX_TEXT_CHARACTERS)
+        changed = node if error == node.error else replace(node, error=error)
         self.add(changed)
         return changed
 

@@ -22,28 +22,23 @@ def clamp_future_times(draft: Draft) -> None:
     )
     past = (job.pause.at, job.limits.training_since, job.gang.since, job.moves.since)
     if max(ahead_s, *(at - now for at in past), job.places.since - now, job.rounds.gathering_since - now) > AHEAD_S:
-        draft.set_job(
+        for part in (
+            replace(job.rounds, gathering_since=min(job.rounds.gathering_since, now)),
+            replace(job.places, since=min(job.places.since, now)),
+            replace(job.gang, since=min(job.gang.since, now)),
+            replace(job.moves, since=min(job.moves.since, now), retry_at=min(job.moves.retry_at, moves)),
+            replace(job.pause, at=min(job.pause.at, now)),
+            replace(job.limits, training_since=min(job.limits.training_since, now)),
             replace(
-                draft.job,
-                rounds=replace(draft.job.rounds, gathering_since=min(job.rounds.gathering_since, now)),
-                places=replace(draft.job.places, since=min(job.places.since, now)),
-                gang=replace(draft.job.gang, since=min(job.gang.since, now)),
-                moves=replace(
-                    draft.job.moves, since=min(job.moves.since, now), retry_at=min(job.moves.retry_at, moves)
-                ),
-                pause=replace(draft.job.pause, at=min(job.pause.at, now)),
-                limits=replace(draft.job.limits, training_since=min(job.limits.training_since, now)),
-                bootstraps=replace(
-                    draft.job.bootstraps,
-                    spare_retry_at=min(job.bootstraps.spare_retry_at, latest),
-                    retry_at=min(job.bootstraps.retry_at, bootstraps),
-                ),
-            )
-        )
+                job.bootstraps,
+                spare_retry_at=min(job.bootstraps.spare_retry_at, latest),
+                retry_at=min(job.bootstraps.retry_at, bootstraps),
+            ),
+        ):
+            draft.set_part(part)
     if max(job.silence.since, job.silence.reported_at) - now > AHEAD_S:
-        draft.set_part(
-            replace(draft.job.silence, since=min(job.silence.since, now), reported_at=min(job.silence.reported_at, now))
-        )
+        since, reported_at = (min(at, now) for at in (job.silence.since, job.silence.reported_at))
+        draft.set_part(replace(job.silence, since=since, reported_at=reported_at))
     latest = now + draft.rules.ready_timeout_s  # nothing of a node waits longer
     for node in list(draft.nodes.values()):
         ahead_s = max(
