@@ -244,6 +244,8 @@ def _no_leader(
     def problem() -> str:
         if loop.status.etcd_away_since:
             return "etcd does not answer"
+        if leader.leading:
+            return leader.etcd_problem()  # it is full, the outbox with it
         known = leader.leading or leader.leader or journal.read().pause is not None
         return "" if known else leader.etcd_problem() or "no daemon leads"
 

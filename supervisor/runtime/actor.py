@@ -20,6 +20,7 @@ from provisioners.base import (
     Owner,
     Provisioner,
     ProvisionerError,
+    Transient,
     Unknown,
 )
 from supervisor.alerts.routes import Channel
@@ -179,12 +180,21 @@ class Effects:
             max_usd_per_hour=node.max_usd_per_hour,
             dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )
-        outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)
+        try:
+            outcome = self._provisioner(node.offer.cloud).launch(request, LAUNCH_TIMEOUT_S)
+        except ProvisionerError as error:
+            outcome = Transient(str(error))
         return LaunchDone(node.id, node.offer, outcome)
+
+    def _provisioner(self, name: str) -> Provisioner:
+        """Return a cloud. Raises ProvisionerError for one that an earlier configuration had."""
+        if name not in self._provisioners:
+            raise ProvisionerError(f"spotsupd.toml has no {name}: put it back and restart spotsupd")
+        return self._provisioners[name]
 
     def _find(self, node: NodeRecord) -> FindDone:
         try:
-            found = self._provisioners[node.offer.cloud].find(self._owner, node.token, CALL_TIMEOUT_S)
+            found = self._provisioner(node.offer.cloud).find(self._owner, node.token, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return FindDone(node.id, None, str(error))
         if found is not None and found.owner != self._owner:
@@ -198,7 +208,7 @@ class Effects:
         if self._pre_terminate and action.unmount_first:
             self._pre_terminate.unmount(*action.unmount_first)
         try:
-            self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
+            self._provisioner(action.cloud).terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return TerminateDone(action.node, action.instance_id, str(error), console, log_text)
         return TerminateDone(action.node, action.instance_id, console=console, log=log_text)
@@ -206,7 +216,7 @@ class Effects:
     def _console_tail(self, action: Terminate) -> str:
         """The end of the console, which may say why the machine failed. An error here never blocks termination."""
         try:
-            text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
+            text = self._provisioner(action.cloud).console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
             return f"cannot be read: {error}"
         tail = "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-CONSOLE_TAIL_CHARACTERS:]
@@ -215,7 +225,7 @@ class Effects:
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].instances(self._owner, CALL_TIMEOUT_S)
+            found = self._provisioner(cloud).instances(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
         return ListDone(cloud, asked_at, self._ours(found))
@@ -223,7 +233,7 @@ class Effects:
     def _leftovers(self, cloud: str) -> LeftoversDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].leftovers(self._owner, CALL_TIMEOUT_S)
+            found = self._provisioner(cloud).leftovers(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return LeftoversDone(cloud, asked_at, error=str(error))
         return LeftoversDone(cloud, asked_at, self._ours(found))
@@ -234,7 +244,7 @@ class Effects:
 
     def _remove(self, action: Remove) -> RemoveDone:
         try:
-            self._provisioners[action.cloud].remove(action.leftover, CALL_TIMEOUT_S)
+            self._provisioner(action.cloud).remove(action.leftover, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             log.warning("cannot remove a leftover; will retry", id=action.leftover.id, error=str(error))
             return RemoveDone(action.leftover.id, str(error))
@@ -243,7 +253,7 @@ class Effects:
     def _offers(self, action: FetchOffers) -> OffersDone:
         asked_at = self._clock.now()
         try:
-            found = offers_in_order(self._provisioners[action.cloud], action.queries, CALL_TIMEOUT_S, self._prices)
+            found = offers_in_order(self._provisioner(action.cloud), action.queries, CALL_TIMEOUT_S, self._prices)
         except ProvisionerError as error:
             return OffersDone(action.job, asked_at, error=str(error))
         return OffersDone(action.job, asked_at, found)
