@@ -6,6 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from provisioners.base import EndCause
 from supervisor.model import (
     COUNTED_NODE_STATES,
@@ -20,9 +24,6 @@ from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, L
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.problems import GROWN_S
 from supervisor.planner.world import CLOCKS_S, JobView
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
 from tests.sim.budget_check import BudgetCheck

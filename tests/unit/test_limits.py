@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
@@ -35,7 +36,6 @@ from supervisor.planner.actions import (
 )
 from supervisor.planner.world import MAX_CODES, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
-from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, empty_world, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of

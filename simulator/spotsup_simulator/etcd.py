@@ -16,8 +16,8 @@ from spotsup_trainer.etcd import Compare, Delete, EtcdRefusedError, KeyValue, Pu
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
-from supervisor.simulation.accounts import SimAccounts
-from supervisor.simulation.clock import NEVER, VirtualClock
+from spotsup_simulator.accounts import SimAccounts
+from spotsup_simulator.clock import NEVER, VirtualClock
 
 CLUSTER = "sim"
 LEADER_KEY = f"{Keys(CLUSTER).root}leader"

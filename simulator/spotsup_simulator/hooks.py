@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from provisioners.base import Instance
+from spotsup_simulator.machine import Machine
 from supervisor.planner.actions import Action, Commit
-from supervisor.simulation.machine import Machine
 
 # simulation.daemon.Daemon, which calls them.
 Daemon: TypeAlias = Any

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording, Series
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.recording import Recording, Series
 
 HOUR_S = 3600.0
 

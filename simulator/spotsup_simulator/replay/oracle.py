@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Result, integral, offered_node_h
-from supervisor.replay.recording import Recording
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Result, integral, offered_node_h
+from spotsup_simulator.replay.recording import Recording
 
 POLICY = "oracle"
 NOWHERE = -1

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 
+from spotsup_simulator.replay.recording import Recording, Series, made
 from supervisor.errors import CommandRefusedError
 from supervisor.pool_days import DAY_MINUTES, SLOT_MINUTES, PoolDay, PoolName, Row, totals
-from supervisor.replay.recording import Recording, Series, made
 
 NAME = "what this cluster's jobs held"
 SLOT_S = 60.0 * SLOT_MINUTES

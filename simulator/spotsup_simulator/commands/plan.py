@@ -10,13 +10,13 @@ import click
 import structlog
 
 from provisioners.registry import CLOUDS
+from spotsup_simulator.replay import compare
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.kept import recording_of, sentences
+from spotsup_simulator.replay.tables import as_json, table
 from supervisor.cli.common import print_json, warn
 from supervisor.errors import CommandRefusedError
 from supervisor.pool_days import from_json
-from supervisor.replay import compare
-from supervisor.replay.costs import Costs
-from supervisor.replay.kept import recording_of, sentences
-from supervisor.replay.tables import as_json, table
 from supervisor.spec import JobSpec, parse_spec
 
 SEED = 1

@@ -6,9 +6,9 @@ from the last checkpoint (the rule of SkyPilot's managed jobs and of dstack's re
 
 from __future__ import annotations
 
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Rental, Result, moves_of, offered_node_h, usd_of
-from supervisor.replay.recording import Recording
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Rental, Result, moves_of, offered_node_h, usd_of
+from spotsup_simulator.replay.recording import Recording
 
 RESTART_ALL = "restart-all"
 # From the set that was granted to the first step; from one zone that refused to the next one.

@@ -9,16 +9,16 @@ from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from bootstrap.errors import BootstrapError
+from spotsup_simulator.accounts import grants_of
+from spotsup_simulator.clock import NEVER, VirtualClock
+from spotsup_simulator.cloud import IDENTITY, SimCloud
+from spotsup_simulator.etcd import CLUSTER, ELECTION_S, SimEtcd
+from spotsup_simulator.etcd_clients import NodeClient
+from spotsup_simulator.faults import FaultRates, FaultRng
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.training import LONG_AGO_S, REACTION_S, Training
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone, CleanDone
-from supervisor.simulation.accounts import grants_of
-from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import IDENTITY, SimCloud
-from supervisor.simulation.etcd import CLUSTER, ELECTION_S, SimEtcd
-from supervisor.simulation.etcd_clients import NodeClient
-from supervisor.simulation.faults import FaultRates, FaultRng
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.training import LONG_AGO_S, REACTION_S, Training
 
 LEASE_S = 5.0
 # xid: its worker exits with an error, again and again. hang: it is gone, and its worker only hangs. ecc: it has memory

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.replay.cloud import Bought
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Part, Rental, Result, moves_of, offered_node_h, usd_of
+from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.replay.world import LOCAL, RecordedWorld
+from spotsup_simulator.training import Training
 from supervisor.api.service import Service
 from supervisor.deadlines import duration_s
 from supervisor.errors import UsageError
 from supervisor.journal.journal import Reading
 from supervisor.planner.actions import Action, Launch
-from supervisor.replay.cloud import Bought
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Part, Rental, Result, moves_of, offered_node_h, usd_of
-from supervisor.replay.recording import Recording
-from supervisor.replay.world import LOCAL, RecordedWorld
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.training import Training
 from supervisor.spec import MAX_NODES, JobSpec
 
 CHECK_S = 60.0

@@ -8,19 +8,19 @@ from hashlib import blake2b
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
+from spotsup_simulator.clock import VirtualClock
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.etcd import CLUSTER, SimEtcd
+from spotsup_simulator.etcd_clients import EtcdClient
+from spotsup_simulator.faults import FaultRates, FaultRng
+from spotsup_simulator.hooks import Daemon, Hooks
+from spotsup_simulator.nodes import SimNodes
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
 from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.clock import VirtualClock
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.etcd import CLUSTER, SimEtcd
-from supervisor.simulation.etcd_clients import EtcdClient
-from supervisor.simulation.faults import FaultRates, FaultRng
-from supervisor.simulation.hooks import Daemon, Hooks
-from supervisor.simulation.nodes import SimNodes
 
 LOG_LINES = 4000
 

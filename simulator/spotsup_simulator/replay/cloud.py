@@ -15,13 +15,13 @@ from provisioners.base import (
     OfferQuery,
     Scope,
 )
-from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording
-from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.faults import FaultRng
-from supervisor.simulation.hooks import Hooks
-from supervisor.simulation.machine import Machine
+from spotsup_simulator.clock import NEVER, VirtualClock
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.faults import FaultRng
+from spotsup_simulator.hooks import Hooks
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.recording import Recording
 
 TYPE = "recorded"
 

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from spotsup_trainer.wire import Keys, RankTimes, Round, encode
 
-from supervisor.simulation.etcd_clients import NodeClient
+from spotsup_simulator.etcd_clients import NodeClient
 
 SAY_EVERY_S = 30.0
 # A rank's time differs from another's, and from its own before, by so much at most: noise.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdRefusedError, KeyValue, Put
 
 if TYPE_CHECKING:
-    from supervisor.simulation.etcd import SimEtcd
+    from spotsup_simulator.etcd import SimEtcd
 
 DAEMON_USER = "daemon"
 _HTTP_UNAUTHORIZED, _UNAUTHENTICATED = 401, 16

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from spotsup_simulator.replay import baselines, oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Result, Total, total_of
+from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.replay.run import POLICY, Replay, run_together
+from spotsup_simulator.replay.schedule import Entry
+from spotsup_simulator.replay.world import RecordedWorld
 from supervisor.budget import Budgets
 from supervisor.errors import UsageError
 from supervisor.market.admission import QueueRules
-from supervisor.replay import baselines, oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Result, Total, total_of
-from supervisor.replay.recording import Recording
-from supervisor.replay.run import POLICY, Replay, run_together
-from supervisor.replay.schedule import Entry
-from supervisor.replay.world import RecordedWorld
 from supervisor.spec import JobSpec
 
 RIGID = "rigid"

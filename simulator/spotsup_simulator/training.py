@@ -17,12 +17,12 @@ from spotsup_trainer.rendezvous.history import may_restart
 from spotsup_trainer.rendezvous.view import Rules, View, dispensable, is_done
 from spotsup_trainer.wire import Done, Failure, Hint, Keys, Member, Progress, Result, Round, encode
 
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.etcd import SimEtcd
+from spotsup_simulator.etcd_clients import NodeClient
+from spotsup_simulator.ranks import Ranks
+from spotsup_simulator.spans import Loss, Span
 from supervisor.model import JobRecord
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.etcd import SimEtcd
-from supervisor.simulation.etcd_clients import NodeClient
-from supervisor.simulation.ranks import Ranks
-from supervisor.simulation.spans import Loss, Span
 
 STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from supervisor.replay.ledger import Part, Result, Total
+from spotsup_simulator.replay.ledger import Part, Result, Total
 
 # What a line says, and of a result what it shows.
 _LINES: tuple[tuple[str, Callable[[Result], str]], ...] = (

@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from supervisor.replay.ledger import HOUR_S
+from spotsup_simulator.replay.ledger import HOUR_S
 
 if TYPE_CHECKING:
-    from supervisor.replay.oracle import Leg
-    from supervisor.replay.run import Replay
+    from spotsup_simulator.replay.oracle import Leg
+    from spotsup_simulator.replay.run import Replay
 
 # In this order each takes what it explains of a row's difference.
 REPEATED, PAUSED, ARRIVING, LEFT_EARLY = "repeated", "pauses", "boot and bootstrap", "left before the loss"

@@ -10,12 +10,12 @@ from spotsup_trainer.etcd import Compare, Delete, EtcdRefusedError, KeyValue, Pu
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.etcd import CLUSTER, LEADER_KEY, SimEtcd
+from spotsup_simulator.faults import FaultRates, FaultRng
 from supervisor.errors import JournalUnavailableError
 from supervisor.journal.store import journal_error
 from supervisor.runtime.leader import leader_name
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.etcd import CLUSTER, LEADER_KEY, SimEtcd
-from supervisor.simulation.faults import FaultRates, FaultRng
 
 # A transaction that etcd has not answered may still be waiting in it, for at most so long: its request timeout is 5 s
 # and twice the election timeout.

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from spotsup_trainer.etcd import Compare, EtcdError
 from spotsup_trainer.wire import Keys
 
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.cloud import IDENTITY, OWNER
+from spotsup_simulator.etcd import CLUSTER, LEADER_KEY
+from spotsup_simulator.etcd_clients import EtcdClient
+from spotsup_simulator.gateway import SimGateway
+from spotsup_simulator.surroundings import Surroundings
+from spotsup_simulator.tunnels import SimTunnel
 from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.users import JobUsers
@@ -19,13 +26,6 @@ from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.leader import Election
 from supervisor.runtime.loop import Loop
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.cloud import IDENTITY, OWNER
-from supervisor.simulation.etcd import CLUSTER, LEADER_KEY
-from supervisor.simulation.etcd_clients import EtcdClient
-from supervisor.simulation.gateway import SimGateway
-from supervisor.simulation.surroundings import Surroundings
-from supervisor.simulation.tunnels import SimTunnel
 
 LEADER_TTL_S = 6.0
 # Standbys look at the leader's key four times a second; so much less often here.

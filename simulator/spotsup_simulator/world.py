@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spotsup_simulator.clock import Timeline, VirtualClock
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.daemon import Daemon, DiedError
+from spotsup_simulator.faults import FaultRates, FaultRng
+from spotsup_simulator.hooks import Hooks
+from spotsup_simulator.surroundings import Surroundings
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.clock import Timeline, VirtualClock
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.daemon import Daemon, DiedError
-from supervisor.simulation.faults import FaultRates, FaultRng
-from supervisor.simulation.hooks import Hooks
-from supervisor.simulation.surroundings import Surroundings
 
 MAX_STEPS_AT_ONCE = 500
 

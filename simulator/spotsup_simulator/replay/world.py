@@ -9,17 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 from provisioners.base import Instance, Market
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.replay.cloud import RecordedCloud
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.world import World
 from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
 from supervisor.planner.actions import Action, Bootstrap, ListDone, Outcome
 from supervisor.planner.world import Rules
-from supervisor.replay.cloud import RecordedCloud
-from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from supervisor.spec import JobSpec
 
 # What a request to a cloud takes.

@@ -13,8 +13,8 @@ import click
 from supervisor.cli.common import exit_on_error, output_option, print_json
 
 if TYPE_CHECKING:
-    from supervisor.replay.costs import Costs
-    from supervisor.replay.recording import Recording
+    from spotsup_simulator.replay.costs import Costs
+    from spotsup_simulator.replay.recording import Recording
 
 FILE = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(min=0.0, min_open=True)
@@ -39,7 +39,7 @@ def _costs(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**options: Any) -> None:
-        from supervisor.replay.costs import Costs
+        from spotsup_simulator.replay.costs import Costs
 
         command(costs=Costs(**{name: options.pop(name) for name in _COSTS}), **options)
 
@@ -70,7 +70,7 @@ def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None
     """
     import structlog
 
-    from supervisor.replay.recording import read
+    from spotsup_simulator.replay.recording import read
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if (options["job_path"] is None) is (options["folder"] is None):
@@ -90,9 +90,9 @@ def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None
 
 def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """As JSON, and as a table. Raises UsageError."""
+    from spotsup_simulator.replay import compare
+    from spotsup_simulator.replay.tables import as_json, table
     from supervisor.cli.check_job import read_job
-    from supervisor.replay import compare
-    from supervisor.replay.tables import as_json, table
 
     spec, seed, work_node_h = read_job(options["job_path"]), options["seed"], options["work_node_h"]
     replay = compare.replayed(market, spec, costs, seed, work_node_h)
@@ -104,12 +104,12 @@ def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple
 
 def _play_many(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The same of several jobs. Raises UsageError."""
+    from spotsup_simulator.replay import compare
+    from spotsup_simulator.replay.schedule import schedule_of
+    from spotsup_simulator.replay.tables import jobs_as_json, table_of_jobs
     from supervisor.cli.check_job import read_job
     from supervisor.config import load_config
     from supervisor.errors import UsageError
-    from supervisor.replay import compare
-    from supervisor.replay.schedule import schedule_of
-    from supervisor.replay.tables import jobs_as_json, table_of_jobs
 
     folder, seed = options["folder"], options["seed"]
     entries = schedule_of(folder, options["every_h"], options["work_node_h"])

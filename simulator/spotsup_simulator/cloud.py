@@ -30,12 +30,12 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
+from spotsup_simulator.clock import NEVER, VirtualClock
+from spotsup_simulator.etcd import CLUSTER
+from spotsup_simulator.faults import FaultRates, FaultRng
+from spotsup_simulator.hooks import Hooks
+from spotsup_simulator.machine import Machine
 from supervisor.identity import Identity
-from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.etcd import CLUSTER
-from supervisor.simulation.faults import FaultRates, FaultRng
-from supervisor.simulation.hooks import Hooks
-from supervisor.simulation.machine import Machine
 
 ZONES = ("zone-a", "zone-b")
 # How long an ended machine is still listed, and its token still known.

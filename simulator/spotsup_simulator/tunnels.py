@@ -10,11 +10,11 @@ from typing import Protocol
 
 from bootstrap.connect import CONNECT_TIMEOUT_S, SILENCE_S
 from bootstrap.tunnel import RETRY_S, UNANSWERED_S
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.etcd_clients import EtcdClient
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.surroundings import Surroundings
 from supervisor.model import NodeRecord
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.etcd_clients import EtcdClient
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.surroundings import Surroundings
 
 # From the first packet until the port is forwarded.
 _MIN_CONNECT_S, _MAX_CONNECT_S = 0.1, 1.5
