@@ -195,7 +195,14 @@ def _serve(
     metrics = Exporter(
         Observer(journal, leader),
         lambda: Picture(
-            clock.now(), version, journal.read(), status(), leader.leading, supervision.parts, rules.budgets
+            clock.now(),
+            version,
+            journal.read(),
+            status(),
+            leader.leading,
+            supervision.parts,
+            rules.budgets,
+            actor.waits_s(),
         ),
     )
     servers = _serve_api(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -54,6 +55,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.lanes import LANES, Lanes, lane_of
 from supervisor.runtime.offers import offers_in_order
 
 log = structlog.get_logger("spotsupd")
@@ -64,8 +66,7 @@ CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 40
 # A progress bar may be one line of megabytes, and the texts of forty failed nodes must fit into one etcd transaction.
 CONSOLE_TAIL_CHARACTERS = 5_000
-MAX_THREADS = 96
-# If all threads are busy, more actions wait, and none ends for so long: each action has a limit below that.
+# If all threads of a lane are busy, more actions wait, and none ends for so long: each action has a limit below that.
 STUCK_S = 3600.0
 NO_CLEANER = "this daemon cleans no machines"
 NOT_STARTED = "not started: this daemon may have lost its leadership"
@@ -315,26 +316,36 @@ class ThreadActor:
         perform: Callable[[Action], Outcome],
         wake: Callable[[], None],
         may_act: Callable[[], bool] = lambda: True,
+        limits: Mapping[str, int] = LANES,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`limits`: how many actions of each lane run at a time, on as many threads."""
         self._perform = perform
         self._wake = wake
         self._may_act = may_act
-        self._waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        self._now_s = now_s
+        self._lanes = Lanes(limits)
         self._done: queue.SimpleQueue[tuple[Action, Outcome]] = queue.SimpleQueue()
-        self._unfinished = 0
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, list[threading.Thread]] = {lane: [] for lane in limits}
+        self._idle = dict.fromkeys(limits, 0)
         self._pulse = Pulse()
         self._lock = threading.Lock()
+        self._news = {lane: threading.Condition(self._lock) for lane in limits}
+        self._limits = limits
 
     def start(self, action: Action) -> None:
-        """Give an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
+        """Give an action to an idle thread of its lane, or to a new one; beyond the lane's limit it waits its turn."""
+        lane = lane_of(action)
         with self._lock:
-            self._unfinished += 1
-            if len(self._threads) < min(self._unfinished, MAX_THREADS):
-                thread = threading.Thread(target=self._work, name=f"actor-{len(self._threads) + 1}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-        self._waiting.put(action)
+            self._lanes.add(action, self._now_s())
+            threads = self._threads[lane]
+            if self._idle[lane]:
+                self._idle[lane] -= 1
+                self._news[lane].notify()
+            elif len(threads) < self._limits[lane]:
+                name = f"actor-{lane}-{len(threads) + 1}"
+                threads.append(threading.Thread(target=self._work, args=(lane,), name=name, daemon=True))
+                threads[-1].start()
 
     def collect(self) -> list[tuple[Action, Outcome]]:
         """The actions that ended since the last call."""
@@ -343,17 +354,30 @@ class ThreadActor:
             found.append(self._done.get())
         return found
 
+    def waits_s(self) -> dict[str, float]:
+        """Return for how long the oldest action of each lane has waited for a thread, in seconds."""
+        with self._lock:
+            return self._lanes.waits_s(self._now_s())
+
     def vitals(self) -> Vitals:
         """How its threads are. It has a pulse to show only while more actions wait than threads can take."""
         with self._lock:
-            return self._pulse.vitals(STUCK_S, *self._threads, idle=self._unfinished <= MAX_THREADS)
+            threads = [each for lane in self._threads.values() for each in lane]
+            return self._pulse.vitals(STUCK_S, *threads, idle=not self._lanes.is_full)
 
     def _allowed(self, action: Action) -> bool:
         return not isinstance(action, Launch | Bootstrap | Clean | Terminate | Remove) or self._may_act()
 
-    def _work(self) -> None:
+    def _next(self, lane: str) -> Action:
+        with self._lock:
+            while (action := self._lanes.take(lane)) is None:
+                self._idle[lane] += 1
+                self._news[lane].wait()
+            return action
+
+    def _work(self, lane: str) -> None:
         while True:
-            action = self._waiting.get()
+            action = self._next(lane)
             try:
                 outcome = self._perform(action) if self._allowed(action) else outcome_of_not_started(action)
             except BaseException as error:  # a cloud's SDK may raise anything, and without an outcome no action ends
@@ -361,6 +385,6 @@ class ThreadActor:
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")
             self._done.put((action, outcome))
             with self._lock:
-                self._unfinished -= 1
+                self._lanes.end(action)
             self._pulse.beat()
             self._wake()
