@@ -432,6 +432,7 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"
     UNJOURNALED = "unjournaled"
     UNKNOWN_CODE = "unknown-code"
+    FLOODED = "flooded"
     NOT_ENDED = "not-ended"
     NOT_LISTED = "not-listed"
     CLOUD_MISSING = "cloud-missing"
@@ -476,6 +477,7 @@ ALERT_KINDS = frozenset(
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
+        EventKind.FLOODED,
         EventKind.NOT_ENDED,
         EventKind.NOT_LISTED,
         EventKind.CLOUD_MISSING,

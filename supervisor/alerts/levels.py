@@ -67,6 +67,7 @@ _CRITICAL: Mapping[EventKind, str] = {
     K.FOREIGN_HOST: ":no_entry:",
     K.UNJOURNALED: ":mag:",
     K.NOT_ENDED: ":money_with_wings:",
+    K.FLOODED: ":ocean:",
     K.CLOUD_MISSING: ":cloud:",
     K.UNDECIDED: ":beetle:",
     K.NO_LEADER: ":rotating_light:",
