@@ -24,6 +24,7 @@ from supervisor.nodes.tunnels import Keeper
 from supervisor.planner.actions import Action, BootstrapDone, Commit, ListDone, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.lanes import Lanes, lane_of
 from supervisor.runtime.leader import Election
 from supervisor.runtime.loop import Loop
 
@@ -156,11 +157,22 @@ class SimActor:
         self._daemon = daemon
         self._perform = perform
         self._calls: list[Call] = []
+        self._lanes = Lanes(world.lanes)
 
     def start(self, action: Action) -> None:
         world = self._world
         for hook in world.hooks.action:
             hook(self._daemon, action)
+        self._lanes.add(action, world.clock.now())
+        self._begin(lane_of(action))
+
+    def _begin(self, lane: str) -> None:
+        """Begin what has room now, as ThreadActor does."""
+        while (action := self._lanes.take(lane)) is not None:
+            self._call(action)
+
+    def _call(self, action: Action) -> None:
+        world = self._world
         now, rates = world.clock.now(), world.fault_rates
         if world.rng.inject("hung call", rates.hung_call):
             effect_at = now + 1.0 if world.rng.random.random() < 0.5 else NEVER
@@ -182,6 +194,8 @@ class SimActor:
             call.outcome = self._carry_out(call)
         for call in [call for call in self._calls if call.reply_at <= self._world.clock.now()]:
             self._calls.remove(call)
+            self._lanes.end(call.action)
+            self._begin(lane_of(call.action))
             lost = call.hung or call.outcome is None
             outcome = outcome_of_fault(call.action, f"no answer within {CALL_TIMEOUT_S:g} s") if lost else call.outcome
             assert outcome is not None
@@ -207,6 +221,7 @@ class SimActor:
     def crash(self) -> None:
         """Calls under way may still reach the cloud; their outcomes are lost."""
         calls, self._calls, self.done, self.has_news = self._calls, [], [], False
+        self._lanes = Lanes(self._world.lanes)
         for call in calls:
             if call.effect_at < NEVER and self._world.rng.random.random() < 0.5:
                 self._perform(call.action)

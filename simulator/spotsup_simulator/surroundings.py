@@ -22,6 +22,7 @@ from supervisor.model import Event
 from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
+from supervisor.runtime.lanes import LANES
 
 LOG_LINES = 4000
 
@@ -62,6 +63,8 @@ class Surroundings:
         self.nodes.leave_margin_s = self.rules.leave_margin_s / 2  # as nodes.prepare configures the agents
         # Alerts that were delivered.
         self.sent: list[Event] = []
+        # How many actions of a kind a daemon runs at a time.
+        self.lanes = LANES
         # How much longer than other calls a bootstrap takes, at most.
         self.bootstrap_s = 0.0
         # Between two ticks of a daemon: while something happens, and after nothing has happened for long.
