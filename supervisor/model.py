@@ -435,6 +435,7 @@ class EventKind(StrEnum):
     FLOODED = "flooded"
     NOT_ENDED = "not-ended"
     NOT_LISTED = "not-listed"
+    LISTING_DOUBTED = "listing-doubted"
     CLOUD_MISSING = "cloud-missing"
     SOLVED = "solved"
     ACCESS_DENIED = "access-denied"
@@ -480,6 +481,7 @@ ALERT_KINDS = frozenset(
         EventKind.FLOODED,
         EventKind.NOT_ENDED,
         EventKind.NOT_LISTED,
+        EventKind.LISTING_DOUBTED,
         EventKind.CLOUD_MISSING,
         EventKind.SOLVED,
         EventKind.ACCESS_DENIED,

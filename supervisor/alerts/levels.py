@@ -69,6 +69,7 @@ _CRITICAL: Mapping[EventKind, str] = {
     K.NOT_ENDED: ":money_with_wings:",
     K.FLOODED: ":ocean:",
     K.CLOUD_MISSING: ":cloud:",
+    K.LISTING_DOUBTED: ":detective:",
     K.UNDECIDED: ":beetle:",
     K.NO_LEADER: ":rotating_light:",
     K.ALERTS_DROPPED: ":wastebasket:",

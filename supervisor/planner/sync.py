@@ -136,6 +136,8 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 def _is_missing(draft: Draft, node: NodeRecord) -> bool:
     """Whether two listings in a row do not have its machine, both asked when it was old enough to be listed."""
     missed_at = draft.cloud.missed_at.get(node.id, ())
+    if draft.doubts_listing:
+        return False
     return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s
 
 
