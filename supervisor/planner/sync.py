@@ -194,7 +194,8 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         notice = NoticeRecord(min(instance.preempt_at, latest), draft.now, source)
     else:
         return node
-    _maybe_refused_late(draft, node)
+    if published is None:  # a node's own word says nothing of its pool to other jobs; nor has it an agent so early
+        _maybe_refused_late(draft, node)
     _count_end(draft, node, preempted=True)
     left_s = notice.deadline - draft.now
     draft.add_event(
