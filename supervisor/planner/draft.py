@@ -178,6 +178,16 @@ class Draft:
         another account, project or set of regions, so that absence proves nothing, and a launch goes elsewhere (9c)."""
         return not self.cloud.doubted.isdisjoint(node.id for node in self.billed)
 
+    def new_node_id(self) -> str:
+        """Return an id, and so a token, that no node of the job has had: neither by its record nor, where etcd was
+        restored and the record is older than they, by what clouds list and nodes publish (P2)."""
+        number, task_id = self.job.next_node, self.job.task_id
+        known = (*(cloud.tags for cloud in self.volatile.clouds.values()), self._world.unjournaled)
+        while any(f"{task_id}-{number}" in ids for ids in known):
+            number += 1
+        self.set_job(replace(self.job, next_node=number + 1))
+        return f"{task_id}-{number}"
+
     @property
     def capacity(self) -> CapacityMemory:
         """The capacity memory, as of this step of the plan."""

@@ -122,8 +122,8 @@ def _has_just_moved(draft: Draft) -> bool:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
-    if draft.doubts_listing:
-        return
+    if draft.doubts_listing or not draft.cloud.listed_at:
+        return  # it is not known which machines it has
     offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))
@@ -251,9 +251,7 @@ def tries_one(draft: Draft) -> bool:
 
 def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool, for_move: bool = False) -> None:
     """Request one more node, in place of a lost one, as a spare, or ahead of a move."""
-    number = draft.job.next_node
-    node_id = f"{draft.job.task_id}-{number}"
-    draft.set_job(replace(draft.job, next_node=number + 1))
+    node_id = draft.new_node_id()
     node = NodeRecord(
         id=node_id,
         job=draft.job.name,

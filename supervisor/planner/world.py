@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -141,6 +141,11 @@ class CloudView:
         if node.instance_id:
             return self.instances.get(node.instance_id)
         return self._by_tag.get(node.id)
+
+    @property
+    def tags(self) -> Collection[str]:
+        """The nodes that its machines were launched for."""
+        return self._by_tag.keys()
 
     def is_ending(self, node: NodeRecord) -> bool:
         """True if the cloud itself says that a node's machine ends or has ended, so that it bills no more."""

@@ -12,6 +12,7 @@ from spotsup_simulator.world import World
 from provisioners.base import EndCause
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState, NodeState
+from supervisor.planner.actions import Bootstrap, Launch
 from supervisor.runtime.loop import Loop
 from tests.sim.harness import (
     NO_FAULTS,
@@ -143,6 +144,36 @@ def test_an_etcd_that_was_restored_without_a_job_and_its_user_ends_none_of_its_m
     assert world.run_until(settled, 200.0)
     assert all(each.alive for each in machines)
     assert world.nodes.trainings["young"].steps.losses == []
+
+
+def test_an_etcd_that_is_older_than_a_replacement_gives_its_name_to_no_other() -> None:
+    world = training_world()
+    before = len(world.etcd._undo)
+    world.cloud.vanish(machine_of(world, 2))
+    world.run(60.0)
+    assert record(world).state is JobState.RUNNING
+    replacement = max(each.instance.node for each in world.cloud.machines.values())
+    losses = len(world.nodes.trainings["job"].steps.losses)  # of the machine that vanished
+    world.kill(world.daemon)
+    world.etcd.down = True
+    world.run(15.0)
+    world.etcd.roll_back(len(world.etcd._undo) - before)
+    world.nodes.etcd_rolled_back()
+    world.etcd.down = False
+    asked: list[str] = []
+    world.hooks.action.append(
+        lambda _, action: asked.append(action.node.id) if isinstance(action, Launch | Bootstrap) else None
+    )
+    world.daemon = world.start_daemon()
+    for machine in world.cloud.machines.values():
+        machine.cut = True  # agents need a while until they are heard again
+    world.run(5.0)
+    for machine in world.cloud.machines.values():
+        machine.cut = False
+    world.wake_daemons()
+    world.run(60.0)
+    assert replacement not in asked, "it would be prepared over the program that runs"
+    assert len(world.nodes.trainings["job"].steps.losses) == losses
 
 
 def restored_before(name: str, *, restarts: bool) -> World:

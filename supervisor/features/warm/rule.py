@@ -223,9 +223,7 @@ def _give(draft: Draft, waiting: Waiting, lost: NodeRecord | None) -> None:
             replace(node, replaces=lost.id if lost else ""), N.BOOTING, "its job, submitted again, uses it again"
         )
     else:
-        number = draft.job.next_node
-        draft.set_job(replace(draft.job, next_node=number + 1))
-        node_id = f"{draft.job.task_id}-{number}"
+        node_id = draft.new_node_id()
         reason = f"{node_id} took its machine over"
         draft.end_record_of_other(closed(node, old, draft.now, reason), waiting.revision)
         node = passed_on(node, draft.job, node_id, draft.now)

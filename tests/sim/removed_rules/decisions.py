@@ -33,6 +33,13 @@ DECISIONS = (
         "sim/test_other_accounts.py::test_a_cut_from_etcd_loses_no_node_and_launches_none_beside_them",
     ),
     Mutant(
+        "no node gets the id of a machine that a restored journal has forgotten",
+        "supervisor.planner.draft",
+        '        while any(f"{task_id}-{number}" in ids for ids in known):\n',
+        "        while False:\n",
+        "sim/test_journal_guard.py::test_an_etcd_that_is_older_than_a_replacement_gives_its_name_to_no_other",
+    ),
+    Mutant(
         "a job that floods etcd pauses",
         "supervisor.features.flood.rule",
         "    if not draft.view.floods:\n",
