@@ -58,7 +58,7 @@ def survey(config: Config, ca: str, admin_file: Path | None, password: str) -> S
             pass  # to users only
         except EtcdError:
             away = judged(look(login), 0, partial(_remedy, config))
-            return Survey([*found, *away], away)
+            return _refused([*found, *away], "answer", "no majority of its members answers: see to that first")
         else:
             return _refused(
                 found,

@@ -45,14 +45,12 @@ def _seen(etcd: Etcd, index: int) -> Seen:
     try:
         with contextlib.closing(etcd.connect(index)) as connection:
             version, date = _asked(connection, "/version")
-            health, _ = _asked(connection, "/health")
         ahead_s = parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0
     except (OSError, http.client.HTTPException) as error:
         return Seen(endpoint, getattr(error, "reason", "") or str(error) or type(error).__name__)
     except (ValueError, TypeError, AttributeError) as error:
         return Seen(endpoint, f"this is no answer of etcd: {error}")
-    problem = "" if health.get("health") == "true" else "it is not healthy, as one with no leader"
-    return Seen(endpoint, problem, str(version.get("etcdserver", "")), ahead_s)
+    return Seen(endpoint, "", str(version.get("etcdserver", "")), ahead_s)
 
 
 def _asked(connection: http.client.HTTPConnection, path: str) -> tuple[Mapping[str, Any], str]:

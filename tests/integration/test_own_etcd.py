@@ -117,8 +117,8 @@ def test_a_member_that_is_away_is_said_and_does_no_harm(cluster: Cluster, box: H
     cluster.members[2].kill()
     refused = box.attempt(cluster.init(box.folder, "--cluster other"))
     assert refused.returncode == 5
-    assert "0 of 3 members serve, which is no majority: " in refused.stdout
-    assert "(start a majority of its members)" in refused.stdout
+    assert "1 of 3 members serve, which is no majority: " in refused.stdout
+    assert "no majority of its members answers: see to that first" in refused.stdout
     assert "Connection refused (start it, or correct --etcd)" in refused.stdout
 
 
