@@ -33,7 +33,7 @@ from supervisor.journal.connection import (
     embedded_etcd_of,
     login_of,
     login_to_embedded,
-    renew_certificates,
+    renewal,
     state_lock,
 )
 from supervisor.journal.etcd_keeper import EtcdKeeper
@@ -102,6 +102,8 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         if server is not None:
             stack.callback(server.stop)
             server.start()
+        elif (renew := renewal(config, embedded=False)) and (done := renew()):
+            log.info("etcd's certificate", done=done)
         _serve(config, server, version, wake, stop, stack)
 
 
@@ -132,7 +134,6 @@ def _serve(
         name,
         config.timing.leader_ttl_s,
         watchers.changed,
-        presence=(keys.daemon(name), lambda: " ".join(login.cas()).encode()),
     )
     stack.callback(leader.stop)
     provisioners = open_clouds(config, stack)
@@ -164,7 +165,7 @@ def _serve(
             *daily_tasks(config.alerts.daily, DailySummary(journal, clock, leader.guard, channels)),
             *etcd_security_tasks(
                 users,
-                partial(renew_certificates, config) if config.etcd.secure else None,
+                renewal(config, embedded=embedded is not None),
                 EtcdTrust(login, journal, clock.now, leader.guard, bool(channels)) if login.tls else None,
             ),
         ],

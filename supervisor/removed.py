@@ -14,11 +14,20 @@ _BENCH_NETWORK = "submit the example trainer/examples/all_reduce.py as a job: do
 
 _PLOT = "`-o json` has the numbers, to be drawn by what you draw with"
 
+_JOIN = (
+    "an etcd of several hosts is etcd's own runbook, and `spotsupd init --etcd URL,URL,URL --etcd-ca FILE` takes it: "
+    "docs/install.md#several-daemons"
+)
+
 # By the name of a command, an option, a key or an argument.
 INSTEAD: Mapping[str, str] = {
     "--early-stop": _EARLY_STOP,
+    "--etcd-host": _JOIN,
+    "--join": _JOIN,
     "--plot": _PLOT,
     "alerts.email": _EMAIL,
     "bench-network": _BENCH_NETWORK,
     "early_stop": _EARLY_STOP,
+    "etcd-ca": "docs/operations.md#another-ca-for-etcd has the commands that replace a CA while jobs run",
+    "join-file": _JOIN,
 }

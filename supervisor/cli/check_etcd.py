@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Sequence
+from functools import partial
 
 from spotsup_trainer.etcd import Etcd, EtcdError
 from spotsup_trainer.wire import Keys
@@ -15,7 +16,8 @@ from supervisor.endpoints import node_endpoints, refusal
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
 from supervisor.journal.codec import load
-from supervisor.journal.connection import login_of, tls_files
+from supervisor.journal.connection import EtcdLogin, login_of, tls_files
+from supervisor.journal.etcd_members import count_of, judged, look
 from supervisor.journal.etcd_server import find_etcd
 from supervisor.journal.etcd_trust import Ending, ca_ending, ending
 from supervisor.journal.maintenance import refuses_writes
@@ -24,12 +26,13 @@ from supervisor.journal.store import FULL
 from supervisor.journal.users import open_to_everyone
 from supervisor.model import ClusterRecord, JobRecord
 
+_NO_CLIENT_CERTIFICATES = "it asks for a client certificate, and nodes have none: start it without --client-cert-auth"
 # Part of an error -> what to do. The first that fits counts. Of Python's ssl, of OpenSSL, and of etcd
 # (api/v3rpc/rpctypes/error.go).
 _REMEDIES = (
     (
         "certificate has expired",
-        "renew etcd's certificate (`spotsupd etcd-certificates FOLDER`), or set this computer's clock",
+        "renew etcd's certificate (the daemon's start does, if `spotsupd init` made it), or set this computer's clock",
     ),
     (
         "certificate is not yet valid",
@@ -37,7 +40,7 @@ _REMEDIES = (
     ),
     (
         "mismatch, certificate is not valid",
-        "make etcd a certificate for it (`spotsupd etcd-certificates FOLDER --name HOST`), or correct etcd.endpoints",
+        "make etcd a certificate for it, or correct etcd.endpoints",
     ),
     ("CERTIFICATE_VERIFY_FAILED", "set etcd.ca to the certificate of the CA that made etcd's"),
     ("this is no answer of etcd", "another program answers there: correct etcd.endpoints"),
@@ -48,6 +51,9 @@ _REMEDIES = (
     ("does not accept user", "correct etcd.user, or the password in the file that etcd.password_file names"),
     ("user name is empty", "it has users: set etcd.user and etcd.password_file"),
     ("permission denied", "give the user of etcd.user the role root"),
+    ("no leader", "start a majority of its members"),
+    ("ALERT_BAD_CERTIFICATE", _NO_CLIENT_CERTIFICATES),
+    ("ALERT_CERTIFICATE_REQUIRED", _NO_CLIENT_CERTIFICATES),
 )
 # How a conversation ends in which one side speaks TLS, and the other does not: by the version of etcd and of OpenSSL.
 _CUT_SHORT = (
@@ -65,7 +71,7 @@ _DEFAULT_REMEDY = "start it, set etcd.endpoints, or let spotsupd start one (--em
 
 def check_etcd(config: Config, *, embedded: bool) -> list[Finding]:
     """Nothing is written to it."""
-    return [*_etcd(config, embedded=embedded), _nodes(config, embedded=embedded)]
+    return [*_etcd(config, embedded=embedded), nodes(config, embedded=embedded)]
 
 
 def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
@@ -84,29 +90,39 @@ def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
             etcd.get("/")
             if config.etcd.user:
                 etcd.call("/v3/auth/user/list", {})  # it makes users for jobs
-            journal, users = _journal(config, etcd), _users(config)
+            found = held(config, login_of(config), etcd)
         except EtcdError as error:
-            message = f"etcd at {endpoints} cannot be used ({error}): {_remedy(config, str(error))}"
+            message = f"etcd at {endpoints} cannot be used ({error}): {remedy(config, str(error), _DEFAULT_REMEDY)}"
             return [Finding("answer", ok=False, message=message)]
-    answer = Finding("answer", ok=True, message=f"etcd answers at {endpoints}")
-    return [answer, *_certificates(ending(login_of(config), dt.datetime.now(dt.UTC))), journal, *users]
+    return [Finding("answer", ok=True, message=f"etcd answers at {endpoints}"), *found]
+
+
+def held(config: Config, login: EtcdLogin, etcd: Etcd) -> list[Finding]:
+    """How an etcd that answers a user is, and what it holds. Raises EtcdError, StartError."""
+    return [
+        *judged(look(login), count_of(etcd), partial(remedy, config, default="start it")),
+        *_certificates(ending(login, dt.datetime.now(dt.UTC))),
+        _journal(config, etcd),
+        *_users(login),
+    ]
 
 
 def _certificates(found: Sequence[Ending]) -> list[Finding]:
     return [Finding("certificates", ok=False, message=each.sentence) for each in found]
 
 
-def _remedy(config: Config, problem: str) -> str:
+def remedy(config: Config, problem: str, default: str) -> str:
+    """What to do about an error of etcd's, of TLS, or of the network."""
     if any(part in problem for part in _CUT_SHORT):
         return _HAS_NO_TLS if any(each.startswith("https:") for each in config.etcd.endpoints) else _HAS_TLS
-    return next((remedy for part, remedy in _REMEDIES if part in problem), _DEFAULT_REMEDY)
+    return next((remedy for part, remedy in _REMEDIES if part in problem), default)
 
 
-def _users(config: Config) -> list[Finding]:
+def _users(login: EtcdLogin) -> list[Finding]:
     """Whether they keep anyone out. Raises EtcdError."""
-    if not config.etcd.user:
+    if not login.user:
         return []
-    with contextlib.closing(login_of(config).anonymous().connect()) as anonymous:
+    with contextlib.closing(login.anonymous().connect()) as anonymous:
         problem = open_to_everyone(anonymous)
     return [Finding("users", ok=not problem, message=problem or "etcd answers to its users only")]
 
@@ -146,7 +162,7 @@ def _other_key(config: Config, mark: str) -> str:
     )
 
 
-def _nodes(config: Config, *, embedded: bool) -> Finding:
+def nodes(config: Config, *, embedded: bool) -> Finding:
     """Whether nodes may be given etcd's endpoints. Whether they reach them is tried by each node's bootstrap."""
     if problem := refusal(config, embedded=embedded):
         return Finding("nodes", ok=False, message=problem)

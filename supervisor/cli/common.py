@@ -17,6 +17,7 @@ import click
 if TYPE_CHECKING:
     from spotsup.transport import Transport
 
+    from provisioners.base import Finding
     from supervisor.config import Config
 
 EXIT_CODES = {
@@ -58,6 +59,11 @@ def exit_on_error(program: str) -> Iterator[None]:
     except SpotsupError as error:
         click.echo(f"{program}: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def finding_line(subject: str, finding: Finding) -> str:
+    """A result of a check, in one line whatever text a cloud returned."""
+    return f"{'ok    ' if finding.ok else 'not ok'}  {subject}, {finding.what}: {' '.join(finding.message.split())}"
 
 
 def print_json(value: Any) -> None:

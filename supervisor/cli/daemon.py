@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, alert, catalogue, etcd, etcd_ca, init, joining, journal, user
-from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
+from supervisor.cli import account, alert, catalogue, etcd, init, journal, user
+from supervisor.cli.common import EXIT_CODES, config_options, finding_line, output_option, print_json
 from supervisor.cli.completing import HelpfulGroup, Place
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def check(
         print_json({"ok": ok, "findings": rows})
     else:
         for each in found:
-            verdict = "ok    " if each.finding.ok else "not ok"
-            # One line each, whatever text a cloud returned.
-            click.echo(f"{verdict}  {each.subject}, {each.finding.what}: {' '.join(each.finding.message.split())}")
+            click.echo(finding_line(each.subject, each.finding))
     sys.exit(0 if ok else 1)
 
 
@@ -142,7 +140,6 @@ def set_up_logging() -> None:
 
 for command in (
     init.init,
-    joining.join_file,
     account.destroy,
     alert.alert,
     catalogue.catalogue,
@@ -151,7 +148,6 @@ for command in (
     journal.adopt,
     etcd.certificates,
     etcd.users,
-    etcd_ca.ca,
     user.user,
 ):
     main.add_command(command)

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     "names",
     multiple=True,
     metavar="HOST",
-    envvar="SPOTSUP_ETCD_NAMES",
     help="A DNS name or address under which daemons or nodes reach etcd. May be given several times.",
 )
 def certificates(folder: Path, names: tuple[str, ...]) -> None:
     """Make a private CA and etcd's certificate in FOLDER, or renew the certificate.
 
-    Run it again before the certificate ends, from cron for instance: etcd uses the new one at the next connection, and
-    no job notices. Keep `ca.key` to yourself.
+    A daemon whose `etcd.ca` is in FOLDER renews it by itself: etcd uses the new one at the next connection, and no job
+    notices. Keep `ca.key` to yourself.
     """
     import datetime as dt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,9 @@ from supervisor.cli.common import exit_on_error
 
 if TYPE_CHECKING:
     from provisioners.account import Account
+    from supervisor.cli.own_etcd import Survey
     from supervisor.config import Config
     from supervisor.installation.answers import Answers, EtcdHere, Kind
-    from supervisor.installation.etcd_program import Program
-    from supervisor.installation.layout import Programs
     from supervisor.installation.plan import Item, Step
 
 
@@ -34,12 +33,11 @@ class Options:
     regions: tuple[str, ...]
     settings: tuple[str, ...]
     address: str
-    etcd_hosts: tuple[str, ...]
     state_dir: str
-    # Of another host of the installation: what it printed; None where this is the first one.
-    join: bytes | None
-    # A release of etcd's that a person has fetched; None for the one that is there.
-    etcd: Path | None
+    # URLs of an etcd of one's own, as given; "" for one on this host.
+    etcd: str
+    etcd_ca: Path | None
+    etcd_login: Path | None
     replace: bool
     dry_run: bool
     start: bool
@@ -54,7 +52,7 @@ class Options:
     def answers_given(self) -> bool:
         """Whether any of them says what the configuration should be."""
         own = self.cloud or self.cluster or self.regions or self.settings
-        return bool(own or self.address or self.etcd_hosts or self.state_dir)
+        return bool(own or self.address or self.etcd or self.state_dir)
 
 
 @click.command("init")
@@ -76,24 +74,24 @@ class Options:
 )
 @click.option("--address", default="", help="This computer's name or address in the nodes' network, for etcd.")
 @click.option(
-    "--etcd-host",
-    "etcd_hosts",
-    multiple=True,
-    metavar="ADDRESS",
-    help="The address of each of the three hosts (or five) of one etcd, this one among them. In place of --address.",
-)
-@click.option(
-    "--join",
-    type=click.File("rb"),
-    metavar="FILE",
-    help="Make this computer a further host: what `spotsupd join-file` prints on one. `-`: from a pipe.",
-)
-@click.option(
     "--etcd",
+    default="",
+    metavar="URL,URL,…",
+    help="The members of an etcd of your own, with TLS and users, in place of one on this host and of --address. It is "
+    "checked, and gets the daemons' user.",
+)
+@click.option(
+    "--etcd-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="An etcd in place of the distribution's, now or later: a release's archive from etcd's page, or the program "
-    "in it. Refused where its users can be passed by, or where etcd's data cannot go to it.",
+    help="With --etcd: the CA of its certificates; nodes get it, too.",
+)
+@click.option(
+    "--etcd-login",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE",
+    help="With --etcd: a file with NAME:PASSWORD of one of its users with the role root, `-` for standard input. It is "
+    "not kept.  [default: asks for the password of root]",
 )
 @click.option("--cluster", default="", help="The cluster's name.  [default: default]")
 @click.option("--state-dir", default="", metavar="FOLDER", help="Where a personal installation keeps its state.")
@@ -128,19 +126,20 @@ def init(**given: Any) -> None:
     not start the daemon. `spotsupd destroy` undoes --account.
     """
     from supervisor.errors import UsageError
-    from supervisor.installation.joining import MAX_BYTES
+    from supervisor.installation.answers import etcd_urls
 
     with exit_on_error("spotsupd"):
-        join = given.pop("join")
-        options = Options(**given, join=join.read(MAX_BYTES) if join else None)
+        options = Options(**given)
         if not options.account and (options.ssh_from or options.shared_storage or options.checkpoints or options.yes):
             raise UsageError("--ssh-from, --shared-storage, --checkpoints and --yes are for --account")
-        if options.join is not None and (options.kind != "host" or options.answers_given or options.account):
+        if options.etcd and (options.kind != "host" or options.address):
+            raise UsageError("--etcd is for a host (--kind host), and names what nodes reach: leave --address out")
+        if options.etcd:
+            etcd_urls(options.etcd)  # what is no URL, as once a program was, is said first
+        if bool(options.etcd) is not bool(options.etcd_ca) or (options.etcd_login and not options.etcd):
             raise UsageError(
-                "--join brings the configuration: of the options only --etcd, --replace and --dry-run go with it"
+                "--etcd needs --etcd-ca FILE, the CA of its certificates; this and --etcd-login are for --etcd"
             )
-        if options.kind != "host" and options.etcd:
-            raise UsageError("--etcd is for a host: an embedded etcd is the first one on the daemon's PATH")
         if options.kind != "host":
             _init_personal(options)
         elif options.state_dir:
@@ -154,101 +153,109 @@ def init(**given: Any) -> None:
 
 def _init_host(options: Options) -> None:
     from supervisor.cli import etcd_here as etcd_unit
-    from supervisor.cli.etcd_change import change_program
     from supervisor.cli.host_here import check_host, units
+    from supervisor.cli.own_etcd import make_user
     from supervisor.errors import StartError, UsageError
-    from supervisor.installation.answers import CA_FILE, etcd_here
-    from supervisor.installation.host import Host, has_address
-    from supervisor.installation.joining import CONFIG_FILE, unpack
-    from supervisor.installation.layout import KEY_FILE, Secrets, host_items
-    from supervisor.installation.plan import File, Make
+    from supervisor.installation.answers import etcd_here
+    from supervisor.installation.host import Host
+    from supervisor.installation.layout import CONFIG_FILE, KEY_FILE, Programs, host_items
 
     if os.geteuid() != 0:
         raise StartError("a host's installation is made by root: run it with sudo, or give --kind personal")
-    given = unpack(options.join) if options.join is not None else {}
-    configured = _configured(options, CONFIG_FILE, given.get(CONFIG_FILE))
+    configured = _configured(options, CONFIG_FILE)
     config = configured.config
-    here = etcd_here(config, has_address)
-    if options.etcd_hosts and here is None:
-        raise UsageError(
-            f"none of {', '.join(options.etcd_hosts)} is an address of this computer: run this on one of them"
-        )
-    programs, etcd = _programs(options, config, here)
+    here = etcd_here(config)
+    if here and options.etcd:
+        raise UsageError(f"{CONFIG_FILE} has etcd on this host: --replace writes it anew, with the etcd of --etcd")
+    programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", etcd_unit.program() if here else Path())
     check_host(programs)
-    outdated = Host().outdated(given) if given else frozenset()
     if here:
         etcd_unit.check_place(here)
-    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode(), given, outdated)
-    items = partial(host_items, config, units=units(), programs=programs, secrets=made, here=here)
-    account = None
-    if options.account:
-        if not here:
-            raise UsageError("--account is for the host that has etcd: the others use what it made")
-        account = _prepared(configured, options, KEY_FILE, made.cluster_key, here.members or here.names[:1])
-    commands = etcd_unit.commands(config, here, etcd, start=options.start)
-    if account:
-        # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
-        if not options.dry_run:
-            _carry_out(items(None), options, commands, asked=configured.asked)
-        configured = _make_in_account(account, configured, options, CONFIG_FILE)
-    steps = _carry_out(items(configured.text), options, commands, asked=configured.asked)
+    found = _surveyed(options, config)
+    made = _secrets(options, here)
+    items = partial(host_items, units=units(), programs=programs, secrets=made, here=here, ca=_own_ca(options))
+    carry_out = partial(
+        _carry_out, options=options, commands=etcd_unit.commands(config, here, start=options.start) if here else ()
+    )
+    if options.account and KEY_FILE not in made:
+        raise UsageError("--account is for the host that has etcd, or with --etcd: the others use what it made")
+    key = KEY_FILE, made.get(KEY_FILE, b"")
+    configured = _with_account(configured, options, CONFIG_FILE, key, here.names[:1] if here else (), items, carry_out)
+    steps = carry_out(items(configured.text), asked=configured.asked)
     if options.dry_run:
         return
-    todo = list(configured.todo)
     if here:
         etcd_unit.make_certificates(here)
-        change_program(config, here, etcd)
-    if options.start and etcd_unit.has_systemd():
-        made_files = [step.item.path for step in steps if isinstance(step, Make) and isinstance(step.item, File)]
-        renewed = Path(CA_FILE) in made_files
-        todo += etcd_unit.start(config, here, joins=options.join is not None, renewed=renewed)
-    _say_next_of_host(config, options, steps, here, todo)
+    if found and found.admin:
+        make_user(found.admin, config.etcd_password())
+    starts = options.start and etcd_unit.has_systemd()
+    if starts:
+        Host().run("systemctl", "daemon-reload")
+    if starts and here:
+        etcd_unit.start(config)
+    _say_next_of_host(config, steps, here, configured.todo, started=starts)
 
 
-def _programs(options: Options, config: Config, here: EtcdHere | None) -> tuple[Programs, Program | None]:
-    """Where the programs of this host are, and an etcd that is yet to be put there. Raises UsageError, StartError."""
-    from supervisor.cli.etcd_change import fetched
-    from supervisor.cli.etcd_here import program
+def _surveyed(options: Options, config: Config) -> Survey | None:
+    """What was found of an etcd of one's own. Raises CommandRefusedError where it is not ready for spotsup."""
+    from supervisor.cli.own_etcd import survey
+    from supervisor.installation.answers import PASSWORD_FILE
+
+    if not options.etcd:
+        return None
+    file = Path(PASSWORD_FILE)
+    known = file.read_text().strip() if file.exists() else ""
+    found = survey(config, str(options.etcd_ca), options.etcd_login, known)
+    found.show()
+    return found
+
+
+def _own_ca(options: Options) -> bytes | None:
     from supervisor.errors import UsageError
-    from supervisor.installation.layout import ETCD_PROGRAM, Programs
 
-    spotsupd = Path(sys.prefix) / "bin" / "spotsupd"
-    if here is None:
-        if options.etcd:
-            raise UsageError("--etcd is for a host that has etcd, and etcd.endpoints name others: do it there")
-        return Programs(spotsupd, Path()), None
-    if options.etcd is None:
-        return Programs(spotsupd, program()), None
-    return Programs(spotsupd, ETCD_PROGRAM), fetched(options.etcd, config, here)
+    try:
+        return options.etcd_ca.read_bytes() if options.etcd_ca else None
+    except OSError as error:
+        raise UsageError(f"--etcd-ca {options.etcd_ca} cannot be read: {error.strerror}") from error
+
+
+def _secrets(options: Options, here: EtcdHere | None) -> dict[Path, bytes]:
+    """What is made where it is missing. A host that shares an etcd with others has theirs, and makes none."""
+    from supervisor.installation.answers import PASSWORD_FILE
+    from supervisor.installation.layout import KEY_FILE
+
+    made = {Path(PASSWORD_FILE): f"{secrets.token_hex(32)}\n".encode(), KEY_FILE: secrets.token_bytes(32)}
+    return {path: data for path, data in made.items() if here or options.etcd or path.exists()}
 
 
 def _say_next_of_host(
-    config: Config, options: Options, steps: Sequence[Step], here: EtcdHere | None, first: Sequence[str]
+    config: Config, steps: Sequence[Step], here: EtcdHere | None, first: Sequence[str], *, started: bool
 ) -> None:
-    from supervisor.cli.etcd_change import open_problem
-    from supervisor.cli.etcd_here import ETCD_UNIT, TIMER, has_systemd
+    from urllib.parse import urlsplit
+
+    from supervisor.cli.etcd_here import ETCD_UNIT, open_problem
     from supervisor.installation.answers import ETCD_PORT
-    from supervisor.installation.joining import CONFIG_FILE, joining_files
-    from supervisor.installation.layout import PEER_PORT, STATE, USER
+    from supervisor.installation.layout import CONFIG_FILE, KEY_FILE, USER
     from supervisor.installation.plan import Replace
 
     todo = list(first)
-    if here and not (options.start and has_systemd()):
+    if here and not started:
         users = f"sudo -u {USER} spotsupd etcd-users --config {CONFIG_FILE}"
-        todo += [f"systemctl enable --now {ETCD_UNIT} {TIMER}", users]
+        todo += [f"systemctl enable --now {ETCD_UNIT}", users]
     elif any(isinstance(step, Replace) for step in steps):
-        todo.append(f"systemctl restart {ETCD_UNIT} spotsupd.service     # to use what was replaced")
-    if options.join is not None:
-        todo += [f"copy {path} from the other host" for path in joining_files(config, etcd_here=bool(here))[1]]
-    elif not here:
-        todo.append(f"copy the first daemon's cluster.key to {STATE}, mode 600, owner {USER}")
-    if here and here.members:
-        todo.append(f"let these hosts reach each other's TCP ports {ETCD_PORT} and {PEER_PORT}")
+        units = f"{ETCD_UNIT} spotsupd.service" if here else "spotsupd.service"
+        todo.append(f"systemctl restart {units}     # to use what was replaced")
     if here and here.names:
         todo.append(f"let nodes reach TCP port {ETCD_PORT} of this computer")
+    if not here:
+        etcd = config.etcd
+        shared = [str(KEY_FILE), *filter(None, (etcd.ca, etcd.password_file))]
+        todo += [f"copy {path} from the first host" for path in shared if not Path(path).exists()]
+        hosts = ", ".join(urlsplit(url).hostname or url for url in etcd.node_endpoints or etcd.endpoints)
+        todo.append(f"let this computer and nodes reach etcd at {hosts}")
     todo += [f"sudo -u {USER} spotsupd check --config {CONFIG_FILE}", "systemctl enable --now spotsupd"]
     _say_next(todo)
-    if here and options.start and has_systemd() and (problem := open_problem(config, here)):
+    if here and started and (problem := open_problem(config)):
         click.echo(f"not safe yet: {problem}")
 
 
@@ -257,22 +264,18 @@ def _say_next_of_host(
 
 def _init_personal(options: Options) -> None:
     from supervisor.installation.host import group_name, user_name
-    from supervisor.installation.layout import Secrets, personal_items
+    from supervisor.installation.layout import personal_items
 
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     path = Path(home) / "spotsup" / "spotsupd.toml"
     configured = _configured(options, path)
-    config, made = configured.config, Secrets(secrets.token_bytes(32), b"")
-    owner = {"user": user_name(os.geteuid()), "group": group_name(os.getegid())}
-    items = partial(personal_items, config, path, secrets=made, **owner)
-    account = None
-    if options.account:
-        account = _prepared(configured, options, config.state / "cluster.key", made.cluster_key, ())
-    if account:
-        if not options.dry_run:
-            _carry_out(items(text=None), options, [], asked=configured.asked)
-        configured = _make_in_account(account, configured, options, path)
-    _carry_out(items(text=configured.text), options, [], asked=configured.asked)
+    config, new_key = configured.config, secrets.token_bytes(32)
+    user, group = user_name(os.geteuid()), group_name(os.getegid())
+    items = partial(personal_items, config, path, key=new_key, user=user, group=group)
+    carry_out = partial(_carry_out, options=options, commands=())
+    key = config.state / "cluster.key", new_key
+    configured = _with_account(configured, options, path, key, (), items, carry_out)
+    carry_out(items(configured.text), asked=configured.asked)
     if not options.dry_run:
         commands = [f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")]
         _say_next([*configured.todo, *commands])
@@ -295,33 +298,46 @@ class Configured:
     todo: tuple[str, ...] = ()
 
 
-def _configured(options: Options, path: Path, joined: bytes | None = None) -> Configured:
-    """A file that is there counts, whatever the options say: with --replace it is written anew. `joined`: the file of
-    another host."""
+def _configured(options: Options, path: Path) -> Configured:
+    """A file that is there counts, whatever the options say: with --replace it is written anew."""
     import tomllib
 
     from supervisor.config import check_paths, load_config, parse_config
     from supervisor.installation.answers import configuration
 
-    answers: Answers | None = None
-    asked = False
-    if joined is not None:
-        text = joined.decode()
-    elif path.exists() and not options.answers_given:
+    if path.exists() and not options.answers_given:
         return Configured(load_config(path), None, None, asked=False)
-    else:
-        answers, asked = _answers(options)
-        text = configuration(answers)
+    answers, asked = _answers(options)
+    text = configuration(answers)
     if path.exists() and not options.replace:
         return Configured(load_config(path), text, answers, asked=asked)
     return Configured(check_paths(parse_config(tomllib.loads(text), str(path))), text, answers, asked=asked)
 
 
+def _with_account(
+    configured: Configured,
+    options: Options,
+    path: Path,
+    key: tuple[Path, bytes],
+    addresses: Sequence[str],
+    items: Callable[[str | None], Sequence[Item]],
+    carry_out: Callable[..., object],
+) -> Configured:
+    """The configuration with what is made in the cloud account, if anything is. `key`: the cluster's, and what it
+    becomes where there is none. `addresses`: of this host in the nodes' network."""
+    opened = _prepared(configured, options, *key, addresses) if options.account else None
+    if opened is None:
+        return configured
+    # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
+    if not options.dry_run:
+        carry_out(items(None), asked=configured.asked)
+    return _make_in_account(opened, configured, options, path)
+
+
 def _prepared(
     configured: Configured, options: Options, key: Path, new_key: bytes, addresses: Sequence[str]
 ) -> Account | None:
-    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet. `addresses`: of the
-    installation's hosts in the nodes' network.
+    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet.
 
     Raises UsageError, StartError, CommandRefusedError.
     """
@@ -380,7 +396,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
     """From the options, and from the person for what is missing. Raises UsageError where no one can be asked."""
     from provisioners.registry import CLOUDS
     from supervisor.errors import UsageError
-    from supervisor.installation.answers import Answers, asked_keys, rented, section_of
+    from supervisor.installation.answers import Answers, asked_keys, etcd_urls, rented, section_of
     from supervisor.installation.host import guess_address
 
     asked = False
@@ -401,7 +417,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         given = {each.partition("=")[0].partition(".")[0] for each in settings}
         missing = [key for key in asked_keys(cloud) if key not in {"regions", *given}]
         settings += [f"{key}={ask(f'{cloud}.{key}', f'--set {key}=…')}" for key in missing]
-        if not address and not options.etcd_hosts and "reach=ssh" not in settings:
+        if not address and not options.etcd and "reach=ssh" not in settings:
             question = "this computer's address in the nodes' network"
             address = ask(question, "--address", guess_address() or None)
     elif regions or settings:
@@ -413,12 +429,12 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         options.cluster or "default",
         address,
         str(Path(options.state_dir).absolute()) if options.state_dir else "",
-        options.etcd_hosts,
-        section,
+        etcd_urls(options.etcd) if options.etcd else (),
+        section=section,
     ), asked
 
 
-def _carry_out(items: Sequence[Item], options: Options, commands: Sequence[str], *, asked: bool) -> list[Step]:
+def _carry_out(items: Sequence[Item], *, options: Options, commands: Sequence[str], asked: bool) -> list[Step]:
     """Say the steps, and take them. Raises StartError, CommandRefusedError."""
     from supervisor.errors import CommandRefusedError, StartError
     from supervisor.installation.host import Host

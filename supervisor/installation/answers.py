@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_origin
 from urllib.parse import urlsplit
@@ -23,8 +23,8 @@ DAEMON_USER = "spotsupd"
 HOST_STATE = "/var/lib/spotsup"
 CA_FILE = f"{HOST_STATE}/tls/ca.crt"
 PASSWORD_FILE = f"{HOST_STATE}/etcd.password"
-# As many hosts may be lost as fewer than half of these are. More than five only slow each write down.
-HOST_COUNTS = (3, 5)
+# A copy of what an etcd of one's own is verified by.
+OWN_CA_FILE = "/etc/spotsup/etcd-ca.crt"
 # Of the user spotsup. With PrivateUsers= a unit can give a file to no other group than its own.
 HOST_GROUP = "spotsup"
 
@@ -48,8 +48,8 @@ class Answers:
     address: str = ""
     # "" for the default one.
     state_dir: str = ""
-    # The addresses of all hosts of one etcd, this one's among them; () for an etcd on this host alone.
-    etcd_hosts: tuple[str, ...] = ()
+    # URLs of an etcd of one's own; () for one that `init` makes on this host.
+    etcd: tuple[str, ...] = ()
     # The cloud's section: its keys, nested where it has tables.
     section: Mapping[str, Toml] = field(default_factory=dict)
 
@@ -125,10 +125,8 @@ def rented() -> set[str]:
 
 
 def _etcd(answers: Answers) -> list[str]:
-    if answers.etcd_hosts:
-        check_etcd_hosts(answers)
-        endpoints = [https(host) for host in answers.etcd_hosts]
-        return ["[etcd]", f"endpoints = {_toml(endpoints)}", *_LOGIN]
+    if answers.etcd:
+        return ["[etcd]", f"endpoints = {_toml(list(answers.etcd))}", f'ca = "{OWN_CA_FILE}"', *_LOGIN]
     check_address(answers)
     at = f"[{answers.address}]" if ":" in answers.address else answers.address
     if answers.kind == "personal":
@@ -139,6 +137,7 @@ def _etcd(answers: Answers) -> list[str]:
         "[etcd]",
         f"endpoints = {_toml([f'https://127.0.0.1:{ETCD_PORT}'])}",
         *nodes,
+        f'ca = "{CA_FILE}"',
         *_LOGIN,
     ]
 
@@ -157,24 +156,28 @@ def is_address(name: str) -> bool:
     return True
 
 
-def check_etcd_hosts(answers: Answers) -> None:
-    """Raises UsageError where they make no etcd that outlives one of them."""
-    hosts = answers.etcd_hosts
-    if answers.kind != "host" or answers.cloud not in rented():
-        raise UsageError(
-            "--etcd-host is for hosts (--kind host) that rent machines: the local cloud's are processes of one host"
-        )
-    if answers.address:
-        raise UsageError("--etcd-host names this computer, too: leave --address out")
-    if len(set(hosts)) != len(hosts) or len(hosts) not in HOST_COUNTS:
-        raise UsageError(
-            f"--etcd-host was given {len(hosts)} times: give the addresses of three hosts, of which one may be lost, "
-            "or of five"
-        )
-    for host in hosts:
-        parsed = ipaddress.ip_address(host) if is_address(host) else None
-        if parsed is None or parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local:
-            raise UsageError(f"--etcd-host {host}: give each host's IP address, at which the others reach it")
+def etcd_urls(text: str) -> tuple[str, ...]:
+    """The members of an etcd of one's own, from URLs with commas between. Raises UsageError."""
+    found = []
+    for each in filter(None, map(str.strip, text.split(","))):
+        url = urlsplit(each)
+        if url.scheme == "http":
+            raise UsageError(
+                f"--etcd {each}: without TLS whoever is on the way reads passwords and changes jobs. Give etcd's "
+                'members certificates (etcd.io, "Transport security model"), and write https://'
+            )
+        if url.scheme != "https" or not url.hostname or url.path.strip("/") or url.query or url.username:
+            raise UsageError(
+                f"--etcd {each!r}: say https://HOST:2379, with commas between several. (A release of etcd for this "
+                "host goes to /usr/local/bin/etcd: docs/install.md#an-etcd-that-is-closed)"
+            )
+        try:
+            found.append(https(url.hostname, url.port or ETCD_PORT))
+        except ValueError as error:
+            raise UsageError(f"--etcd {each}: {error}") from error
+    if not found or len(set(found)) != len(found):
+        raise UsageError(f"--etcd {text!r}: name each member once, with commas between")
+    return tuple(found)
 
 
 def check_address(answers: Answers) -> None:
@@ -200,7 +203,6 @@ def check_address(answers: Answers) -> None:
 
 
 _LOGIN = (
-    f'ca = "{CA_FILE}"',
     f'user = "{DAEMON_USER}"',
     f'password_file = "{PASSWORD_FILE}"',
 )
@@ -227,31 +229,15 @@ def _toml(value: Toml) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EtcdHere:
-    """The etcd that `init` makes on this computer."""
+    """The etcd that `init` makes on this computer. `names`: under which nodes reach it; for its certificate."""
 
-    # Under which names nodes and other hosts reach it; for its certificate.
     names: tuple[str, ...] = ()
-    # This computer's address, and those of all hosts of etcd in the configuration's order; empty where it is alone.
-    own: str = ""
-    members: tuple[str, ...] = ()
 
 
-def etcd_hosts(config: Config) -> tuple[str, ...]:
-    """The hosts on which `init` makes one etcd; () where it is on one host, or is made by others. They share a CA."""
-    urls = [urlsplit(url) for url in config.etcd.endpoints]
-    if config.etcd.ca != CA_FILE or len(urls) not in HOST_COUNTS:
-        return ()
-    if any((url.scheme, url.port) != ("https", ETCD_PORT) or not is_address(url.hostname or "") for url in urls):
-        return ()
-    return tuple(url.hostname or "" for url in urls)
-
-
-def etcd_here(config: Config, is_own: Callable[[str], bool]) -> EtcdHere | None:
-    """The etcd of this computer, None where the configuration has it elsewhere. `is_own`: whether an address is of this
-    computer."""
-    nodes = [urlsplit(url).hostname or "" for url in config.etcd.node_endpoints]
-    if all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints):
-        return EtcdHere(tuple(dict.fromkeys(nodes)))
-    members = etcd_hosts(config)
-    own = next((host for host in members if is_own(host)), "")
-    return EtcdHere(tuple(dict.fromkeys([own, *nodes])), own, members) if own else None
+def etcd_here(config: Config) -> EtcdHere | None:
+    """The etcd of this computer, None where the configuration names one that others made."""
+    local = all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints)
+    if not local or config.etcd.ca != CA_FILE:
+        return None
+    nodes = (urlsplit(url).hostname or "" for url in config.etcd.node_endpoints)
+    return EtcdHere(tuple(dict.fromkeys(nodes)))

@@ -11,18 +11,14 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import StartError
-from supervisor.installation.joining import CA_FILES, outdated
-from supervisor.installation.layout import KEY_FILE
 from supervisor.installation.plan import (
-    Absent,
     Account,
     Admit,
-    Delete,
     Facts,
     File,
     Folder,
@@ -54,12 +50,12 @@ class Host:
                 paths[item.path] = found
         return Facts(frozenset(accounts), paths)
 
-    def _found(self, item: Folder | File | Absent) -> Found | None:
+    def _found(self, item: Folder | File) -> Found | None:
         path = self._at(item.path)
         try:
             status = path.stat()
             is_folder = stat.S_ISDIR(status.st_mode)
-            reads = isinstance(item, File) and item.compared and not is_folder
+            reads = isinstance(item, File) and not item.seed and not is_folder
             data = path.read_bytes() if reads else None
         except (FileNotFoundError, NotADirectoryError):  # a file where its folder should be is found by itself
             return None
@@ -83,8 +79,6 @@ class Host:
                     path = self._at(file.path)
                     shutil.copy2(path, path.with_name(f"{path.name}.old"))
                     self._write(file)
-                case Delete(Absent(gone)):
-                    self._at(gone).unlink(missing_ok=True)
                 case Admit(item):
                     self._admit(self._at(item.path), item)
         except OSError as error:
@@ -113,13 +107,6 @@ class Host:
         """Give what is in a folder to a user."""
         for path in sorted(self._at(folder).iterdir()):
             shutil.chown(path, owner, owner)
-
-    def outdated(self, given: Mapping[Path, bytes]) -> frozenset[Path]:
-        """What is here and not any more where `given` is from. Raises StartError where `given` is of another
-        installation than the one that is here, or is older."""
-        paths = [KEY_FILE, *CA_FILES]
-        there = {path: self._at(path).read_bytes() for path in paths if self._at(path).exists()}
-        return outdated(given, there)
 
     def _at(self, path: Path) -> Path:
         return self.root / path.relative_to("/") if self.root != Path("/") else path

@@ -35,8 +35,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file. With `seed` its content is made once and then belongs to whoever uses it: it is never compared; with
-    `renew` it is compared all the same, and what differs is written anew without a copy of the old one."""
+    """A file. With `seed` its content is made once and then belongs to whoever uses it: it is never compared."""
 
     path: Path
     data: bytes = field(repr=False)
@@ -46,22 +45,9 @@ class File:
     seed: bool = False
     # Shown in a difference; never for secrets.
     secret: bool = False
-    renew: bool = False
-
-    @property
-    def compared(self) -> bool:
-        """Whether its content matters once it is there."""
-        return self.renew or not self.seed
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A file of an earlier state, which must be there no more."""
-
-    path: Path
-
-
-Item: TypeAlias = Account | Folder | File | Absent
+Item: TypeAlias = Account | Folder | File
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +71,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Make what is missing, or is to be renewed."""
+    """Make what is missing."""
 
     item: Account | Folder | File
 
@@ -124,16 +110,6 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete a file."""
-
-    item: Absent
-
-    def __str__(self) -> str:
-        return f"delete {self.item.path}"
-
-
-@dataclass(frozen=True, slots=True)
 class Keep:
     """Leave a file as it is, which is not as it would be written."""
 
@@ -144,7 +120,7 @@ class Keep:
         return f"keep {self.item.path} as it is; --replace would write it anew:{self.difference}"
 
 
-Step: TypeAlias = Make | Replace | Admit | Delete | Keep
+Step: TypeAlias = Make | Replace | Admit | Keep
 
 
 def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple[list[Step], list[str]]:
@@ -156,9 +132,7 @@ def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple
             steps += [] if item.name in facts.accounts else [Make(item)]
             continue
         found = facts.paths.get(item.path)
-        if isinstance(item, Absent):
-            steps += [Delete(item)] if found else []
-        elif found is None:
+        if found is None:
             steps.append(Make(item))
         elif found.is_folder is not isinstance(item, Folder):
             kind = "a folder" if found.is_folder else "a file"
@@ -169,9 +143,7 @@ def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple
 
 
 def _differing(item: Folder | File, found: Found, *, replace: bool) -> list[Step]:
-    if isinstance(item, File) and item.renew and found.data != item.data:
-        return [Make(item)]
-    if isinstance(item, File) and item.compared and found.data != item.data:
+    if isinstance(item, File) and not item.seed and found.data != item.data:
         difference = _difference(item, found.data or b"")
         # A new file has its owner and mode; of one that is kept they are its writer's, too.
         return [Replace(item, difference) if replace else Keep(item, difference)]

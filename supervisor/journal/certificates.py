@@ -41,23 +41,13 @@ class TlsFiles:
 
     @property
     def ca(self) -> Path:
-        """What nodes and the daemon trust: the CA that signs, and another one while the CA is replaced."""
+        """What nodes and the daemon trust: the CA that signs, and another one while a person replaces it."""
         return self.folder / "ca.crt"
 
     @property
     def ca_key(self) -> Path:
         """Signs certificates; etcd never reads it."""
         return self.folder / "ca.key"
-
-    @property
-    def next_ca(self) -> Path:
-        """The CA that is going to sign (ca_rotation.py)."""
-        return self.folder / "next-ca.crt"
-
-    @property
-    def next_ca_key(self) -> Path:
-        """Its key."""
-        return self.folder / "next-ca.key"
 
     @property
     def cert(self) -> Path:
@@ -110,13 +100,13 @@ def _ca(files: TlsFiles, now: dt.datetime) -> tuple[ec.EllipticCurvePrivateKey, 
                 f"{files.folder}, and start again"
             )
         return key, found, False
-    built = new_ca(key, now)
+    built = _new_ca(key, now)
     replace_file(files.ca, built.public_bytes(Encoding.PEM))
     return key, built, True
 
 
-def new_ca(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
-    """A CA with this key. All have one name: certificates say by a key's identifier which of them signed."""
+def _new_ca(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+    # All have one name: certificates say by a key's identifier which of them signed.
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "spotsup: CA of etcd")])
     return (
         _builder(name, name, key, now, CA_DAYS)
@@ -199,12 +189,11 @@ def _is_stale(
         or known.not_valid_before_utc > now
         or not {_general(name) for name in wanted} <= named
         or known.public_key() != key.public_key()
-        or not is_signed_by(known, ca)
+        or not _is_signed_by(known, ca)
     )
 
 
-def is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    """Whether a CA signed it."""
+def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature):

@@ -6,18 +6,18 @@ import contextlib
 import datetime as dt
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd import Etcd, Tls
-from spotsup_trainer.etcd.access import fingerprints
 
 from supervisor.config import Config
 from supervisor.errors import StartError
 from supervisor.identity import load_identity
-from supervisor.journal.certificates import TlsFiles, ensure_certificates
+from supervisor.journal.certificates import TlsFiles, certificates_in, ensure_certificates, names_in
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.journal.users import enable_users
 
@@ -65,13 +65,6 @@ class EtcdLogin:
         """Whether its connections are encrypted."""
         return any(endpoint.startswith("https:") for endpoint in self.endpoints)
 
-    def cas(self) -> tuple[str, ...]:
-        """Fingerprints of the CAs that this computer trusts. Raises StartError."""
-        try:
-            return fingerprints(self.ca_text())
-        except ValueError as error:
-            raise StartError(f"etcd.ca names {self.ca}, in which a certificate is damaged: restore it") from error
-
 
 def login_of(config: Config) -> EtcdLogin:
     """To the etcd that the configuration names. Raises UsageError."""
@@ -99,6 +92,21 @@ def embedded_etcd_of(config: Config) -> EmbeddedEtcd:
 def renew_certificates(config: Config) -> str:
     """Of an embedded etcd: what is missing is made, and what ends soon. Returns what was done, or ""."""
     return ensure_certificates(tls_files(config), certified_names(config), dt.datetime.now(dt.UTC))
+
+
+def renewal(config: Config, *, embedded: bool) -> Callable[[], str] | None:
+    """What renews etcd's certificate where this daemon has the key of its CA; None where others do."""
+    if embedded:
+        return partial(renew_certificates, config) if config.etcd.secure else None
+    files = TlsFiles(Path(config.etcd.ca).parent)
+    if Path(config.etcd.ca) != files.ca or not all(os.access(each, os.R_OK) for each in (files.ca_key, files.cert)):
+        return None
+    return partial(_renew_here, files)
+
+
+def _renew_here(files: TlsFiles) -> str:
+    (known,) = certificates_in(files.cert)
+    return ensure_certificates(files, names_in(known), dt.datetime.now(dt.UTC))
 
 
 def tls_files(config: Config) -> TlsFiles:

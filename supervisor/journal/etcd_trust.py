@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A certificate ends soon when so much of its life is left: of a CA of ours a year, of etcd's certificate five weeks, of
 # one for 90 days nine days. By then it should have been renewed long ago.
 SOON = 0.1
-_HOW = "`spotsupd etcd-ca` (docs/operations.md#another-ca-for-etcd)"
+_HOW = "docs/operations.md#another-ca-for-etcd says how"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def _shown_ending(etcd: Etcd, index: int, now: dt.datetime) -> list[Ending]:
         return []
     endpoint, until = etcd.endpoints[index], shown.not_valid_after_utc
     text = (
-        f"the certificate of etcd at {endpoint} ends on {until:%Y-%m-%d}: renew it; if it is one of ours, see why "
-        "`spotsupd etcd-certificates` has not (spotsup-certificates.timer runs it weekly)"
+        f"the certificate of etcd at {endpoint} ends on {until:%Y-%m-%d}: renew it; one that `spotsupd init` made the "
+        "daemon beside it renews, so its log says why not (`journalctl -u spotsupd`)"
     )
     return [Ending(endpoint.rpartition("/")[2], until, text)]
 

@@ -20,7 +20,6 @@ import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 from spotsup_trainer.vitals import Pulse, Vitals
 
-from supervisor.errors import SpotsupError
 from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.store import FULL, describe
 from supervisor.runtime.clock import boottime_s
@@ -70,10 +69,8 @@ class Election:
         ttl_s: float,
         on_change: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = boottime_s,
-        presence: tuple[str, Callable[[], bytes]] | None = None,
     ) -> None:
-        """`now_s`: a clock that never goes back, and counts suspends: a lease does not wait for them. `presence`: a key
-        that this daemon has while it runs, leader or standby, and what is in it."""
+        """`now_s`: a clock that never goes back, and counts suspends: a lease does not wait for them."""
         self._etcd = etcd
         self._key = key
         self._name = name
@@ -88,8 +85,6 @@ class Election:
         self._silence = Silence(SILENT_TTLS * ttl_s, ttl_s)
         # Until when a daemon that took the key must not lead: the one before may count as leading until then.
         self._taken_until = 0.0
-        self._presence = presence
-        self._present: tuple[int, bytes] = (0, b"")  # the lease and the value that were written
         self._call_problem = self._space_problem = ""
         self._leader_name = ""
 
@@ -150,7 +145,6 @@ class Election:
             self._hold()
         else:
             self._seek()
-        self._show_presence()
 
     def _seek(self) -> None:
         found = self._etcd.get(self._key)
@@ -195,17 +189,6 @@ class Election:
         if self._etcd.txn([Compare(self._key, "mod", found.mod_revision)], [mine]).succeeded:
             self._lease, self._renewed_at = lease, begun
             self._taken_until = self._now_s() + self._ttl_s
-
-    def _show_presence(self) -> None:
-        if self._presence is None or not self._lease:
-            return
-        key, value_of = self._presence
-        # etcd is full, the lease has ended, or the CA's file cannot be read: the next step tries again.
-        with contextlib.suppress(EtcdRefusedError, SpotsupError):
-            present = (self._lease, value_of())
-            if present != self._present:
-                self._etcd.put(key, present[1], self._lease)
-                self._present = present
 
     def _renew(self) -> None:
         begun = self._now_s()
@@ -281,10 +264,9 @@ class Leadership(Election):
         ttl_s: float,
         on_change: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = boottime_s,
-        presence: tuple[str, Callable[[], bytes]] | None = None,
     ) -> None:
         """As Election."""
-        super().__init__(etcd, key, name, ttl_s, on_change, now_s, presence)
+        super().__init__(etcd, key, name, ttl_s, on_change, now_s)
         self._pulse = Pulse()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)

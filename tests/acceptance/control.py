@@ -96,12 +96,10 @@ def ensure_daemon_wheels(clone: Path, ours: list[Path]) -> Path:
 class Control:
     """The machine. Its operator has sudo, as on a rented one."""
 
-    def __init__(
-        self, root: Path, network: Network, folder: Path, identity: Identity, name: str = "control", number: int = 0
-    ) -> None:
-        """`number`: among several hosts, from 0."""
+    def __init__(self, root: Path, network: Network, folder: Path, identity: Identity, name: str = "control") -> None:
+        """Not booted yet."""
         self.name = name
-        self.machine = StockMachine(root, network, folder, name, NUMBER + number)
+        self.machine = StockMachine(root, network, folder, name, NUMBER)
         self._identity, self._network = identity, network
 
     @property
@@ -109,16 +107,12 @@ class Control:
         """Its address."""
         return self.machine.address
 
-    def boot(self, places: dict[Path, str], *, nodes: bool = True, hosts: bool = False) -> None:
-        """With folders and files at other places. Its firewall lets `nodes` reach etcd, and other `hosts` theirs, and
-        nothing else.
-        """
+    def boot(self, places: dict[Path, str]) -> None:
+        """With folders and files at other places. Its firewall lets nodes reach etcd, and nothing else."""
         keys = (self._identity.client_key().public,)
-        admits = [f"ip saddr {self._network.members} tcp dport 2379 accept"] if nodes else []
-        admits += [f"ip saddr {self._network.hosts} tcp dport {{ 2379, 2380 }} accept"] if hosts else []
         self.machine.boot(
             user_data(self.name, OPERATOR, keys, self._identity.host_key(self.name)),
-            admits="\n".join(admits),
+            admits=f"ip saddr {self._network.members} tcp dport 2379 accept",
             binds=places,
         )
         self.machine.await_sshd()

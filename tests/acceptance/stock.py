@@ -158,7 +158,7 @@ def _must(command: Sequence[str], timeout_s: float) -> None:
 
 
 class Network:
-    """A bridge of this test, with the host at .1, daemons' hosts from .10 and machines from .130 on."""
+    """A bridge of this test, with the host at .1, the daemon's host at .10 and machines from .130 on."""
 
     def __init__(self, number: int) -> None:
         """`number`: 0 to 255, such that no other test has it."""
@@ -166,7 +166,6 @@ class Network:
         self.prefix = f"10.231.{number}"
         self.host = f"{self.prefix}.1"
         self.members = f"{self.prefix}.128/25"
-        self.hosts = f"{self.prefix}.8/29"
 
     def up(self) -> None:
         """Make the bridge."""
@@ -253,28 +252,6 @@ class StockMachine:
         """A file of it, read from outside, without a session."""
         (init,) = self._children()
         return Path(f"/proc/{init}/root{path}").read_text()
-
-    def cut_off(self) -> None:
-        """Its cable is out: whoever speaks to it hears nothing, not even a refusal."""
-        _must(["ip", "link", "set", self._cable(), "nomaster"], 30.0)
-
-    def connect(self) -> None:
-        """The cable is back."""
-        _must(["ip", "link", "set", self._cable(), "master", self._network.bridge], 30.0)
-
-    def _cable(self) -> str:
-        """The host's end of it."""
-        (init,) = self._children()
-        shown = run(
-            ["nsenter", "--target", init, "--net", "ip", "-oneline", "link", "show", "host0"],
-            cwd=Path("/"),
-            timeout_s=30.0,
-        )
-        index = shown.stdout.partition("host0@if")[2].partition(":")[0]
-        (found,) = (
-            each.parent.name for each in Path("/sys/class/net").glob("*/ifindex") if each.read_text().strip() == index
-        )
-        return found
 
     def _children(self) -> list[str]:
         """Its init, with which the kernel ends all that is in its namespace."""

@@ -315,7 +315,6 @@ def test_training_goes_on_while_the_daemon_is_killed_hangs_is_upgraded_and_downg
 
     installation.run(f"sudo kill -KILL {installation.unit('MainPID')}")
     goes_on(1)
-    installation.run("sudo systemctl start spotsup-certificates.service")
     installation.run("sudo systemctl kill --kill-whom=main -s KILL spotsup-etcd")
     installation.eventually(
         "systemd to start etcd again",

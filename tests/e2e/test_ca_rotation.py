@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.etcd.access import fingerprints
 
 from tests.e2e.ticking import code_in, went_on
 from tests.support.documents import blocks
@@ -22,39 +22,30 @@ pytestmark = pytest.mark.nightly
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 NODES = "{min: 2, desired: 2, max: 3}"
-PREFIX = "sudo -u spotsup spotsupd "
 
 
-def documented(step: str) -> list[str]:
-    """The arguments of the command in the document that does this step."""
+def documented() -> list[str]:
+    """The commands of the document, in order."""
     found = [block for block in blocks(OPERATIONS, "sh") if block.heading == "Another CA for etcd"]
-    (line,) = (line for block in found for line in block.commands() if line.endswith(f" {step}"))
-    assert line.startswith(PREFIX)
-    return line.removeprefix(PREFIX).split()
+    lines = [line for block in found for line in block.commands()]
+    assert len(lines) == 5
+    return lines
 
 
-def spotsupd(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
-    config = ("--config", str(stack.folder / "spotsupd.toml"), "--embedded-etcd")
-    command = [sys.executable, "-m", "supervisor.cli.daemon", *arguments, *config]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=150, check=False)
-
-
-def did(stack: Stack, step: str) -> str:
-    done = spotsupd(stack, *documented(step))
+def did(stack: Stack, line: str) -> str:
+    """What one of them prints, on the folder of an embedded etcd."""
+    folder = str(stack.state / "etcd" / "tls")
+    line = line.replace("sudo -u spotsup ", "").replace("/var/lib/spotsup/tls", shlex.quote(folder))
+    line = line.replace("spotsupd ", f"{sys.executable} -m supervisor.cli.daemon ")
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=ROOT, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refused(stack: Stack, *arguments: str) -> str:
-    done = spotsupd(stack, "etcd-ca", *arguments)
-    assert done.returncode == 5, done.stdout + done.stderr
-    return done.stderr
-
-
-def trusted(stack: Stack) -> set[tuple[str, ...]]:
+def trusted(stack: Stack) -> set[str]:
     """By which CAs the nodes trust etcd, as their files say."""
     files = list(stack.cloud_dir.rglob("etcd.json"))
-    return {fingerprints(json.loads(file.read_text())["ca"]) for file in files}
+    return {json.loads(file.read_text())["ca"] for file in files}
 
 
 def members(stack: Stack) -> int:
@@ -82,24 +73,25 @@ def test_a_job_trains_through_the_rotation_of_the_ca(tmp_path: Path) -> None:
         stack.ask("submit", str(code_in(tmp_path, NODES)))
         stack.wait_for(lambda: stack.ask("status", "ticker")["state"] == "running", 150.0, "two nodes to train")
         began, formed = time.time(), stack.ask("status", "ticker")["round"]
-        (old,) = fingerprints(bundle.read_text())
-        assert trusted(stack) == {(old,)}
+        make, trust, sign, renew, end = documented()
+        old = bundle.read_text()
+        assert trusted(stack) == {old}
 
-        assert "there is no new CA: `begin` first" in refused(stack, "sign")
-        assert "made a CA that is valid until" in did(stack, "begin")
-        assert "made a CA" not in did(stack, "begin")
-        _, new = fingerprints(bundle.read_text())
-        assert "still of the old CA: `sign` first" in refused(stack, "finish")
+        assert "made a CA and a certificate" in did(stack, make)
+        did(stack, trust)
+        both = bundle.read_text()
+        assert both.startswith(old)
+        assert both.count("BEGIN CERTIFICATE") == 2
+        stack.wait_for(lambda: trusted(stack) == {both}, 90.0, "the nodes to trust both CAs")
 
-        assert "made a certificate for localhost" in did(stack, "sign")
-        assert trusted(stack) == {(old, new)}
-        assert "made a certificate" not in did(stack, "sign")
+        did(stack, sign)
+        assert "made a certificate for localhost" in did(stack, renew)
         restart_etcd(stack)
-        assert "the last rotation is not over" in refused(stack, "begin")
 
-        assert "holds the new CA only" in did(stack, "finish")
-        assert "settled: one CA" in did(stack, "finish")
-        stack.wait_for(lambda: trusted(stack) == {(new,)}, 90.0, "the nodes to trust the new CA only")
+        did(stack, end)
+        new = bundle.read_text()
+        assert both == old + new
+        stack.wait_for(lambda: trusted(stack) == {new}, 90.0, "the nodes to trust the new CA only")
         restart_etcd(stack)
         assert stack.ask("status", "ticker")["round"] == formed
         went_on(tmp_path, began)
@@ -107,7 +99,7 @@ def test_a_job_trains_through_the_rotation_of_the_ca(tmp_path: Path) -> None:
         # a node that is made now, and the round with it
         assert stack.ctl("scale", "ticker", "3").returncode == 0
         stack.wait_for(lambda: members(stack) == 3, 150.0, "three nodes to train")
-        assert trusted(stack) == {(new,)}
+        assert trusted(stack) == {new}
         assert stack.ctl("cancel", "ticker").returncode == 0
         stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
     finally:

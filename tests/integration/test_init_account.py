@@ -18,8 +18,9 @@ from tests.clouds.azure_machines import SUBSCRIPTION
 from tests.clouds.azure_requests import SUBNETS
 from tests.clouds.base import wire_cloud
 from tests.clouds.gcp_compute import PROJECT
-from tests.integration.test_init import AWS, as_root, host
+from tests.integration.test_init import AWS
 from tests.support.documents import blocks
+from tests.support.host_box import as_root, host
 from tests.support.machines import launched_by, request_for
 from tests.support.programs import run_module
 from tools.stack import ROOT
@@ -260,9 +261,6 @@ def test_a_host_is_made_by_the_documented_command_which_prints_the_documented_on
         said = host(
             f"""
             export {" ".join(f"{key}={value}" for key, value in server.environ.items())}
-            mount -t tmpfs tmpfs /usr/local && mkdir /usr/local/lib
-            cd "$box"
-            printf '#!/bin/sh\necho "etcd Version: 3.5.33"\n' >etcd-v3.5.33-linux-amd64.tar.gz
             {init} --set endpoint={server.url} {trust} --yes
             """,
             tmp_path,

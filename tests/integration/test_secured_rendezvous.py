@@ -20,11 +20,7 @@ from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.wire import CaBundle, Hint, encode
 
-from supervisor.journal.ca_rotation import begin, rotation_of, sign
-from supervisor.journal.certificates import ensure_certificates
-from supervisor.journal.etcd_peers import refused_at, refusing
-from tests.support.etcd_server import etcd_server
-from tests.support.programs import free_ports
+from supervisor.journal.certificates import TlsFiles, ensure_certificates
 from tests.support.secured_etcd import KEYS, SecuredEtcd, a_job, secured_etcd
 
 pytestmark = pytest.mark.long
@@ -130,11 +126,14 @@ def test_a_member_takes_the_ca_that_the_daemon_names_if_it_verifies_etcd(tmp_pat
         with member(etcd, read_access(str(file))) as node, closing(etcd.client()) as daemon:
             node.publish("first")
             eventually("the first hint", lambda: node.sees("first"))
-            begin(etcd.tls, dt.datetime.now(dt.UTC))
+            new, now = TlsFiles(tmp_path / "next"), dt.datetime.now(dt.UTC)
+            ensure_certificates(new, (), now)
+            etcd.tls.ca.write_text(before + new.ca.read_text())
             daemon.put(KEYS.ca(JOB.name), encode(CaBundle(etcd.ca)))
             eventually("both CAs", lambda: node.sees("first") and read_access(str(file)).ca == etcd.ca)
             assert file.stat().st_mode & 0o777 == 0o600
-            sign(etcd.tls, dt.datetime.now(dt.UTC))
+            etcd.tls.ca_key.write_bytes(new.ca_key.read_bytes())
+            assert "made a certificate for" in ensure_certificates(etcd.tls, (), now), "by the new CA"
             with pytest.raises(ssl.SSLCertVerificationError):
                 adopt(str(file), before, [etcd.endpoint], nullcontext())
             assert read_access(str(file)).ca == etcd.ca
@@ -144,25 +143,6 @@ def test_a_member_takes_the_ca_that_the_daemon_names_if_it_verifies_etcd(tmp_pat
             eventually("the second hint", lambda: node.sees("second"))
     with pytest.raises(OSError, match="refused"):
         adopt(str(file), before, ["https://127.0.0.1:1"], nullcontext())
-
-
-def test_members_of_etcd_that_would_refuse_a_peer_of_the_new_ca_are_found(tmp_path: Path) -> None:
-    with secured_etcd(tmp_path / "first") as etcd:
-        begin(etcd.tls, dt.datetime.now(dt.UTC))
-        with closing(etcd.client()) as client:
-            assert refusing(client, etcd.tls, rotation_of(etcd.tls).new) == []  # alone, it has no peers
-    port, files = free_ports(1)[0], etcd.tls
-    url = f"https://127.0.0.1:{port}"
-    both, old = files.ca.read_text(), tmp_path / "old.crt"
-    old.write_text(both[: both.index("-----END CERTIFICATE-----")] + "-----END CERTIFICATE-----\n")
-    peers = ("--listen-peer-urls", url, "--initial-advertise-peer-urls", url, "--initial-cluster", f"one={url}")
-    own = ("--name", "one", "--peer-cert-file", str(files.cert), "--peer-key-file", str(files.key))
-    for trusted, found in ((old, 1), (files.ca, 0)):
-        options = (*peers, *own, "--peer-client-cert-auth", "--peer-trusted-ca-file", str(trusted))
-        with etcd_server(tmp_path / str(found), options):
-            refused = refused_at({url: "one"}, files, rotation_of(files).new)
-            assert len(refused) == found, refused
-            assert all("give its host this ca.crt, and restart it" in each for each in refused)
 
 
 def test_a_login_that_is_not_there_yet_or_for_a_while_is_an_outage_for_nodes(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit_of_a_node(tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", ["spotsupd.service", "spotsup-etcd.service", "spotsup-certificates.service"])
+@pytest.mark.parametrize("name", ["spotsupd.service", "spotsup-etcd.service"])
 def test_the_units_are_confined(name: str) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

@@ -130,12 +130,17 @@ def etcd_server(folder: Path, options: Sequence[str] = (), scheme: str = "http")
 
 
 @contextmanager
-def etcd_cluster(folder: Path, members: int = 3) -> Iterator[list[EtcdServer]]:
+def etcd_cluster(
+    folder: Path, members: int = 3, options: Sequence[str] = (), scheme: str = "http"
+) -> Iterator[list[EtcdServer]]:
     """An etcd of several members, gone at the end."""
     for attempt in range(_STARTS):
         ports = free_ports(3 * members)
         peers = ",".join(f"m{peer}=http://127.0.0.1:{peer}" for peer in ports[1::3])
-        servers = [EtcdServer(folder / f"{attempt}-{n}", ports[3 * n : 3 * n + 3], peers=peers) for n in range(members)]
+        own = [ports[3 * number : 3 * number + 3] for number in range(members)]
+        servers = [
+            EtcdServer(folder / f"{attempt}-{number}", each, options, scheme, peers) for number, each in enumerate(own)
+        ]
         try:
             for server in servers:
                 server.launch()

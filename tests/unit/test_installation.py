@@ -19,25 +19,22 @@ from supervisor.installation.answers import (
     asked_keys,
     configuration,
     etcd_here,
-    etcd_hosts,
+    etcd_urls,
     section_of,
 )
-from supervisor.installation.joining import CONFIG_FILE, joining_files, pack, unpack
 from supervisor.installation.layout import (
     ETC,
+    KEY_FILE,
     STATE,
-    TLS,
     UNIT_ETCD,
     UNIT_PROGRAM,
     UNITS,
     Programs,
-    Secrets,
     etcd_environment,
     host_items,
     personal_items,
 )
 from supervisor.installation.plan import (
-    Absent,
     Account,
     Admit,
     Facts,
@@ -53,7 +50,7 @@ from supervisor.installation.plan import (
 from tests.unit.test_systemd import FOLDER
 
 AWS = Answers("host", "aws", address="10.0.0.5", section={"regions": ["us-east-1"]})
-SECRETS = Secrets(b"k" * 32, b"password\n")
+SECRETS = {STATE / "etcd.password": b"password\n", KEY_FILE: b"k" * 32}
 PROGRAMS = Programs(Path("/opt/tools/spotsup/bin/spotsupd"), Path("/usr/local/bin/etcd"))
 
 
@@ -65,23 +62,22 @@ def units() -> dict[str, str]:
     return {path.name: path.read_text() for path in FOLDER.iterdir()}
 
 
-def here_of(answers: Answers, own: str = "") -> EtcdHere:
-    here = etcd_here(parsed(configuration(answers)), lambda address: address == own)
+def here_of(answers: Answers) -> EtcdHere:
+    here = etcd_here(parsed(configuration(answers)))
     assert here is not None
     return here
 
 
-def items_of(answers: Answers = AWS, own: str = "", secrets: Secrets = SECRETS) -> list[Item]:
-    text = configuration(answers)
-    return host_items(parsed(text), text, units(), PROGRAMS, secrets, here_of(answers, own))
+def items_of(answers: Answers = AWS) -> list[Item]:
+    return host_items(configuration(answers), units(), PROGRAMS, SECRETS, here_of(answers))
 
 
-def environment_of(answers: Answers, own: str = "") -> str:
-    return etcd_environment(parsed(configuration(answers)), here_of(answers, own))
+def environment_of(answers: Answers) -> str:
+    return etcd_environment(here_of(answers))
 
 
 def making(items: Sequence[Item]) -> list[Make]:
-    return [Make(each) for each in items if not isinstance(each, Absent)]
+    return [Make(each) for each in items]
 
 
 def facts_of(items: Sequence[Item]) -> Facts:
@@ -95,7 +91,7 @@ def facts_of(items: Sequence[Item]) -> Facts:
             each.data if isinstance(each, File) and not each.seed else None,
         )
         for each in items
-        if not isinstance(each, Absent | Account)
+        if not isinstance(each, Account)
     }
     return Facts(frozenset(each.name for each in items if isinstance(each, Account)), paths)
 
@@ -226,7 +222,6 @@ def test_what_something_needs_is_made_before_it() -> None:
 def test_etcd_listens_where_nodes_reach_it() -> None:
     by_address = environment_of(replace(AWS, address="fd00::5"))
     assert "ETCD_LISTEN_CLIENT_URLS=https://127.0.0.1:2379,https://[fd00::5]:2379\n" in by_address
-    assert "SPOTSUP_ETCD_NAMES=fd00::5\n" in by_address
     # It cannot bind a name.
     by_name = environment_of(replace(AWS, address="etcd.example"))
     assert "ETCD_LISTEN_CLIENT_URLS=https://0.0.0.0:2379\n" in by_name
@@ -235,115 +230,49 @@ def test_etcd_listens_where_nodes_reach_it() -> None:
     assert "ETCD_LISTEN_CLIENT_URLS=https://127.0.0.1:2379\n" in alone
 
 
-def test_a_daemon_beside_an_etcd_elsewhere_gets_no_etcd_and_no_key_of_its_own() -> None:
-    text = configuration(AWS).replace("127.0.0.1", "10.0.0.9")
-    assert etcd_here(parsed(text), lambda _: True) is None
-    items = host_items(parsed(text), None, units(), PROGRAMS, SECRETS, None)
-    names = {each.path.name for each in items if isinstance(each, File)}
-    assert names == {"environment", "spotsupd.service"}
+# -- an etcd of one's own ----------------------------------------------------------------------------------------
+
+OWN = replace(AWS, address="", etcd=etcd_urls("https://a.example, https://10.0.0.6:2379,https://[fd00::7]:4001"))
 
 
-# -- several hosts ---------------------------------------------------------------------------------------------
-
-HOSTS = ("10.0.0.5", "10.0.0.6", "10.0.0.7")
-THREE = replace(AWS, address="", etcd_hosts=HOSTS)
-
-
-def test_one_configuration_is_for_all_hosts_of_an_etcd() -> None:
-    config = parsed(configuration(THREE))
-    assert config.etcd.endpoints == tuple(f"https://{host}:2379" for host in HOSTS)
-    assert config.etcd.node_endpoints == ()
-    assert etcd_hosts(config) == HOSTS
-    assert etcd_hosts(parsed(configuration(AWS))) == ()
-    second = environment_of(THREE, HOSTS[1])
-    assert "ETCD_LISTEN_CLIENT_URLS=https://127.0.0.1:2379,https://10.0.0.6:2379\n" in second
-    assert "ETCD_LISTEN_PEER_URLS=https://10.0.0.6:2380\n" in second
-    cluster = ",".join(f"{host}=https://{host}:2380" for host in HOSTS)
-    assert "ETCD_NAME=10.0.0.6\n" in second
-    assert f"ETCD_INITIAL_CLUSTER={cluster}\n" in second
-    # The ports between hosts are for holders of a certificate only.
-    assert "ETCD_PEER_CLIENT_CERT_AUTH=true\n" in second
-    assert "SPOTSUP_ETCD_NAMES=10.0.0.6\n" in second
-    assert "PEER" not in environment_of(AWS)
+def test_an_etcd_of_ones_own_is_used_by_daemons_and_nodes_and_none_is_made() -> None:
+    config = parsed(configuration(OWN))
+    assert config.etcd.endpoints == ("https://a.example:2379", "https://10.0.0.6:2379", "https://[fd00::7]:4001")
+    assert (config.etcd.node_endpoints, config.etcd.ca) == ((), "/etc/spotsup/etcd-ca.crt")
+    assert config.etcd.user == "spotsupd"
+    assert etcd_here(config) is None
+    items = host_items(configuration(OWN), units(), PROGRAMS, SECRETS, None, b"PEM")
+    files = {each.path.name: each for each in items if isinstance(each, File)}
+    assert {*files} == {
+        *("spotsupd.toml", "environment", "etcd-ca.crt"),
+        *("etcd.password", "cluster.key", "spotsupd.service"),
+    }
+    assert not files["etcd-ca.crt"].seed, "another CA is shown, and taken with --replace"
 
 
-def test_an_etcd_that_others_made_is_left_to_them() -> None:
-    text = configuration(THREE)
-    for other in (text.replace("/var/lib/spotsup/tls/ca.crt", "/etc/ssl/ca.crt"), text.replace(":2379", ":4001")):
-        assert etcd_here(parsed(other), lambda _: True) is None
-    assert etcd_here(parsed(text), lambda _: False) is None, "a host with a daemon, and no etcd"
+def test_an_etcd_that_others_made_on_this_computer_is_left_to_them() -> None:
+    text = configuration(AWS)
+    assert etcd_here(parsed(text.replace("/var/lib/spotsup/tls/ca.crt", "/etc/ssl/ca.crt"))) is None
+    assert etcd_here(parsed(text.replace("127.0.0.1", "10.0.0.9"))) is None
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("urls", "message"),
     [
-        ({"etcd_hosts": HOSTS[:1]}, "was given 1 times: give the addresses of three hosts"),
-        ({"etcd_hosts": HOSTS[:2]}, "was given 2 times"),
-        ({"etcd_hosts": (*HOSTS[:2], HOSTS[0])}, "was given 3 times"),
-        ({"etcd_hosts": (*HOSTS[:2], "etcd.example")}, "give each host's IP address"),
-        ({"etcd_hosts": (*HOSTS[:2], "127.0.0.1")}, "give each host's IP address"),
-        ({"address": "10.0.0.5"}, "leave --address out"),
-        ({"kind": "personal"}, "--kind host"),
-        ({"cloud": "local", "section": {}}, "are processes of one host"),
+        ("http://a:2379", "without TLS .* write https://"),
+        ("https://a,https://b,http://c", "--etcd http://c: without TLS"),
+        ("a,b,c", "say https://HOST:2379"),
+        ("etcd-v3.5.33-linux-amd64.tar.gz", "goes to /usr/local/bin/etcd"),
+        ("https://a/x", "say https://HOST:2379"),
+        ("https://root:secret@a", "say https://HOST:2379"),
+        ("https://a:99999", "out of range"),
+        ("https://a,https://a:2379", "name each member once"),
+        (",", "name each member once"),
     ],
 )
-def test_hosts_that_make_no_etcd_that_outlives_one_are_refused(change: dict[str, object], message: str) -> None:
+def test_what_names_no_etcd_is_refused(urls: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        configuration(replace(THREE, **change))  # type: ignore[arg-type]
-
-
-def files_of(items: Sequence[Item]) -> dict[Path, bytes]:
-    return {each.path: each.data for each in items if isinstance(each, File)}
-
-
-def test_a_further_host_gets_what_the_first_one_has_and_makes_no_secret() -> None:
-    first = files_of(items_of(THREE, HOSTS[0]))
-    there = {**first, TLS / "ca.crt": b"the CA", TLS / "ca.key": b"its key", ETC / "environment": b"AWS_X=1\n"}
-    config = parsed(there[CONFIG_FILE].decode())
-    names, others = joining_files(config, etcd_here=True)
-    assert others == []
-    assert {*names} >= {TLS / "next-ca.crt", TLS / "next-ca.key"}, "while a CA is replaced"
-    names = [path for path in names if path in there]
-    given = unpack(pack({path: there[path] for path in names}).encode())
-    assert given == {path: there[path] for path in names}
-    second = items_of(THREE, HOSTS[1], Secrets(b"another key", b"another password", given))
-    made = files_of(second)
-    assert {path: made[path] for path in names} == given
-    assert b"10.0.0.6" in made[ETC / "etcd.env"]
-    for each in second:
-        if isinstance(each, File) and each.path.name in {"cluster.key", "ca.key", "etcd.password"}:
-            assert (each.mode, each.owner, each.seed, each.secret) == (0o600, "spotsup", True, True)
-            assert each.renew == (each.path.parent == TLS), "a CA that was replaced meanwhile"
-    assert "ca.key" not in {path.name for path in joining_files(config, etcd_here=False)[0]}, "it makes no certificate"
-
-
-def test_what_lies_elsewhere_is_named_and_not_sent() -> None:
-    config = parsed(configuration(THREE).replace("/var/lib/spotsup/tls/ca.crt", "/etc/ssl/ca.crt"))
-    files, others = joining_files(config, etcd_here=False)
-    assert [str(each) for each in others] == ["/etc/ssl/ca.crt"]
-    assert STATE / "etcd.password" in files
-
-
-GOOD = {CONFIG_FILE: b"x", STATE / "cluster.key": b"k"}
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ("", "the command before the pipe has failed"),
-        ("{}", "did not get what `spotsupd join-file` prints"),
-        ("[" * 100_000, "did not get what"),
-        ('{"format": "spotsup-join-1", "files": {"/etc/passwd": "!"}}', "did not get what"),
-        ('{"format": "spotsup-join-2", "files": {}}', "its format is 'spotsup-join-2'"),
-        (pack({Path("/etc/passwd"): b""}), "/etc/passwd, which is no file of an installation"),
-        (pack({**GOOD, Path("/var/lib/spotsup/tls/../../x"): b""}), "no file of an installation"),
-        (pack({**GOOD, Path("/var/lib/spotsup/etcd/member"): b""}), "no file of an installation"),
-        (pack({CONFIG_FILE: b""}), "got no /var/lib/spotsup/cluster.key"),
-    ],
-)
-def test_a_document_that_is_none_makes_nothing(document: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        unpack(document.encode())
+        etcd_urls(urls)
 
 
 # -- plan ------------------------------------------------------------------------------------------------------
@@ -389,7 +318,7 @@ def test_a_persons_own_folder_keeps_its_mode_and_a_hosts_gets_the_right_one() ->
 
 
 def test_what_is_in_the_way_is_a_problem_before_anything_is_done() -> None:
-    items = personal_items(Config(state_dir="/s"), Path("/c/spotsupd.toml"), "", SECRETS, "me", "me")
+    items = personal_items(Config(state_dir="/s"), Path("/c/spotsupd.toml"), "", b"k" * 32, "me", "me")
     facts = Facts(paths={Path("/s"): Found(0o644, "me", "me", is_folder=False)})
     _, problems = plan(items, facts)
     assert problems == ["/s is a file: move it away"]

@@ -31,8 +31,6 @@ def service(name: str) -> dict[str, str]:
 def test_all_units_are_there() -> None:
     assert UNITS == [
         "spotsup-agent.service",
-        "spotsup-certificates.service",
-        "spotsup-certificates.timer",
         "spotsup-etcd.service",
         "spotsupd.service",
     ]

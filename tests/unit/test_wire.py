@@ -47,7 +47,7 @@ MESSAGES: tuple[Any, ...] = (
     Hint(("a", "b"), 1, 4, "why", ("c",), hold=True),
     Member("a", "i", "10.0.0.1", 4000, "waiting", 3, FAILURE, parked=True),
     Round(3, (RoundMember("a", "i", "10.0.0.1", 4000),), 7.0, "why", 1, FAILURE, (Loss("b", 6.0),)),
-    AgentStatus("a", "boot", 1, 2.0, "0.1", ("f",), "importing x"),
+    AgentStatus("a", "boot", 1, 2.0, "0.1", "importing x"),
     Notice("a", 130.0, 10.0, "aws"),
     Health("a", False, 10.0, "Xid 79", 79, fatal=True),
     Done("a", "a1", 3, 10.0),

@@ -28,7 +28,6 @@ JOURNAL_WRITERS = {
     "runtime.sweeps": {"put_sweep", "create_job", "update_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "runtime.daily": {"commit"},
-    "cli.etcd_ca": {"publish_ca"},
 }
 # Module of the supervisor -> the methods of a cloud's Provisioner that it calls. Only the actor changes a cloud.
 CLOUD_CALLERS = {

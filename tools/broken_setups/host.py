@@ -283,8 +283,8 @@ ROWS = (
         "its certificate has expired",
         "etcd, answer",
         (
-            f"{_ETCD} (…certificate has expired…): renew etcd's certificate (`spotsupd etcd-certificates "
-            "FOLDER`), or set this computer's clock"
+            f"{_ETCD} (…certificate has expired…): renew etcd's certificate (the daemon's start does, if `spotsupd "
+            "init` made it), or set this computer's clock"
         ),
     ),
     BrokenSetup(
@@ -303,8 +303,8 @@ ROWS = (
         "its certificate is for another address",
         "etcd, answer",
         (
-            f"{_ETCD} (…certificate is not valid for '127.0.0.1'…): make etcd a certificate for it "
-            "(`spotsupd etcd-certificates FOLDER --name HOST`), or correct etcd.endpoints"
+            f"{_ETCD} (…certificate is not valid for '127.0.0.1'…): make etcd a certificate for it, or correct "
+            "etcd.endpoints"
         ),
     ),
     BrokenSetup(

@@ -152,8 +152,6 @@ class AgentStatus:
     pid: int
     started_at: UnixTime
     version: str
-    # Fingerprints of the CAs by which this node trusts etcd; none where it uses the system's, or no TLS.
-    cas: tuple[str, ...] = ()
     # What its launcher does before it waits at the rendezvous; "" once that is over.
     preparing: str = ""
 
@@ -484,10 +482,6 @@ class Keys:
     def ended(self, job: str, node: str) -> str:
         """`Ended`, by the agent."""
         return f"{self.run(job)}ended/{node}"
-
-    def daemon(self, name: str) -> str:
-        """By which CAs a daemon trusts etcd, under its lease: fingerprints, separated by spaces."""
-        return f"{self.root}daemons/{name}"
 
     def logs(self, job: str, node: str = "") -> str:
         """Log chunks, raw bytes, by the agent: `<prefix><node>/<8 digits>`; the last few of each node are kept."""

@@ -24,8 +24,7 @@ from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
-from spotsup_trainer.etcd.access import EtcdAccess, fingerprints, read_access
-from spotsup_trainer.etcd.gateway import file_version
+from spotsup_trainer.etcd.access import EtcdAccess, read_access
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.launcher.preparation import Preparation
 from spotsup_trainer.launcher.run_dir import RunDir
@@ -61,7 +60,7 @@ class Agent:
         self._config = config
         self._keys = Keys(config.cluster)
         self._status = AgentStatus(config.node, boot_id, os.getpid(), time.time(), __version__)
-        self._access_version: tuple[int, ...] | None = None
+        self._published = False
         self._preparation, self._preparing_at = Preparation(config.run_dir), 0.0
         self._run_dir = RunDir(Path(config.run_dir))
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
@@ -133,20 +132,14 @@ class Agent:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _publish_status(self) -> None:
-        """Once, and again whenever the file with the access to etcd is another one: its launcher replaces the CA; and
-        when what the launcher prepares changes, at most once a second."""
-        version, preparing = file_version(self._config.etcd_access), self._status.preparing
+        """Once, and again when what the launcher prepares changes, at most once a second."""
+        preparing = self._status.preparing
         if time.monotonic() >= self._preparing_at + _PREPARING_S:
             self._preparing_at, preparing = time.monotonic(), self._preparation.current()
-        if (version, preparing) == (self._access_version, self._status.preparing):
+        if self._published and preparing == self._status.preparing:
             return
-        self._access_version, self._status = version, replace(self._status, preparing=preparing)
-        try:
-            status = replace(self._status, cas=fingerprints(read_access(self._config.etcd_access).ca))
-        except ValueError as error:
-            log.warning("%s", error)
-            status = self._status
-        self._outbox.put(self._keys.agent(self._config.job, self._config.node), encode(status), leased=True)
+        self._published, self._status = True, replace(self._status, preparing=preparing)
+        self._outbox.put(self._keys.agent(self._config.job, self._config.node), encode(self._status), leased=True)
 
     def _on_notice(self, deadline: float) -> None:
         config = self._config

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +13,6 @@ from spotsup_trainer.etcd.client import Etcd, Tls
 # Names such a file, for launchers and for plain torchrun.
 ACCESS_VARIABLE = "SPOTSUP_ETCD_ACCESS"
 _MAX_BYTES = 1 << 20
-_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_FINGERPRINT_CHARACTERS = 16
 
 
 @dataclass(frozen=True)
@@ -65,12 +61,6 @@ def read_access(path: str) -> EtcdAccess:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a file with the access to etcd, as bootstrap writes it") from error
     return replace(found, path=path)
-
-
-def fingerprints(ca: str) -> tuple[str, ...]:
-    """A short name of each certificate in PEM text: the beginning of its SHA-256. Raises ValueError."""
-    found = (ssl.PEM_cert_to_DER_cert(each) for each in _CERTIFICATE.findall(ca))
-    return tuple(hashlib.sha256(each).hexdigest()[:_FINGERPRINT_CHARACTERS] for each in found)
 
 
 def _tls_of(access: EtcdAccess) -> Tls:

@@ -336,13 +336,13 @@ class _Trust:
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         self._lock = threading.Lock()
-        self._seen = file_version(tls.ca)
+        self._seen = _file_version(tls.ca)
         self._context = _ssl_context(tls)
 
     def context(self) -> ssl.SSLContext:
         """For the next connection. A file that cannot be used is as if it had not changed."""
         with self._lock:
-            seen = file_version(self._tls.ca)
+            seen = _file_version(self._tls.ca)
             if seen != self._seen:
                 self._seen = seen
                 try:
@@ -352,7 +352,7 @@ class _Trust:
             return self._context
 
 
-def file_version(path: str) -> tuple[int, ...]:
+def _file_version(path: str) -> tuple[int, ...]:
     """Another one when a file was written or replaced; () if there is none."""
     try:
         found = Path(path).stat()
