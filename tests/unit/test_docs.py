@@ -26,15 +26,15 @@ from tools.stack import ROOT
 
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 DOCS = ROOT / "docs"
-QUICKSTART, FIRST_HOUR, INSTALL, GLOSSARY, ALERTS = (
-    DOCS / f"{name}.md" for name in ("quickstart", "first-hour", "install", "glossary", "alerts")
+QUICKSTART, INSTALL, GLOSSARY, ALERTS = (
+    DOCS / f"{name}.md" for name in ("quickstart", "install", "glossary", "alerts")
 )
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])
 
 # Documents of whose blocks of code each is tried, or listed below.
-TRIED = (README, CONTRIBUTING, QUICKSTART, FIRST_HOUR, INSTALL, ALERTS)
+TRIED = (README, CONTRIBUTING, QUICKSTART, INSTALL, ALERTS)
 # Documents whose shell blocks are run from the first to the last by tests/e2e/test_documents.py.
-RUN_WHOLE = (QUICKSTART, FIRST_HOUR)
+RUN_WHOLE = (QUICKSTART,)
 # Of these documents, the headings below which that is so.
 RUN_PARTS = {INSTALL: ("On one computer",)}
 # Commands that no test runs as they stand: what they begin with, and why.
