@@ -274,7 +274,7 @@ def test_the_map_leads_to_every_document_and_the_index_to_every_decision() -> No
     index = {path.name for path in (DOCS / "decisions").glob("0*.md")}
     assert set(re.findall(r"\]\((0[\w-]+\.md)\)", (DOCS / "decisions" / "README.md").read_text())) == index
     found = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text()))
-    folders = ("", "reference", "training", "verification")
+    folders = ("", "contributing", "reference", "training", "verification")
     expected = {path for name in folders for path in (DOCS / name).glob("*.md")} - {DOCS / "README.md"}
     assert found >= {str(path.relative_to(DOCS)) for path in expected}
 
@@ -310,11 +310,11 @@ def test_the_glossary_marks_the_events_that_are_alerts() -> None:
 
 def test_the_state_diagrams_are_those_of_the_tables() -> None:
     text = states.DOCUMENT.read_text()
-    assert text == states.updated(text), "run `make docs` and commit docs/architecture.md"
+    assert text == states.updated(text), "run `make docs` and commit docs/contributing/architecture.md"
 
 
 def test_each_example_change_has_a_file_that_exists() -> None:
-    text = (DOCS / "architecture.md").read_text().rpartition("\n## ")[2]
+    text = (DOCS / "contributing" / "architecture.md").read_text().rpartition("\n## ")[2]
     rows = re.findall(r"^\| .* \| `([^`]+)` \|$", text, re.MULTILINE)
     assert rows
     assert [file for file in rows if not (ROOT / file).is_file()] == []
