@@ -1,4 +1,4 @@
-"""docs/contributing/add-a-cloud.md adds a fifth cloud: its blocks are applied to a copy of the source; the contract runs."""
+"""docs/contributing/add-a-cloud.md adds a fifth cloud: its blocks, in a copy of the source, keep the contract."""
 
 from __future__ import annotations
 
