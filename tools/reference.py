@@ -15,7 +15,6 @@ import click
 import yaml
 
 from provisioners.codes import markdown
-from provisioners.localcloud.main import main as localcloud
 from provisioners.registry import CLOUDS
 from provisioners.settings import CloudSettings
 from supervisor.cli.common import EXIT_CODES
@@ -346,12 +345,12 @@ def broken_setups() -> str:
 
 
 def command_lines() -> str:
-    """Every command of spotsupctl, spotsupd and spotsup-localcloud."""
+    """Return every command of spotsupctl and spotsupd."""
     lines = [
-        *_head("Command lines", "supervisor/cli/ and provisioners/localcloud/main.py"),
+        *_head("Command lines", "supervisor/cli/"),
         (
             "`spotsupctl` is for users: it talks to the daemon over a Unix socket. `spotsupd` is the daemon and its "
-            "tools. `spotsup-localcloud` serves the local cloud by hand, and injects faults into its machines. "
+            "tools. (`spotsup-localcloud --help`: faults for the machines of the local cloud.) "
             "Options that several commands share are listed once, under their program; so are those of a job, which "
             "`submit` and `plan` share. `COMMAND --help` lists all that a command takes."
         ),
@@ -362,7 +361,7 @@ def command_lines() -> str:
         "|---|---|",
         *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
     ]
-    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd), ("spotsup-localcloud", localcloud)):
+    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd)):
         lines += ["", f"## {name}", *_program(name, group)]
     return "\n".join([*lines, ""])
 
