@@ -202,9 +202,15 @@ def configuration() -> str:
             listed = own[name].get("type") == "array"
             alike.setdefault(found["title"], []).append(f"[[{key}.{name}]]" if listed else f"[{key}.{name}]")
         of_title = {found["title"]: found for found in inner.values()}
+        shown: list[str] = []
         for title, heads in alike.items():
             found = of_title[title]
-            lines += ["", f"## {' '.join(heads)}", "", _text(found["description"]), "", *_table(schema, found)]
+            rows = _table(schema, found)
+            lines += ["", f"## {' '.join(heads)}", "", _text(found["description"]), ""]
+            lines += [row for row in rows if row not in shown[2:]]
+            if again := [row.split()[1] for row in rows[2:] if row in shown]:
+                lines += ["", f"And as above: {', '.join(again)}."]
+            shown += rows
     return "\n".join([*lines, ""])
 
 
