@@ -415,7 +415,7 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str,
 
 
 def _usage(context: click.Context) -> Iterator[str]:
-    usage = " ".join(context.command.collect_usage_pieces(context))
+    usage = " ".join(piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]")
     yield from ("", f"`{context.command_path} {usage}`", "", _paragraphs(context.command.help or ""))
 
 
@@ -423,7 +423,7 @@ def _records(context: click.Context) -> list[Record]:
     """Return each option's names and its text."""
     options = [each for each in context.command.params if isinstance(each, click.Option)]
     found = (each.get_help_record(context) for each in options)
-    return [(record[0], _text(record[1])) for record in found if record]
+    return [(record[0].replace(" RANGE", ""), _text(record[1])) for record in found if record]
 
 
 def _options(records: Sequence[Record]) -> Iterator[str]:
