@@ -287,6 +287,7 @@ class AuditRow(TypedDict):
     action: str
     target: str
     status: int
+    count: int
 
 
 class TargetRow(TypedDict):
