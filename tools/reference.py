@@ -393,7 +393,18 @@ def _program(name: str, group: click.Group) -> Iterator[str]:
     if JOB_COMMANDS[0] in commands:
         submit, plan = ([each for each in _records(commands[key]) if each not in shared] for key in JOB_COMMANDS)
         job = [record for record in submit if record in plan]
-        yield from ("", "### Options of a job", "", "Of `submit` and `plan`.", *_options(job))
+        names = ", ".join(f"`{option}`" for option, _ in job)
+        yield from (
+            "",
+            "### Options of a job",
+            "",
+            "Of `submit` and `plan`. Most are a key of the [job file](job-file.md), which says",
+        )
+        yield from (
+            "what they mean; `--gpus` is the GPUs of all nodes together, and `--set` sets any key:",
+            "",
+            f"{names}.",
+        )
     for path, each in commands.items():
         records = _records(each)
         yield from ("", f"### {path}", *_usage(each))

@@ -313,13 +313,6 @@ def test_the_state_diagrams_are_those_of_the_tables() -> None:
     assert text == states.updated(text), "run `make docs` and commit docs/contributing/architecture.md"
 
 
-def test_each_example_change_has_a_file_that_exists() -> None:
-    text = (DOCS / "contributing" / "architecture.md").read_text().rpartition("\n## ")[2]
-    rows = re.findall(r"^\| .* \| `([^`]+)` \|$", text, re.MULTILINE)
-    assert rows
-    assert [file for file in rows if not (ROOT / file).is_file()] == []
-
-
 # -- the project ---------------------------------------------------------------------------------------------
 
 
