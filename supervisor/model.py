@@ -432,6 +432,10 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"
     UNJOURNALED = "unjournaled"
     UNKNOWN_CODE = "unknown-code"
+    NOT_ENDED = "not-ended"
+    NOT_LISTED = "not-listed"
+    CLOUD_MISSING = "cloud-missing"
+    SOLVED = "solved"
     ACCESS_DENIED = "access-denied"
     ACCESS_RESTORED = "access-restored"
     CERTIFICATE_ENDS = "certificate-ends"
@@ -472,6 +476,10 @@ ALERT_KINDS = frozenset(
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
+        EventKind.NOT_ENDED,
+        EventKind.NOT_LISTED,
+        EventKind.CLOUD_MISSING,
+        EventKind.SOLVED,
         EventKind.ACCESS_DENIED,
         EventKind.ACCESS_RESTORED,
         EventKind.CERTIFICATE_ENDS,

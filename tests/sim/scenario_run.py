@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
+
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.injector import Injector
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 from tests.sim.scenario import Scenario

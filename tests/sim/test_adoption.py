@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.simulation.world import World
 from tests.sim.harness import adopt, in_state, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

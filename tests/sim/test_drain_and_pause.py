@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.rendezvous.membership import Wait, Yield, next_round, standing
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Hint, Member, Round, RoundMember
@@ -11,7 +12,6 @@ from provisioners.base import EndCause
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     RULES,
     alive,

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState, NodeState
 from supervisor.runtime.loop import Loop
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

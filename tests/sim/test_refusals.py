@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import LimitChanges, Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.model import EventKind, JobState
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, in_state, machine_of, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of
 

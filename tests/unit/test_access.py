@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from spotsup_simulator.world import World
 
 from supervisor.access import (
     Action,
@@ -43,7 +44,6 @@ from supervisor.journal.journal import Journal
 from supervisor.model import Event, EventKind
 from supervisor.planner.actions import Commit
 from supervisor.runtime.loop import Status
-from supervisor.simulation.world import World
 from supervisor.web.routes import add_dashboard
 from tests.dashboard.clusters import Cluster
 from tests.sim.harness import service, submit, training_world

@@ -55,6 +55,7 @@ notice node-lost silence silence-ended replacement-requested replacement-joined
 checkpoints-failing checkpoints-resumed checkpoints-too-slow bootstraps-failing bootstraps-recovered
 steps-hang steps-resumed workers-stuck
 job-done job-failed limit-near limit-reached budget-near budget-reached displaced deadline-missed
+not-ended not-listed cloud-missing solved
 unknown-code access-denied access-restored certificate-ends
 node-unhealthy unhealthy-held node-slow slow-ended machine-type-blocked foreign-host
 undecided unreadable
