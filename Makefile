@@ -20,7 +20,7 @@ help:
 	@echo "make demo TLS=1   the same with an etcd that has TLS and users"
 	@echo "make test-fast   pure tests only, nothing is started: half a minute"
 	@echo "make test    tests of each kind, whole jobs among them: 5 minutes on two cores"
-	@echo "make ci      what CI runs: make check, and all tests but those of nightly: 20 minutes (docs/landing.md)"
+	@echo "make ci      what CI runs: make check, and all tests but those of nightly: 20 minutes (docs/contributing/landing.md)"
 	@echo "make nightly what CI leaves out: an hour and a quarter (ONLY=tests,sim,frameworks,exactness,fuzz,fuzz-api)"
 	@echo "make test-frameworks   with the real Lightning, transformers, W&B, MLflow …, in an environment of their own"
 	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"

@@ -170,10 +170,12 @@ class ErrorTable:
 
 
 def markdown(table: Sequence[Code]) -> str:
-    """The table as docs/reference/cloud-errors.md shows it."""
-    lines = ["| code | a launch that meets it | scope | memory | source |", "|---|---|---|---|---|"]
+    """Return the table as docs/reference/cloud-errors.md shows it: a row for all codes that come to the same."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for row in table:
-        name = f"`{row.name}`" + (f' with "{row.message_part}"' if row.message_part else "")
         memory = f"{row.memory_s:g} s" if row.memory_s else ""
-        lines.append(f"| {name} | {row.kind} | {row.scope or ''} | {memory} | {row.source} |")
+        name = f"`{row.name}`" + (f' with "{row.message_part}"' if row.message_part else "")
+        alike.setdefault((str(row.kind), str(row.scope or ""), memory), []).append(name)
+    lines = ["| a launch that meets it | scope | memory | codes |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(key)} | {', '.join(names)} |" for key, names in sorted(alike.items())]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What spotsup knows about a cloud without asking it: data, and no SDK. docs/add-a-cloud.md says how to add one."""
+"""What spotsup knows about a cloud without asking it: data, no SDK. To add one: docs/contributing/add-a-cloud.md."""
 
 from __future__ import annotations
 

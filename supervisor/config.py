@@ -153,10 +153,7 @@ class SlackConfig(_Strict):
 class WarmConfig(_Strict):
     """Machines of jobs that have ended may wait for the next job, which then starts without asking a cloud for them.
 
-    A machine is cleaned of all that its job left before it waits. The next job gets it if its owner is the same and it
-    asks for the same kind of machine, disk and container image in that place. While it waits it costs what it costs,
-    as part of the job that had it (`idle` in `spotsupctl cost`), and counts towards the queue's limits and the budgets:
-    it is let go as soon as another job, or the budget, needs its room. `spotsupctl drain NODE` lets one go at once.
+    What they cost, who gets them, and how they are cleaned: docs/operations.md, "Machines that wait for the next job".
     """
 
     keep_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
@@ -233,8 +230,7 @@ UserName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]{0,63}$")]
 class QueueConfig(_Strict):
     """What jobs may use together. A job for which too little is left waits: `spotsupctl queue` says for what.
 
-    The order is priority, then the user who has fewer GPUs, then the time of submission. Users are those of this
-    computer who submit. Lower limits than what is in use end nothing.
+    Lower limits than what is in use end nothing. The order: docs/operations.md, "Who waits for what".
     """
 
     cluster: CapConfig = CapConfig()

@@ -5,7 +5,7 @@ A test compares what is written here with the files; SPOTSUP_WRITE_DOCS=1 makes 
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,6 @@ import click
 import yaml
 
 from provisioners.codes import markdown
-from provisioners.localcloud.main import main as localcloud
 from provisioners.registry import CLOUDS
 from provisioners.settings import CloudSettings
 from supervisor.cli.common import EXIT_CODES
@@ -145,7 +144,6 @@ def documents() -> dict[str, str]:
 def job_file() -> str:
     """Every key of a job file."""
     schema = JobSpec.model_json_schema()
-    example = yaml.safe_load(JOB_EXAMPLE)
     lines = [
         *_head("Job file", "supervisor/spec.py"),
         (
@@ -157,17 +155,11 @@ def job_file() -> str:
         *("", "```yaml", *JOB_EXAMPLE.splitlines(), "```", ""),
         "## Top level",
         "",
-        *_table(schema, schema, example),
+        *_table(schema, schema),
     ]
     for key in ("nodes", "resources", "placement", "storage", "limits"):
         model = _model_of(schema, schema["properties"][key])
-        inner = example[key]
-        merged = (
-            {name: value for each in reversed(inner) for name, value in each.items()}
-            if isinstance(inner, list)
-            else inner
-        )
-        lines += ["", f"## {key}", "", _text(model["description"]), "", *_table(schema, model, merged)]
+        lines += ["", f"## {key}", "", _text(model["description"]), "", *_table(schema, model)]
     return "\n".join([*lines, ""])
 
 
@@ -210,9 +202,15 @@ def configuration() -> str:
             listed = own[name].get("type") == "array"
             alike.setdefault(found["title"], []).append(f"[[{key}.{name}]]" if listed else f"[{key}.{name}]")
         of_title = {found["title"]: found for found in inner.values()}
+        shown: list[str] = []
         for title, heads in alike.items():
             found = of_title[title]
-            lines += ["", f"## {' '.join(heads)}", "", _text(found["description"]), "", *_table(schema, found)]
+            rows = _table(schema, found)
+            lines += ["", f"## {' '.join(heads)}", "", _text(found["description"]), ""]
+            lines += [row for row in rows if row not in shown[2:]]
+            if again := [row.split()[1] for row in rows[2:] if row in shown]:
+                lines += ["", f"And as above: {', '.join(again)}."]
+            shown += rows
     return "\n".join([*lines, ""])
 
 
@@ -220,20 +218,17 @@ def _head(title: str, source: str) -> list[str]:
     return [f"# {title}", "", f"<!-- Written by `make docs` from {source}: change it there. -->", ""]
 
 
-def _table(schema: Mapping[str, Any], model: Mapping[str, Any], example: Mapping[str, Any] | None = None) -> list[str]:
-    """One row per key. The column of examples is left out where there are none."""
-    heads = ["Key", "Type", "Default", "Limits", "Meaning", *(["Example"] if example is not None else [])]
-    lines = [_row(heads), f"|{'---|' * len(heads)}"]
+def _table(schema: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    """Return one row per key."""
+    lines = [_row(["Key", "Type", "Default", "Meaning"]), "|---|---|---|---|"]
     for key, property_ in model["properties"].items():
+        limits = _limits(property_)
         cells = [
             f"`{key}`",
-            _type(schema, property_),
+            _type(schema, property_) + (f", {limits}" if limits else ""),
             _default(schema, model, key, property_),
-            _limits(property_),
             _text(property_.get("description") or _model_of(schema, property_).get("description", "")),
         ]
-        if example is not None:
-            cells.append("above" if _model_of(schema, property_) else _code(example[key]))
         lines.append(_row(cells))
     return lines
 
@@ -313,7 +308,8 @@ def cloud_errors() -> str:
         *_head("Error codes of the clouds", "provisioners/*/errors.py"),
         (
             "What a launch that meets a code comes to; how far a refusal reaches; for how long the same is not asked "
-            "again. A code that is in no table is transient, and raises an alert."
+            "again (memory). Search for the code that an event names. One that is in no table is transient, and raises "
+            "an alert. The sources of the codes are in the code."
         ),
     ]
     for name, cloud in CLOUDS.items():
@@ -324,7 +320,7 @@ def cloud_errors() -> str:
                 "",
                 f"## {name}",
                 "",
-                *(f"{_text(each)}\n" for each in paragraphs),
+                *(f"{_text(each)}\n" for each in paragraphs if not each.startswith("Sources:")),
                 markdown(errors.TABLE).rstrip(),
             ]
     return "\n".join([*lines, ""])
@@ -332,38 +328,22 @@ def cloud_errors() -> str:
 
 # -- broken set-ups ----------------------------------------------------------------------------------------
 
-# How a reader knows what stands for names in the sentences.
-SHOWN = {
-    "folder": "/etc/spotsup",
-    "etcd": "https://10.0.0.5:2379",
-    "mark": "001e88371ae0b2fc",
-    "own": "07762608d9218905",
-    "bucket": "my-bucket",
-    "vpc": "vpc-6b328570552d20f0d",
-    "group": "sg-0123456789abcdef0",
-    "subnet": "subnet-7b8c6fcf46a8c0c51",
-    "old": "/usr/bin/python3.9",
-    "socket": "/run/…/spotsupd.sock",
-    "bytes": "122",
-}
-
 
 def broken_setups() -> str:
-    """What is said about each broken set-up."""
+    """Return the broken set-ups that are recognised, and by which check."""
     lines = [
         *_head("Broken set-ups", "tools/broken_setups"),
         (
-            "What can be wrong on the day of installing, and what spotsup says then. A test breaks each of these, and "
-            "finds the sentence. `…` stands for what the system, an SDK or the cloud says; paths and addresses are "
-            "examples. Where no program is named it is `spotsupd check`, which starts nothing and costs nothing."
+            "What can be wrong on the day of installing, and which check finds it. The check says what is wrong, where,"
+            " and what to do: a test breaks each of these and compares the sentence. Where no program is named it is a "
+            "check of `spotsupd check`, which starts nothing and costs nothing."
         ),
     ]
     for group in dict.fromkeys(row.group for row in ROWS):
-        lines += ["", f"## {group}", "", _row(["Broken", "Check", "What it says"]), "|---|---|---|"]
+        lines += ["", f"## {group}", "", _row(["Broken", "Found by"]), "|---|---|"]
         for row in (row for row in ROWS if row.group == group):
             where = row.check or (row.program if row.program != "spotsupd check" else "before all")
-            says = re.sub(r"\{(\w+)\}", lambda found: SHOWN[found[1]], row.says)
-            lines.append(_row([row.what, where, says]))
+            lines.append(_row([row.what, where]))
     return "\n".join([*lines, ""])
 
 
@@ -371,12 +351,14 @@ def broken_setups() -> str:
 
 
 def command_lines() -> str:
-    """Every command of spotsupctl, spotsupd and spotsup-localcloud."""
+    """Return every command of spotsupctl and spotsupd."""
     lines = [
-        *_head("Command lines", "supervisor/cli/ and provisioners/localcloud/main.py"),
+        *_head("Command lines", "supervisor/cli/"),
         (
             "`spotsupctl` is for users: it talks to the daemon over a Unix socket. `spotsupd` is the daemon and its "
-            "tools. `spotsup-localcloud` serves the local cloud by hand, and injects faults into its machines."
+            "tools. (`spotsup-localcloud --help`: faults for the machines of the local cloud.) "
+            "Options that several commands share are listed once, under their program; so are those of a job, which "
+            "`submit` and `plan` share. `COMMAND --help` lists all that a command takes."
         ),
         "",
         "## Exit codes",
@@ -385,28 +367,81 @@ def command_lines() -> str:
         "|---|---|",
         *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
     ]
-    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd), ("spotsup-localcloud", localcloud)):
-        lines += ["", f"## {name}", *_command(name, group, None)]
+    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd)):
+        lines += ["", f"## {name}", *_program(name, group)]
     return "\n".join([*lines, ""])
 
 
-def _command(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
-    """What `--help` says, as Markdown; then the same of each command below it."""
-    context = click.Context(command, parent, info_name=name)
-    if parent is not None:
-        yield from ("", f"### {context.command_path}")
-    usage = " ".join(command.collect_usage_pieces(context))
-    yield from ("", f"`{context.command_path} {usage}`", "", _paragraphs(command.help or ""))
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    if records := [record for each in options if (record := each.get_help_record(context))]:
+# Commands whose own options are those of a job, listed once.
+JOB_COMMANDS = ("spotsupctl submit", "spotsupctl plan")
+# An option that so many commands of a program have is listed under the program.
+SHARED_BY = 5
+
+Record = tuple[str, str]
+
+
+def _program(name: str, group: click.Group) -> Iterator[str]:
+    """Yield a program's help as Markdown: its options, those that commands share, then each command's own."""
+    context = click.Context(group, info_name=name)
+    commands = dict(_commands(group, context))
+    counts = Counter(record for each in commands.values() for record in _records(each))
+    shared = [record for record, number in counts.items() if number >= SHARED_BY]
+    yield from _usage(context)
+    yield from _options(_records(context))
+    yield from ("", "### Options of several commands", *_options(shared))
+    job: list[Record] = []
+    if JOB_COMMANDS[0] in commands:
+        submit, plan = ([each for each in _records(commands[key]) if each not in shared] for key in JOB_COMMANDS)
+        job = [record for record in submit if record in plan]
+        names = ", ".join(f"`{option}`" for option, _ in job)
+        yield from (
+            "",
+            "### Options of a job",
+            "",
+            "Of `submit` and `plan`. Most are a key of the [job file](job-file.md), which says",
+        )
+        yield from (
+            "what they mean; `--gpus` is the GPUs of all nodes together, and `--set` sets any key:",
+            "",
+            f"{names}.",
+        )
+    for path, each in commands.items():
+        records = _records(each)
+        yield from ("", f"### {path}", *_usage(each))
+        yield from _options([record for record in records if record not in shared and record not in job])
+        also = [f"`{option.split()[0].rstrip(',')}`" for option, _ in records if (option, _) in shared]
+        also += ["the [options of a job](#options-of-a-job)"] if job and path in JOB_COMMANDS else []
+        if also:
+            yield from ("", f"Also {', '.join(also)}.")
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    for key in group.list_commands(context):
+        command = group.get_command(context, key)
+        assert command is not None
+        inner = click.Context(command, context, info_name=key)
+        yield inner.command_path, inner
+        if isinstance(command, click.Group):
+            yield from _commands(command, inner)
+
+
+def _usage(context: click.Context) -> Iterator[str]:
+    usage = " ".join(piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]")
+    yield from ("", f"`{context.command_path} {usage}`", "", _paragraphs(context.command.help or ""))
+
+
+def _records(context: click.Context) -> list[Record]:
+    """Return each option's names and its text."""
+    options = [each for each in context.command.params if isinstance(each, click.Option)]
+    found = (each.get_help_record(context) for each in options)
+    return [(record[0].replace(" RANGE", ""), _text(record[1])) for record in found if record]
+
+
+def _options(records: Sequence[Record]) -> Iterator[str]:
+    if records:
         yield from ("", "| Option | Meaning |", "|---|---|")
         for option, meaning in records:
-            yield _row([f"`{option}`", _text(meaning)])
-    if isinstance(command, click.Group):
-        for key in command.list_commands(context):
-            inner = command.get_command(context, key)
-            assert inner is not None
-            yield from _command(key, inner, context)
+            yield _row([f"`{option}`", meaning])
 
 
 def _paragraphs(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes the state diagrams of docs/architecture.md from the tables of supervisor/model.py: `make docs`."""
+"""Writes the state diagrams of docs/contributing/architecture.md from tables of supervisor/model.py: `make docs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from supervisor.model import JOB_EDGES, NODE_EDGES, JobState, NodeState
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "contributing" / "architecture.md"
 # As many arrows with one end and one reason are a row of the table below the diagram, not lines in it.
 MIN_COMMON = 4
 

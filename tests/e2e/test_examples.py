@@ -21,7 +21,7 @@ import pytest
 import torch
 from spotsup_trainer.session import Session
 
-from tests.e2e.ranks import EXAMPLES, IMAGENET, OFTEN, SMOKE, STEPS, TRAINING, Ranks, script, steps, until_parked, wait
+from tests.e2e.ranks import EXAMPLES, IMAGENET, OFTEN, SMOKE, STEPS, Ranks, script, steps, until_parked, wait
 from tests.support.combinations import others_nightly
 from tests.support.documents import blocks
 
@@ -103,7 +103,7 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
     assert trained.scaler.state_dict()["_growth_tracker"] == STEPS // 2, "steps since a gradient was not finite"
 
 
-DIFFERENCES = {block.file: block.text for block in blocks(TRAINING / "session.md", "diff")}
+DIFFERENCES = {block.file: block.text for block in blocks(EXAMPLES / "README.md", "diff")}
 PLAIN_RUNS = {
     "char_transformer.py": (
         *("--steps", str(STEPS), "--global-batch", "16", "--micro-batch", "4", "--log-every", "1"),

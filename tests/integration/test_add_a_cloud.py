@@ -1,4 +1,4 @@
-"""docs/add-a-cloud.md adds a fifth cloud: its blocks are applied to a copy of the source, then the contract is run."""
+"""docs/contributing/add-a-cloud.md adds a fifth cloud: its blocks, in a copy of the source, keep the contract."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.stack import ROOT
 
 pytestmark = pytest.mark.long
 
-PAGE = ROOT / "docs" / "add-a-cloud.md"
+PAGE = ROOT / "docs" / "contributing" / "add-a-cloud.md"
 HELPERS = ("contract", "clouds", "support")
 ROOMS = ("supervisor", "provisioners", "bootstrap", "client", "trainer", "simulator", "systemd")
 COPIED = (*ROOMS, *(f"tests/{name}" for name in HELPERS))

@@ -21,7 +21,8 @@ def test_the_document_has_the_bounds_of_the_code() -> None:
     text = limits.DOCUMENT.read_text(encoding="utf-8")
     assert text == limits.updated(text), "run `make docs` and commit docs/limits.md"
     rows = limits.ROW.findall(text)
-    assert len(rows) == len([line for line in text.splitlines() if line.startswith("| ")]) - 1, "a row cannot be read"
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| what |")]
+    assert len(rows) == len(lines), "a row cannot be read"
     missing = [
         f"{file}::{name}" for *_, file, name in rows if f"def {name}(" not in (TESTS / file).read_text(encoding="utf-8")
     ]

@@ -98,7 +98,7 @@ def test_ssh_gets_a_certificate_and_trusts_only_the_nodes_own_host_key(tmp_path:
     assert row["known_hosts"] == f"{node.ssh_host} {IDENTITY.host_key(node.id).public}\n"
     assert row["expires_at"] == login.at + VALID_S
     command = ssh_command("/usr/bin/ssh", row, tmp_path / "key", "ann@gate")
-    assert command[-2:] == ["-J", "ann@gate"]
+    assert command[-2:] == ["-o", "ProxyCommand=ssh -W '[%h]:%p' -- ssh://ann@gate"]
     assert {"StrictHostKeyChecking=yes", f'UserKnownHostsFile="{tmp_path}/known_hosts"'} < set(command)
     assert (tmp_path / "key-cert.pub").read_text() == row["certificate"] + "\n"
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)

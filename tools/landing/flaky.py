@@ -1,4 +1,4 @@
-"""Decide which failed tests are run once more, and which tests are in quarantine. docs/landing.md has the rules.
+"""Decide which failed tests are run once more, and which are in quarantine: the rules of docs/contributing/landing.md.
 
 `tests/flaky.toml` has two tables. `[[seen]]`: a test that failed in CI, and passed when it was run once more.
 `[[quarantined]]`: a test that runs in `make nightly` only, until a day.
