@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor import checkpoints
 from supervisor.api.changes import (
-    LimitChanges,
     Scale,
     Terms,
     active_nodes,
@@ -61,6 +60,7 @@ from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec_limits import LimitChanges
 from supervisor.starting_time import starts_at
 
 MAX_TRIES = 20
@@ -266,7 +266,7 @@ class Service:
     def limits(self, name: str, changes: LimitChanges) -> JobView:
         """Change a job's limits; one that is paused for a limit goes on once none is reached.
 
-        Raises UsageError for a limit that no job can have, CommandRefusedError for one that cannot be kept.
+        Raises CommandRefusedError for one that cannot be kept.
         """
 
         def change(view: JobView) -> Change | None:
@@ -274,9 +274,8 @@ class Service:
             limited = limited_job(view, changes, self._clock.now())
             if limited == view.record:
                 return None
-            limits = limited.spec.limits
-            given = [each.name for each in fields(changes) if getattr(changes, each.name) is not None]
-            text = ", ".join(f"limits.{each} {getattr(limits, each):g}" for each in given)
+            given = changes.model_dump(exclude_none=True)
+            text = ", ".join(f"limits.{each} {value:g}" for each, value in given.items())
             return Change(limited, EventKind.LIMITS_CHANGED, f"{name} now has {text}")
 
         return self._change(name, change)

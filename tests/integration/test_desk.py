@@ -155,20 +155,6 @@ def test_gpus_without_a_file_are_one_on_each_node_and_must_divide(job: str) -> N
         changed(job, {"gpus": 4, "nodes": 2})
 
 
-def test_each_key_of_a_job_file_has_an_option() -> None:
-    def keys(model: Any, prefix: str = "") -> Iterator[str]:
-        for key, field in model.model_fields.items():
-            inner = Resources if key == "resources" else field.annotation  # of a list of one
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                yield from keys(inner, f"{prefix}{key}.")
-            else:
-                yield f"{prefix}{key}"
-
-    flags = {each.key for each in JOB_OPTIONS} | {"env", "storage", "run"}
-    of_lists = {"places", "resources.speed"}  # of several places and alternatives: a file's, or a whole list by --set
-    assert set(keys(JobSpec)) - of_lists == flags
-
-
 def test_each_option_sets_its_key(desk: Desk, tmp_path: Path) -> None:
     options = ["--region", "r1", "--region", "r2", "--env", "A=b", "--hang", "restart", "--spread", "region"]
     result = desk.ctl("plan", "--name", "xy", "--code", str(tmp_path), "--disk-gb", "50", *options, "--", "train.py")

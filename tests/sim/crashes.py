@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from provisioners.base import EndCause
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.errors import SpotsupError
 from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState, NodeState
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.daemon import Daemon, DiedError
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import NO_FAULTS, RULES, machine_of, service, submit
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from supervisor.api.changes import LimitChanges
 from supervisor.errors import CommandRefusedError
 from supervisor.features.limits.rule import trained_s
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.world import World
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import alive, empty_world, in_state, record, sentence, service, submit, training_world
 from tests.sim.promises import settled
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.world import World
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
@@ -23,6 +23,7 @@ from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.etcd_clients import no_delay
 from supervisor.simulation.training import Training
 from supervisor.simulation.world import World
+from supervisor.spec_limits import LimitChanges
 from tests.sim.promises import Violation, jobs_of
 
 # So many checkpoints between two failures of the program are progress: the first of them does not count any more.
