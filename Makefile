@@ -139,6 +139,7 @@ docs: setup
 	@$(python) -m tools.job_options
 	@$(python) -m tools.reference
 	@$(python) -m tools.states
+	@$(python) -m tools.tables
 	@$(python) -m tools.limits
 	@$(python) -m tools.grafana
 

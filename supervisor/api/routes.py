@@ -22,7 +22,7 @@ from supervisor.api.gate import Gate, Users, caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.problems import add_problems
 from supervisor.api.queue import add_queue
-from supervisor.api.quote import quote_row
+from supervisor.api.quote import Quote, quote_row
 from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
 from supervisor.api.rows import (
@@ -57,6 +57,7 @@ from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
+from supervisor.spec import JobSpec
 from supervisor.spec_limits import LimitChanges
 
 # A header of a standby's responses: which daemon leads.
@@ -325,12 +326,16 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
     @app.post("/v1/check", openapi_extra=may(Action.PLAN))
     def check(body: CheckBody, request: Request) -> CheckedRow:
         caller = caller_of_request(request)
-        spec, quote = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
-        return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
+        found = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
+        quoted = planned(found.spec, found.quote) if found.quote else None
+        return {"name": found.spec.name, "warnings": quoted["warnings"] if quoted else [], "plan": quoted}
+
+    def planned(spec: JobSpec, quote: Quote) -> PlanRow:
+        return {**quote_row(quote), "rented": service.is_rented(spec)}
 
     @app.post("/v1/plan", openapi_extra=may(Action.PLAN))
     def plan(body: CheckBody) -> PlanRow:
-        return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
+        return planned(*service.plan(body.spec))
 
     @app.post("/v1/jobs", openapi_extra=may(Action.SUBMIT))
     def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> JobRow:

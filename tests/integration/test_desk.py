@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from provisioners.base import Market, Offer
 from supervisor.api.quote import Quotes
 from supervisor.cli.following import Pace, follow, progress_text
-from supervisor.cli.job_options import JOB_OPTIONS
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
-from supervisor.spec import JobSpec, parse_spec
-from supervisor.spec_places import Resources
+from supervisor.spec import parse_spec
 from tests.support.desk import Desk
 from tests.support.desk import desk as a_desk
 from tests.unit.quoting import Stub

@@ -16,8 +16,9 @@ from spotsup_trainer import __version__
 from provisioners.base import EndCause, Market
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.cli.show import counted
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import spent_usd
-from supervisor.model import Event, EventKind, JobState
+from supervisor.model import Event, JobState
 from supervisor.planner.world import JobView
 from supervisor.simulation.training import Training
 from supervisor.web.timeline import Timeline, Window, timeline

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.replay.recording import read
 from tests.scenario.__main__ import main, run
 from tests.scenario.day import Day

@@ -20,7 +20,8 @@ from itertools import product
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.errors import SpotsupError
-from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState, NodeState
+from supervisor.events import ALERT_KINDS
+from supervisor.model import OPEN_NODE_STATES, JobState, NodeState
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.daemon import Daemon, DiedError
 from supervisor.simulation.faults import FaultRates

@@ -7,15 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from provisioners.base import EndCause
-from supervisor.model import (
-    COUNTED_NODE_STATES,
-    ENDED_JOB_STATES,
-    OPEN_NODE_STATES,
-    EventKind,
-    JobState,
-    NodeRecord,
-    NodeState,
-)
+from supervisor.events import EventKind
+from supervisor.model import COUNTED_NODE_STATES, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
 from supervisor.planner.orphans import MORE_S
 from supervisor.planner.predicates import done_nodes

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY
-from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
+from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, NodeState
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
 from tests.sim.injector import Injector

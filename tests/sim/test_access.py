@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from supervisor.simulation.etcd import CLUSTER
 from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.world import World

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from supervisor.errors import CommandRefusedError, NotFoundError
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from supervisor.simulation.world import World
 from tests.sim.harness import adopt, in_state, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled

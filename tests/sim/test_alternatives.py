@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from provisioners.base import EndCause
+from supervisor.events import EventKind
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from supervisor.planner.world import Rules
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World
 from tests.sim.harness import alive, in_state, machine_of, record, sentence, service, training_world

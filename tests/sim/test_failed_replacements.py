@@ -8,7 +8,8 @@ import pytest
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from supervisor.simulation.world import World
 from tests.sim.harness import (

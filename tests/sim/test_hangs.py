@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.model import Event, EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState, NodeState
 from supervisor.simulation.training import FINISH_S, HANG_S, HUNG_YIELD_S, OUTLIVE_S
 from supervisor.simulation.world import World
 from tests.sim.harness import in_state, record, sentence, training_world

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from supervisor.errors import CommandRefusedError
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import trained_s
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from supervisor.simulation.cloud import CAPACITY
 from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges

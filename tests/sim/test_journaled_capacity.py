@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump, load
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.market.journaled import EVERY_S, MAX_BELIEVED_S, MAX_JOURNALED, CapacityRecord, due_record, memory_of
-from supervisor.model import EventKind
 from supervisor.planner.actions import Launch
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, record, sentence, submit

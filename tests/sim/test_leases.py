@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from supervisor.runtime.leader import SILENT_TTLS
 from supervisor.simulation.daemon import LEADER_TTL_S
 from supervisor.simulation.etcd import LEADER_KEY, MIN_TTL_S

@@ -8,7 +8,8 @@ from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState
 from supervisor.planner.actions import ListDone, ListInstances
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S

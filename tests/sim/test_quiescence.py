@@ -8,7 +8,7 @@ import pytest
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit

@@ -9,7 +9,8 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import (

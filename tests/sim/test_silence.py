@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import RankTimes, encode
 
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState
 from supervisor.simulation.etcd_clients import NodeClient
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit

@@ -6,7 +6,8 @@ import pytest
 
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, NodeState
+from supervisor.events import EventKind
+from supervisor.model import NodeState
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from supervisor.simulation.daemon import LEADER_TTL_S
 from supervisor.simulation.machine import Machine
 from supervisor.simulation.world import World

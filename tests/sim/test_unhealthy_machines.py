@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, sentence, submit

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from supervisor.accounts import Purpose, by_purpose
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
-from supervisor.model import Event, EventKind, JobState, NodeState
+from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean
 from supervisor.planner.world import Rules
 from supervisor.simulation.daemon import Daemon

@@ -23,9 +23,10 @@ from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
 from supervisor.api.unix_socket import PEER
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
     ListDone,
     ListInstances,

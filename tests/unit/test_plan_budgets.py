@@ -11,6 +11,7 @@ import pytest
 from supervisor.accounts import Booking, NodeAccount, Purpose, Spent
 from supervisor.api.changes import limited_job
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.budgets.rule import (
     budget_uses,
     current_month,
@@ -19,7 +20,7 @@ from supervisor.features.budgets.rule import (
     over_budget,
     spent_before,
 )
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import JobRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.world import Rules

@@ -10,8 +10,9 @@ from spotsup_trainer.wire import Progress
 
 from supervisor.api.changes import limit_changes, limited_job
 from supervisor.errors import UsageError
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import Use, trained_s
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import JobRecord
 from supervisor.spec_limits import LimitChanges
 from tests.unit.scene import NOW, J, N, hint_of, job, launcher, member, name, node, round_of, scene, spec, view
 

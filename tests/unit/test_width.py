@@ -103,7 +103,7 @@ def test_a_new_key_is_an_argument_of_the_client_and_goes_to_the_daemon_as_it_is(
     client, asked = Client("https://spot.example.org"), Asked()
     monkeypatch.setattr(client, "_transport", asked)
     monkeypatch.setattr(client, "_stored", lambda _: "0" * 64)
-    wide = {key: each for key, each in WIDE.items() if key not in {"name", "run", "nodes"}}
+    wide: dict[str, Any] = {key: each for key, each in WIDE.items() if key not in {"name", "run", "nodes"}}
     client.submit("train.py", name="tea", nodes=1, **wide)
     assert asked.bodies["/v1/jobs"]["spec"] == WIDE
 

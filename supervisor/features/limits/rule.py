@@ -11,11 +11,12 @@ from types import MappingProxyType
 
 from supervisor.accounts import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd, over_budget
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.features.silence.rule import advances, kept
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import done, in_round
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.model import HISTORY_LIMIT, EventKind, JobRecord, JobState
+from supervisor.events import EventKind
+from supervisor.model import HISTORY_LIMIT, JobRecord, JobState
 from supervisor.planner.draft import Draft
 
 _WAITING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
