@@ -19,8 +19,10 @@ MAX_KEPT = 32  # each at most as large as a request
 class Checked:
     """A job that may be submitted."""
 
+    owner: str
+    value: Any  # its job file's content
     spec: JobSpec
-    quote: Quote | None  # None: this daemon asks no cloud
+    quote: Quote | None  # None: it was not asked for
     at: float  # UNIX seconds
 
 
@@ -29,18 +31,15 @@ class LastChecked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: deque[tuple[str, Any, Checked]] = deque(maxlen=MAX_KEPT)
+        self._kept: deque[Checked] = deque(maxlen=MAX_KEPT)
 
-    def keep(self, owner: str, value: Any, checked: Checked) -> None:
+    def keep(self, checked: Checked) -> None:
         """Remember what came of a user's job file."""
         with self._lock:
-            self._kept.append((owner, value, checked))
+            self._kept.append(checked)
 
     def find(self, owner: str, value: Any, now: float) -> Checked | None:
         """What came of the same one of the same user, if that is not long ago."""
         with self._lock:
-            kept = tuple(self._kept)
-        for whose, what, checked in reversed(kept):
-            if whose == owner and now - checked.at < MAX_AGE_S and bool(what == value):
-                return checked
-        return None
+            kept = [each for each in self._kept if each.owner == owner and now - each.at < MAX_AGE_S]
+        return next((each for each in reversed(kept) if each.value == value), None)

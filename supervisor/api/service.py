@@ -185,8 +185,8 @@ class Service:
         quote = self._quote(spec) if self._quote else None
         if quote is not None:
             check_prices_known(quote, self._queue)
-        checked = Checked(spec, quote, self._clock.now())
-        self._checked.keep(owner, spec_value, checked)
+        checked = Checked(owner, spec_value, spec, quote, self._clock.now())
+        self._checked.keep(checked)
         return checked
 
     def plan(self, spec_value: Any) -> tuple[JobSpec, Quote]:
@@ -212,7 +212,7 @@ class Service:
             return known
         spec = self.parse(spec_value)
         check_admissible(spec, owner, self._queue)
-        return Checked(spec, None, now)
+        return Checked(owner, spec_value, spec, None, now)
 
     def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
         """The job with its places in order, and that order for people. Raises CommandRefusedError without the prices

@@ -78,7 +78,7 @@ def test_what_was_just_checked_is_neither_parsed_nor_quoted_again() -> None:
     submit({**job, "priority": 1}, "ann")
     assert len(asked) == 3, "another user's, and another job"
     kept = LastChecked()
-    kept.keep("ann", job, checked)
+    kept.keep(checked)
     assert kept.find("ann", job, checked.at + MAX_AGE_S - 1) is checked
     assert kept.find("ann", job, checked.at + MAX_AGE_S) is None, "prices of a minute ago"
 
