@@ -29,7 +29,7 @@ help:
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make monitoring   checks the rules for Prometheus with promtool; where there is none, Debian's is unpacked into .tools"
 	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
-	@echo "make dist    wheel and sdist of the three distributions, in build/dist"
+	@echo "make dist    wheel and sdist of the four distributions, in build/dist"
 	@echo "make docs    write what is generated: the reference, state diagrams, limits, the dashboard for Grafana"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
@@ -74,12 +74,12 @@ test-frameworks: setup $(frameworks)/installed
 # pip of .venv installs there: Debian's venv has none of its own without python3-venv.
 into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --quiet \
 	--constraint constraints.txt --constraint constraints-frameworks.txt
-$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml pyproject.toml | setup
+$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml client/pyproject.toml simulator/pyproject.toml pyproject.toml | setup
 	rm -rf $(frameworks)
 	$(python) -m venv --without-pip $(frameworks)
 	$(into_frameworks) hatchling editables tyro hydra-core
 	$(into_frameworks) --no-deps torchtitan  # of which the tests use the checkpointer: torch and tyro do for that
-	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable '.[daemon]' hypothesis \
+	$(into_frameworks) --no-build-isolation --editable trainer --editable client --editable '.[daemon]' --editable simulator hypothesis \
 		pytest pytest-timeout torch torchdata lightning transformers accelerate tensorboard wandb mlflow-skinny sqlalchemy alembic pillow \
 		webdataset braceexpand brotli python-snappy xxhash zstd catalogue optuna
 	@# It asks for older versions than the tests have, and for the SDKs of five clouds.
@@ -133,6 +133,7 @@ dist: setup
 	rm -rf build/dist
 	@cd trainer && ../$(python) -m hatchling build --directory ../build/dist
 	@cd client && ../$(python) -m hatchling build --directory ../build/dist
+	@cd simulator && ../$(python) -m hatchling build --directory ../build/dist
 	@$(python) -m hatchling build --directory build/dist
 
 docs: setup

@@ -25,6 +25,9 @@ DAEMON = (
     "comes with the daemon: `uv tool install 'spotsup[daemon]'`, or with its cloud 'spotsup[aws]', 'spotsup[gcp]' or "
     "'spotsup[azure]'"
 )
+SIMULATOR = (
+    "comes with the simulator: `uv tool install 'spotsup[simulator]'`, or beside a cloud, as 'spotsup[aws,simulator]'"
+)
 
 
 def spotsupd() -> None:
@@ -50,7 +53,9 @@ def _start(program: str, module: str) -> None:
         missing = (error.name or "").partition(".")[0]
         if missing in PACKAGES:
             raise
-        _refuse(program, f"the module {missing} is missing, which {DAEMON}")
+        _refuse(
+            program, f"the module {missing} is missing, which {SIMULATOR if missing == 'spotsup_simulator' else DAEMON}"
+        )
 
 
 def _refuse(program: str, problem: str) -> None:

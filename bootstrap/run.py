@@ -5,6 +5,7 @@ Every function may run in many threads at a time, one machine each; nothing is s
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -214,7 +215,7 @@ def look(target: Target, node: str, *, root: str = DEFAULT_ROOT, clock: Clock, d
         stdout = shell.run(command).stdout
     for line in stdout.splitlines():
         state, _, age_s = line.removeprefix(scripts.ADVANCE_PREFIX).partition(" ")
-        if line.startswith(scripts.ADVANCE_PREFIX) and age_s.lstrip("-").isdigit():
+        if line.startswith(scripts.ADVANCE_PREFIX) and re.fullmatch(r"-?[0-9]{1,15}", age_s):
             return state == "running", float(age_s)
     raise BootstrapError(f"no answer in {stdout[-200:]!r}", node=node, step="look", command=str(command))
 

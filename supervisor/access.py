@@ -92,6 +92,8 @@ class AuditEntry:
     target: str
     # The HTTP status of the answer.
     status: int
+    # How many such requests it stands for: refused ones are not written one by one.
+    count: int = 1
 
 
 def token_text(token_id: str, secret: bytes) -> str:

@@ -195,7 +195,14 @@ def _serve(
     metrics = Exporter(
         Observer(journal, leader),
         lambda: Picture(
-            clock.now(), version, journal.read(), status(), leader.leading, supervision.parts, rules.budgets
+            clock.now(),
+            version,
+            journal.read(),
+            status(),
+            leader.leading,
+            supervision.parts,
+            rules.budgets,
+            actor.waits_s(),
         ),
     )
     servers = _serve_api(
@@ -244,6 +251,8 @@ def _no_leader(
     def problem() -> str:
         if loop.status.etcd_away_since:
             return "etcd does not answer"
+        if leader.leading:
+            return leader.etcd_problem()  # it is full, the outbox with it
         known = leader.leading or leader.leader or journal.read().pause is not None
         return "" if known else leader.etcd_problem() or "no daemon leads"
 

@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+# From a leap year to the next there are at most eight years; who looks further finds nothing, after a second of CPU.
+_YEARS_AHEAD = 8
 # APScheduler counts weekdays from Monday, cron from Sunday: names are the same for both.
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
@@ -13,14 +15,15 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 def next_run(cron: str, after: float) -> float:
     """The first time after `after`, both in UNIX seconds. Raises ValueError if `cron` is invalid or never matches."""
     begin = datetime.fromtimestamp(math.floor(after), UTC) + timedelta(seconds=1)
-    found: datetime | None = cron_trigger(cron).get_next_fire_time(None, begin)
+    trigger = cron_trigger(cron, f"{begin.year}-{begin.year + _YEARS_AHEAD}")
+    found: datetime | None = trigger.get_next_fire_time(None, begin)
     if found is None:
         raise ValueError(f"{cron!r} never matches")
     return found.timestamp()
 
 
-def cron_trigger(cron: str) -> Any:
-    """APScheduler's trigger for "minute hour day month weekday". Raises ValueError if `cron` is invalid."""
+def cron_trigger(cron: str, years: str = "*") -> Any:
+    """Return APScheduler's trigger for "minute hour day month weekday". Raises ValueError if `cron` is invalid."""
     from apscheduler.triggers.combining import OrTrigger
     from apscheduler.triggers.cron import CronTrigger
 
@@ -29,7 +32,7 @@ def cron_trigger(cron: str) -> Any:
         raise ValueError(f"{cron!r} has {len(fields)} fields; cron takes five, such as `0 3 * * *`")
     minute, hour, day, month, weekday = fields
     weekday = _named(weekday)
-    time = {"minute": minute, "hour": hour, "month": month, "timezone": UTC}
+    time = {"year": years, "minute": minute, "hour": hour, "month": month, "timezone": UTC}
     if "*" in {day, weekday}:
         return CronTrigger(day=day, day_of_week=weekday, **time)
     # With both set, cron runs on days that match either: man 5 crontab

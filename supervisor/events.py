@@ -212,6 +212,22 @@ class EventKind(StrEnum):
         Alert(Level.CRITICAL, ":lock:"),
     )
     ACCESS_RESTORED = "access-restored", "it accepts them again", Alert(Level.INFO, ":unlock:")
+    NOT_ENDED = (
+        "not-ended",
+        "a cloud has not ended machines, or removed what they left behind, for ten minutes, an hour: they cost money",
+        Alert(Level.CRITICAL, ":money_with_wings:"),
+    )
+    NOT_LISTED = (
+        "not-listed",
+        "a cloud has not said for five minutes which machines run",
+        Alert(Level.WARNING, ":fog:"),
+    )
+    CLOUD_MISSING = (
+        "cloud-missing",
+        "machines run on a cloud that the leading daemon's configuration does not have any more",
+        Alert(Level.CRITICAL, ":cloud:"),
+    )
+    SOLVED = "solved", "a problem of a cloud is over", Alert(Level.INFO, ":white_check_mark:")
     CERTIFICATE_ENDS = (
         "certificate-ends",
         "less than a tenth of the life of etcd's certificate or CA is left; once a week",

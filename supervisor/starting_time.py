@@ -9,6 +9,8 @@ from supervisor.errors import UsageError
 
 # A time further ahead is a mistake in writing.
 MAX_AHEAD_S = 366 * 86400.0
+# What datetime can show, in UNIX seconds.
+_YEAR_1, _YEAR_10000 = -62_135_596_800.0, 253_402_300_800.0
 FORMS = "2026-12-24T22:00Z, or 2026-12-24T22:00+01:00"
 
 
@@ -37,5 +39,7 @@ def starts_at(start_after: str, schedule: str, now: float) -> float:
 
 
 def moment(at: float) -> str:
-    """`2026-12-24 22:00:00 UTC`."""
+    """Return a time as `2026-12-24 22:00:00 UTC`."""
+    if not _YEAR_1 <= at < _YEAR_10000:
+        return "a time that no calendar has"
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rich.table import Table
+from spotsup_simulator.replay.losses import AHEAD, CAUSES
 
 from benchmarks import results
 from benchmarks.command import count, measured, parser_of, show, stopwatch
@@ -24,7 +25,6 @@ from benchmarks.market import cases, deadlines, knobs, together
 from benchmarks.market.cases import Case
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
-from supervisor.replay.losses import AHEAD, CAUSES
 from tools.stack import ROOT
 
 SPOTSUP, ORACLE = "spotsup", "oracle"

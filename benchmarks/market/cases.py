@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from spotsup_simulator.replay.ledger import HOUR_S
+from spotsup_simulator.replay.recording import Recording, Series, made
+from spotsup_simulator.replay.world import MISSING_S
+
 from supervisor.planner.world import Rules
-from supervisor.replay.ledger import HOUR_S
-from supervisor.replay.recording import Recording, Series, made
-from supervisor.replay.world import MISSING_S
 
 # Of the oracle's, on the same recording with the same costs.
 USEFUL, USD = "useful, of the oracle's", "USD per useful hour, of the oracle's"

@@ -7,12 +7,13 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
+from spotsup_simulator.replay import oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Result
+from spotsup_simulator.replay.recording import Recording, Series, made
+from spotsup_simulator.replay.run import POLICY, Replay
+
 from benchmarks.market.cases import MET, OF_ORACLE, ON_DEMAND_USD, STARTS, WORK_H
-from supervisor.replay import oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Result
-from supervisor.replay.recording import Recording, Series, made
-from supervisor.replay.run import POLICY, Replay
 from supervisor.spec import parse_spec
 
 COSTS = Costs(on_demand_usd_per_hour=ON_DEMAND_USD)

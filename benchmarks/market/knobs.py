@@ -11,14 +11,15 @@ from operator import attrgetter
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from spotsup_simulator.replay import compare, oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.replay.run import run_together
+from spotsup_simulator.replay.world import RecordedWorld
+
 from benchmarks.market.cases import REQUESTS, USEFUL
 from supervisor.market import capacity
 from supervisor.planner.world import Rules
-from supervisor.replay import compare, oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording
-from supervisor.replay.run import run_together
-from supervisor.replay.world import RecordedWorld
 from supervisor.spec import JobSpec
 
 FACTORS = (0.5, 2.0)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from spotsup_simulator.replay import compare, oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Result
+from spotsup_simulator.replay.losses import losses
+from spotsup_simulator.replay.recording import Recording, read
 
 from benchmarks.market import deadlines, knobs, together
 from benchmarks.market.cases import VARIANTS, Case
 from supervisor.errors import UsageError
-from supervisor.replay import compare, oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Result
-from supervisor.replay.losses import losses
-from supervisor.replay.recording import Recording, read
 from supervisor.spec import JobSpec, parse_spec
 
 

@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S, Part, total_of
+from spotsup_simulator.replay.recording import Recording, made
+from spotsup_simulator.replay.run import POLICY, Replay, run_together
+from spotsup_simulator.replay.world import RecordedWorld
+
 from benchmarks.market.cases import BEYOND, FEW, FEW_AND_NONE_ADDED, UNFAIR, UNFINISHED
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.actions import Action, Launch
 from supervisor.planner.world import Rules
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S, Part, total_of
-from supervisor.replay.recording import Recording, made
-from supervisor.replay.run import POLICY, Replay, run_together
-from supervisor.replay.world import RecordedWorld
-from supervisor.simulation.daemon import Daemon
 from supervisor.spec import parse_spec
 
 FCFS = "first come, first served"

@@ -115,7 +115,7 @@ def read_gpu(texts: Mapping[str, str]) -> GpuFacts:
     devices, switches = read_pci(texts.get("pci", ""))
     flavour, version = read_version(texts.get("version", ""))
     status = texts.get("smi_status", "").strip()
-    answered = status.isdigit() and status not in ("124", "137")  # `timeout` had to end it
+    answered = status.isdecimal() and status not in ("124", "137")  # `timeout` had to end it
     lines = [line.strip() for line in texts.get("smi", "").splitlines() if line.strip()]
     rows = [line for line in lines if line.count(",") == len(_QUERY) - 1]
     complaints = [line for line in lines if line not in rows]
@@ -162,8 +162,8 @@ def read_row(row: str) -> Gpu:
         index=int(index),
         name=name,
         uuid=uuid,
-        memory_mib=int(memory) if memory.isdigit() else 0,
-        ecc_errors=int(ecc) if ecc.isdigit() else None,
+        memory_mib=int(memory) if memory.isdecimal() else 0,
+        ecc_errors=int(ecc) if ecc.isdecimal() else None,
         persistence=persistence == "Enabled",
         problem=problems[0] if problems else "",
     )

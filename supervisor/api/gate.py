@@ -5,11 +5,13 @@ A pure ASGI middleware, so that nothing of a request's body is read before its c
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
@@ -20,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supervisor.access import Action, AuditEntry, Caller, Role, TokenRecord, caller_of, id_of, refusal
 from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
 from supervisor.api.rules import AUDITED, Rule, caller_on_socket, rule_of
-from supervisor.api.throttle import Throttle
+from supervisor.api.throttle import Folded, Throttle
 from supervisor.api.unix_socket import PEER
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -33,6 +35,8 @@ COOKIE = "__Host-spotsup"
 BURST, PER_S = 200, 20.0
 # Of one address: so many wrong tokens at once, and per second for longer. A right one is never refused for them.
 FAILED_BURST, FAILED_PER_S = 10, 1 / 6
+# Of one token and route: so many refused requests are written down one by one, then one a minute, with a count.
+REFUSED_BURST, REFUSED_PER_S = 5, 1 / 60
 
 
 @dataclass(slots=True)
@@ -45,6 +49,9 @@ class Users:
     audit: Callable[[AuditEntry], None] = lambda _: None
     per_token: Throttle = field(default_factory=lambda: Throttle(BURST, PER_S))
     failed: Throttle = field(default_factory=lambda: Throttle(FAILED_BURST, FAILED_PER_S))
+    refused: Folded = field(default_factory=lambda: Folded(REFUSED_BURST, REFUSED_PER_S))
+    # By token: held while one of its plans is made.
+    planning: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def lets_in(self, caller: Caller) -> bool:
         """Whether who was let in still may be: a token may expire, or be revoked, while an answer lasts."""
@@ -113,7 +120,12 @@ class Gate:
             answer = self._audited(scope, asked, caller, answer)
         refused = _why_too_large(scope, asked) or self._why_not(scope, asked, caller)
         try:
-            await (refused or self._app)(scope, receive, answer)
+            if refused is None and asked.action is Action.PLAN and caller.token:
+                # What a plan costs is not known before: one of a token at a time, so that others get their turn.
+                async with self._users.planning.setdefault(caller.token, asyncio.Lock()):
+                    await self._app(scope, receive, answer)
+            else:
+                await (refused or self._app)(scope, receive, answer)
         except Exception:
             # Whoever is further out answers with status 500.
             await self._write(scope, asked, caller, 500)
@@ -124,15 +136,18 @@ class Gate:
         if client is not None and client[0] == PEER:
             return await run_in_threadpool(caller_on_socket, client)  # which asks for the user's name
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not given and asked.is_page:
+        is_browser = not given and asked.is_page
+        if is_browser:
             given = [f"Bearer {token}".encode("latin-1") for token in _cookies(scope)]
         scheme, _, text = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
         known = self._users.tokens().get(id_of(text))
         caller = caller_of(text, known, self._users.now()) if scheme.lower() == "bearer" else None
-        if caller is None and not given and asked.is_page:
-            return Response(status_code=303, headers={"location": "/login"})
         if caller is None:
-            return self._failed(scope, str(client[0]) if client else "", is_given=bool(given))
+            address = str(client[0]) if client else ""
+            to_login = is_browser and (not given or not self._users.failed.wait_s(address, time.monotonic()))
+            if to_login:  # without a cookie, or with one that has expired
+                return Response(status_code=303, headers={"location": "/login"})
+            return self._failed(scope, address, is_given=bool(given))
         wait_s = self._users.per_token.wait_s(caller.token, time.monotonic())
         if wait_s:
             often = f"the token of {caller.name} is used too often: at most {PER_S:g} requests per second"
@@ -182,8 +197,13 @@ class Gate:
             return
         client = scope.get("client")
         address = str(client[0]) if client and caller.token else ""
+        count = 1
+        if 400 <= status < 500 and not (
+            count := self._users.refused.count(f"{caller.token} {asked.name}", time.monotonic())
+        ):
+            return
         now, request, target = self._users.now(), scope[REQUEST_ID], scope[TARGET][:64]
-        entry = AuditEntry(now, request, caller.name, caller.token, address, asked.name, target, status)
+        entry = AuditEntry(now, request, caller.name, caller.token, address, asked.name, target, status, count)
         await run_in_threadpool(self._users.audit, entry)
 
 

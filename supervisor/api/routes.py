@@ -139,7 +139,9 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     `ca`: of the daemon's own certificate, "" for none.
     `listen`: has a function called when the journal has changed, for readers that follow jobs.
     """
-    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="spotsupd", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     add_problems(app)
 
     def owner(about: Mapping[str, Any]) -> str | None:

@@ -263,6 +263,7 @@ class AuditRow(TypedDict):
     action: str
     target: str
     status: int
+    count: int
 
 
 class TargetRow(TypedDict):

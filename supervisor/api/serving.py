@@ -169,6 +169,7 @@ class ApiServer:
             ws="none",
             log_config=None,
             access_log=False,
+            log_level="error",  # each broken request of whoever reaches the port is a warning
             lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,

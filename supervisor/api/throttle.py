@@ -40,6 +40,27 @@ class Throttle:
         return len(self._left)
 
 
+@dataclass(slots=True)
+class Folded:
+    """Let the first `burst` of each key pass, then `per_s` per second, and count those between."""
+
+    burst: float
+    per_s: float
+    _throttle: Throttle = field(init=False)
+    _between: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._throttle = Throttle(self.burst, self.per_s)
+
+    def count(self, key: str, now: float) -> int:
+        """Return how many this one stands for, itself included; 0 where it does not pass."""
+        if self._throttle.wait_s(key, now):
+            if key in self._between or len(self._between) < MAX_KEYS:
+                self._between[key] = self._between.get(key, 0) + 1
+            return 0
+        return self._between.pop(key, 0) + 1
+
+
 class Places:
     """So many may do something at a time. For any number of threads."""
 

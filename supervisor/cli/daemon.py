@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, alert, catalogue, etcd, etcd_ca, init, joining, journal, simulate, user
+from supervisor.cli import account, alert, catalogue, etcd, etcd_ca, init, joining, journal, user
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
-from supervisor.cli.completing import HelpfulGroup
+from supervisor.cli.completing import HelpfulGroup, Place
 
 if TYPE_CHECKING:
     from supervisor.cli.check import CheckResult
@@ -152,10 +152,18 @@ for command in (
     etcd.certificates,
     etcd.users,
     etcd_ca.ca,
-    simulate.simulate,
     user.user,
 ):
     main.add_command(command)
+# Loaded late: the simulator may not be installed.
+assert isinstance(main, HelpfulGroup)
+main.places = {
+    "simulate": Place(
+        "supervisor.cli.simulator",
+        "simulate",
+        "Play a job on a RECORDING of a spot market, by this daemon's own planner, and print what came of it.",
+    )
+}
 
 
 if __name__ == "__main__":

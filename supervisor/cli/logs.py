@@ -11,6 +11,19 @@ from typing import Any
 
 from supervisor.errors import UsageError
 
+# A terminal's colours, which do no harm; or what else it would obey.
+_COLOUR_OR_CONTROL = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[^\S \t]|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+
+
+def harmless(line: str) -> str:
+    """Return a line of a job's output that changes nothing on a terminal but colours: no title, clipboard, cursor.
+
+    A progress bar writes over its line: of what carriage returns divide the last is shown, as a terminal would.
+    """
+    shown = line.rstrip("\r").rpartition("\r")[2]
+    text = _COLOUR_OR_CONTROL.sub(lambda found: found[1] or "\ufffd", shown)
+    return f"{text}\x1b[0m" if "\x1b[" in text else text
+
 
 class LogPrinter:
     """Prints the chunks of a log that it has not printed yet."""
@@ -30,6 +43,7 @@ class LogPrinter:
         in it that are shown first. Raises UsageError for a broken pattern.
         """
         self._named = named
+        self._harmless = sys.stdout.isatty()
         self._ranks = {node: rank for node, rank in ranks.items() if rank is not None}
         try:
             self._pattern = re.compile(pattern) if pattern else None
@@ -71,6 +85,7 @@ class LogPrinter:
     def _print(self, node: str, line: str) -> None:
         if self._pattern is not None and not self._pattern.search(line):
             return
+        line = harmless(line) if self._harmless else line
         rank = f" [{self._ranks[node]}]" if node in self._ranks else ""
         text = f"{node}{rank} | {line}" if self._named else line
         if self._held is None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,11 +116,20 @@ def ssh_command(program: str, login: Mapping[str, Any], key: Path, jump: str = "
     key.with_name(f"{key.name}-cert.pub").write_text(login["certificate"] + "\n")  # where ssh looks for it by itself
     hosts.write_text(login["known_hosts"])
     options = [
+        *("-F", "none"),  # no variable, port or display of the user's goes to a machine on which a stranger may be root
         *("-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none"),
         *("-o", f'UserKnownHostsFile="{hosts}"', "-o", "GlobalKnownHostsFile=none"),
         *("-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no", "-p", str(login["port"])),
     ]
-    return [program, *options, *(["-J", jump] if jump else [])]
+    return [program, *options, *(_through(jump) if jump else [])]
+
+
+def _through(jump: str) -> list[str]:
+    """Return the option for `[USER@]HOST[:PORT]`, or several with commas. The user's own settings hold for these."""
+    *before, last = jump.split(",")
+    hops = ["-J", ",".join(before)] if before else []
+    host = [quote(word).replace("%", "%%") for word in [*hops, "--", f"ssh://{last}"]]
+    return ["-o", f"ProxyCommand=ssh -W '[%h]:%p' {' '.join(host)}"]
 
 
 @click.command()
@@ -151,7 +161,8 @@ def audit_line(row: dict[str, Any]) -> str:
     )
     what = _VERBS.get(row["action"], row["action"])
     about = f" {row['target']}" if row["target"] else ""
-    result = "" if row["status"] < 300 else f": refused ({row['status']})" if row["status"] < 500 else ": failed"
+    times = f" {row['count']} times" if row["count"] > 1 else ""
+    result = "" if row["status"] < 300 else f": refused{times} ({row['status']})" if row["status"] < 500 else ": failed"
     return f"{at}  {by}  {what}{about}{result}"
 
 

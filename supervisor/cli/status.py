@@ -174,7 +174,7 @@ def logs(
 
     Includes nodes that are gone, and all recoveries. Each line begins with its node's id, and its rank while it is in
     the round, unless --node is given. A node's lines are in order; those of several nodes as they arrived. --since is
-    exact to about half a minute, by the nodes' clocks.
+    exact to about half a minute, by the nodes' clocks. A terminal gets no control characters but colours, a pipe all.
     """
     if since and output == "json":
         raise click.UsageError("-o json has everything: leave --since out")

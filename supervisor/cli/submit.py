@@ -142,7 +142,7 @@ def plan(
         raise click.UsageError("--work, --hours and --baseline go with --simulate")
     with connected(context) as daemon:
         if simulate:
-            from supervisor.cli.plan_simulated import Wanted, show_simulated
+            from supervisor.cli.simulator import Wanted, show_simulated
 
             spec = _prepared(what, options).spec
             wanted = Wanted(work, hours, baseline, output)

@@ -36,6 +36,9 @@ from supervisor.pool_days import PoolDay, decode_day, encode_day
 from supervisor.sweep import SweepRecord
 from supervisor.uploads import Upload, displaced
 
+# How the key of an audit entry about something refused ends.
+_REFUSED = "-refused"
+
 __all__ = ["BLOB_CHUNK_BYTES", "USES_ETCD", "EtcdUse", "Journal", "Reading"]
 
 DayKey: TypeAlias = tuple[str, str]  # the day as 2026-01-31, and `PoolName.key`
@@ -237,12 +240,16 @@ class Journal:
 
     def add_audit(self, entry: AuditEntry) -> None:
         """Store what a caller of the API has done."""
-        self._txn([], [Put(self._audit_key(f"{round(entry.at * 1000):014d}-{entry.request}"), dump(entry))])
+        end = _REFUSED if 400 <= entry.status < 500 else ""
+        self._txn([], [Put(self._audit_key(f"{round(entry.at * 1000):014d}-{entry.request}{end}"), dump(entry))])
 
     def trim_audit(self, keep: int, leader_guard: Sequence[Compare]) -> int:
-        """Delete all but the newest `keep` entries of the audit log. Returns how many were deleted."""
-        found = self._store.range(self._audit_key(""))
-        old = [kv.key for kv in found[: max(0, len(found) - keep)]]
+        """Delete all but the newest `keep` entries of the audit log of what was done, and as many of what was refused:
+        who is refused often displaces nothing else. Returns how many were deleted."""
+        keys = [kv.key for kv in self._store.range(self._audit_key(""))]
+        refused = [key for key in keys if key.endswith(_REFUSED)]
+        done = [key for key in keys if not key.endswith(_REFUSED)]
+        old = [key for each in (done, refused) for key in each[: max(0, len(each) - keep)]]
         for begin in range(0, len(old), MAX_OPERATIONS):
             if not self._txn(leader_guard, [Delete(key) for key in old[begin : begin + MAX_OPERATIONS]]):
                 return begin

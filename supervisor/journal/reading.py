@@ -69,8 +69,8 @@ _MESSAGES: dict[str, type[Any]] = {
 }
 # Those that each node has of its own, below `<kind>/<node>`.
 _OF_NODES = frozenset({"member", "agent", "done", "notice", "health", "ended"})
-# What daemons tell all nodes of a job.
-_TOLD = frozenset({"ctl/hint", "ctl/ca"})
+# What counts only while a job has nodes.
+_OF_PRESENT_NODES = frozenset({"ctl/hint", "ctl/ca", "ranktimes"})
 # Those without a lease: they stay when a node has gone, and may come late, until the daemon deletes them.
 _OUTLIVE_NODES = frozenset({"notice", "health", "ended", "done", "ctl/tombstone"})
 
@@ -283,15 +283,15 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
     by_node: dict[str, dict[str, Any]] = {}
     tombstones: set[str] = set()
     leftovers: list[str] = []
-    told: list[str] = []
+    passing: list[str] = []
     for key in sorted(parts.keys):
         kv = parts.keys[key]
         section, _, rest = key.removeprefix(world).partition("/")
         kind, node = _kind_of(rest.partition("/")[2])
         if section == "run" and node and kind in _OUTLIVE_NODES and _is_gone(nodes.get(node)):
             leftovers.append(key)
-        if section == "run" and kind in _TOLD and not node:
-            told.append(key)
+        if section == "run" and kind in _OF_PRESENT_NODES and not node:
+            passing.append(key)
         if section == "run" and kind == "ctl/tombstone":
             tombstones.add(node)
             continue
@@ -337,7 +337,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         done=by_node.get("done", {}),
         exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
-        told=tuple(told),
+        passing=tuple(passing),
         leftover_messages=tuple(leftovers),
     )
 

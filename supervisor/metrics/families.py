@@ -69,6 +69,12 @@ def _threads(picture: Picture) -> Iterator[Metric]:
         faults.add_metric([name], part.faults)
     yield stalled
     yield faults
+    waits = GaugeMetricFamily(
+        "spotsup_action_wait_seconds", "How long the oldest action of a kind has waited for a thread.", labels=["kind"]
+    )
+    for kind, wait_s in sorted(picture.waits_s.items()):
+        waits.add_metric([kind], wait_s)
+    yield waits
 
 
 def _cluster(picture: Picture) -> Iterator[Metric]:

@@ -29,6 +29,8 @@ class Picture:
     leading: bool
     parts: Mapping[str, PartHealth] = field(default_factory=lambda: MappingProxyType({}))  # by name of the part
     budgets: Budgets = field(default_factory=Budgets)
+    # By kind of action, for how long the oldest has waited for a thread, in seconds.
+    waits_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def live_jobs(self) -> list[JobView]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,48 @@ MAX_REPORTS_AT_ONCE = 20
 MAX_NAMED = 5
 MAX_ERROR_CHARACTERS = 200
 MAX_TRACEBACK_CHARACTERS = 10_000
+# What was said is news again.
+FORGOTTEN_S = 3600.0
+MAX_OWNERS = 5000
+_KEY_OF_JOB = re.compile(r"(?:^|/)(?:run|jobs|nodes)/([^/]+)")
+
+
+class Budget:
+    """What was said of each job, or part of the daemon: so much an hour of each, so that none uses up another's share
+    (P15)."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: causes of one owner within an hour."""
+        self._most = most
+        self._said: dict[str, tuple[float, set[str]]] = {}
+
+    def is_new(self, owner: str, cause: str, now: float) -> bool:
+        """True if it was not said within the hour, and there is room for it."""
+        said = self._of(owner, now)
+        return cause not in said and len(said) < self._most
+
+    def add(self, owner: str, cause: str, now: float) -> None:
+        """Remember that it was said."""
+        said = self._of(owner, now)
+        if len(said) < self._most and len(self._said) < MAX_OWNERS:
+            self._said.setdefault(owner, (now, said))[1].add(cause)
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._said.clear()
+
+    def _of(self, owner: str, now: float) -> set[str]:
+        since, said = self._said.get(owner, (now, set()))
+        if now - since >= FORGOTTEN_S:
+            self._said.pop(owner, None)
+            return set()
+        return said
+
+
+def owner_of(name: str) -> str:
+    """Return the job that a key of etcd is about, or the source of a fault; "" for neither."""
+    found = _KEY_OF_JOB.search(name)
+    return found[1] if found else name.partition(": ")[0] if ": " in name else ""
 
 
 class Boundary:

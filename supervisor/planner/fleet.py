@@ -274,9 +274,12 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
         text = f"requested {node_id} in {offer.zone} ({offer.instance_type}{purpose}{price})"
         draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id, **place)
         return
+    again = any(each.replaces == lost.id and each.id != node_id for each in draft.nodes.values())
     noticed = {"seen_at": lost.notice.seen_at} if lost.notice else {}
     text = f"requested {node_id} in {offer.zone} in place of {lost.id}"
-    draft.add_event(EventKind.REPLACEMENT_REQUESTED, text, node_id, replaces=lost.id, **place, **noticed)
+    # Of a request after one that was refused nobody is told: that the node is still missing, features/waits says.
+    kind = EventKind.LAUNCH_REQUESTED if again else EventKind.REPLACEMENT_REQUESTED
+    draft.add_event(kind, text, node_id, replaces=lost.id, **place, **noticed)
 
 
 def has_old_offers(draft: Draft) -> bool:

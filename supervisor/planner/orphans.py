@@ -6,7 +6,7 @@ etcd that was restored lacks jobs that train, and their nodes, whose etcd user i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,22 +15,22 @@ from supervisor.alerts.routes import is_wanted
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
+from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named
 from supervisor.planner.world import (
     CLOCKS_S,
     CloudView,
     JobView,
     LeftoversView,
-    Reminders,
     Sighting,
     VolatileState,
     World,
 )
 
 ADOPT = "`spotsupd adopt` takes them into the journal, or ends them (docs/operations.md)"
-# Between two alerts of machines that are left alone: doubled each time, up to a day; sooner where there are more.
-REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
-MORE_S = 600.0
+# What a listing lacks may be in the next one.
+FORGET_S = 600.0
+MAX_RETRY_S = 300.0
 
 
 def states_by_machine(jobs: Iterable[JobView]) -> dict[str, NodeState]:
@@ -52,26 +52,30 @@ def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
 
 
 def sightings(
-    known: Mapping[str, Sighting], before: CloudView, cloud: CloudView, open_nodes: Collection[str]
+    known: Mapping[str, Sighting], name: str, before: CloudView, cloud: CloudView, open_nodes: Collection[str]
 ) -> dict[str, Sighting]:
-    """After a new listing of a cloud: one more sighting of each orphan; all others are dropped. `before`: the listing
-    before it."""
-    found: dict[str, Sighting] = {}
+    """Return the sightings of orphans after a new listing of a cloud: one more of each that it has. One that it lacks
+    is kept for a while, since listings may lag. `before`: the listing before it."""
+    found = {
+        key: seen
+        for key, seen in known.items()
+        if seen.cloud != name or (key not in cloud.instances and cloud.listed_at - seen.seen_at < FORGET_S)
+    }
     for instance in [each for each in cloud.instances.values() if each.node not in open_nodes]:
         if is_orphan(instance, {}):
             unlisted_at = 0.0 if instance.id in before.instances else before.listed_at
-            seen = known.get(instance.id, Sighting(cloud.listed_at, 0, unlisted_at))
-            found[instance.id] = replace(seen, listings=seen.listings + 1)
+            seen = known.get(instance.id, Sighting(cloud.listed_at, 0, unlisted_at, name))
+            found[instance.id] = replace(seen, listings=seen.listings + 1, seen_at=cloud.listed_at)
     return found
 
 
 def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
-    """The commits that terminate orphans, seen twice and `orphan_grace_s` old, and those that tell people of the ones
-    that are left alone, which are returned, too. What is terminated has to be seen twice again before the next try."""
+    """Return the commits that terminate orphans, seen twice and `orphan_grace_s` old, and the machines that are left
+    alone. What is terminated has to be seen twice again before the next try."""
     due = {
         key: seen
         for key, seen in volatile.sightings.items()
-        if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s
+        if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s and now >= _retry_at(seen)
     }
     states = states_by_machine(world.jobs.values()) if due else {}
     commits, left, begun = [], [], {}
@@ -88,13 +92,18 @@ def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commi
             owner = instance.node or "unknown"
             text = f"{instance.id} carries our tags (node {owner}) but is not in the journal: terminating it"
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
-            commits.append(_commit(world, event, action))
-            begun[key] = replace(due[key], listings=0)
+            first = not due[key].ended_at  # one that does not end is a problem of its cloud, and people are told so
+            commits.append(_commit(world, event if first else None, action))
+            begun[key] = replace(due[key], listings=0, ended_at=due[key].ended_at or now, asked_at=now)
     if begun:
         volatile = replace(volatile, sightings=MappingProxyType({**volatile.sightings, **begun}))
     left.sort(key=lambda instance: (instance.node, instance.id))
-    alerts, volatile = _remind(world, volatile, left, now)
-    return [*commits, *alerts], volatile, left
+    return commits, volatile, left
+
+
+def _retry_at(seen: Sighting) -> float:
+    """Return when its end may be asked for again: after as long as it has been asked for already, within limits."""
+    return seen.asked_at + min(MAX_RETRY_S, seen.asked_at - seen.ended_at)
 
 
 def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
@@ -107,30 +116,22 @@ def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_sta
     return instance.node not in node_states and not is_new
 
 
-def _remind(
-    world: World, volatile: VolatileState, left: Sequence[Instance], now: float
-) -> tuple[list[Commit], VolatileState]:
-    """Tell people of machines that are left alone: once, soon of more of them, and again, ever more seldom."""
-    before, machines = volatile.left_alone, frozenset(each.id for each in left)
-    if not machines:
-        return [], replace(volatile, left_alone=Reminders()) if before.times else volatile
-    reminder_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** max(0, min(before.times - 1, 10)))
-    wait_s = MORE_S if machines - before.machines else reminder_s
-    if before.times and now - before.at < wait_s:
-        return [], volatile
-    count = f"{len(left)} machines run that are" if len(left) > 1 else "1 machine runs that is"
-    text = (
-        f"{count} not in the journal ({named([each.node or each.id for each in left])}). They may train, if etcd has "
-        f"lost their records, so they are left alone, and cost money: {ADOPT}"
-    )
-    event = Event(f"unjournaled-{int(now)}", now, "", EventKind.UNJOURNALED, text, data={"machines": len(left)})
-    sent = Reminders(before.machines | machines, now, before.times + 1)
-    return [_commit(world, event)], replace(volatile, left_alone=sent)
+def unjournaled(left: Sequence[Instance], since: float) -> Iterator[Problem]:
+    """Yield the problem of machines that are left alone."""
+    if left:
+        count = f"{len(left)} machines run that are" if len(left) > 1 else "1 machine runs that is"
+        text = (
+            f"{count} not in the journal ({named([each.node or each.id for each in left])}). They may train, if etcd "
+            f"has lost their records, so they are left alone, and cost money: {ADOPT}"
+        )
+        machines = frozenset(each.id for each in left)
+        yield Problem(EventKind.UNJOURNALED, "", since, text, members=machines, data={"machines": len(left)})
 
 
-def _commit(world: World, event: Event, *actions: Terminate | Remove) -> Commit:
-    alerts = [event] if is_wanted(world.rules.channels_used, event) else []
-    return Commit(job="", guards={}, events=[event], alerts=alerts, actions=actions)
+def _commit(world: World, event: Event | None, *actions: Terminate | Remove) -> Commit:
+    events = [event] if event is not None else []
+    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
+    return Commit(job="", guards={}, events=events, alerts=alerts, actions=actions)
 
 
 # -- disks, interfaces, addresses, requests ----------------------------------------------------------------
@@ -154,15 +155,14 @@ def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileSt
     if not done.error:
         leftovers = {each.id: each for each in done.leftovers}
         known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}
-        sightings = {key: Sighting(seen.first_at, seen.listings + 1) for key, seen in known.items()}
+        sightings = {key: replace(seen, listings=seen.listings + 1) for key, seen in known.items()}
         view = LeftoversView(MappingProxyType(leftovers), MappingProxyType(sightings), done.asked_at)
     return replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, done.cloud: view}))
 
 
 def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
-    """The commits that remove what has no open node any more. Each is dropped then: the next listings show whether it
-    is gone. Seen twice, a period apart: Azure holds the interface of a deleted machine back for 3 minutes.
-    """
+    """Return the commits that remove what has no open node any more; the next listings show whether it is gone. Seen
+    twice, a period apart: Azure holds the interface of a deleted machine back for 3 minutes."""
     if not any(view.leftovers for view in volatile.leftovers.values()):
         return [], volatile
     states = states_by_machine(world.jobs.values())
@@ -174,11 +174,15 @@ def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[
             owner = each.node or "unknown"
             text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"
             event = Event(f"orphan-{each.id}", now, "", EventKind.ORPHAN, text, each.node)
-            commits.append(_commit(world, event, Remove(cloud, each)))
+            first = not view.sightings[each.id].ended_at
+            commits.append(_commit(world, event if first else None, Remove(cloud, each)))
         if due:
-            gone = {each.id for each in due}
-            kept = {key: each for key, each in view.leftovers.items() if key not in gone}
-            seen = {key: sighting for key, sighting in view.sightings.items() if key not in gone}
+            begun = {each.id for each in due}
+            kept = {key: each for key, each in view.leftovers.items() if key not in begun}
+            seen = {
+                key: replace(each, listings=0, ended_at=each.ended_at or now) if key in begun else each
+                for key, each in view.sightings.items()
+            }
             rest = replace(view, leftovers=MappingProxyType(kept), sightings=MappingProxyType(seen))
             volatile = replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, cloud: rest}))
     return commits, volatile

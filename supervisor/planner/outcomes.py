@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from zlib import crc32
 
 from provisioners.base import (
     Denied,
@@ -37,6 +38,7 @@ N = NodeState
 FATAL_MEMORY_S = 600.0
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 UNKNOWN_RETRY_S = 0.5
+MAX_BACKOFF_S = 300.0
 
 
 def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeRecord:
@@ -310,8 +312,14 @@ def _cleaned(draft: Draft, node: NodeRecord, outcome: CleanDone) -> NodeRecord:
 def _terminated(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
     node = _report_tails(draft, node, outcome)  # read once, even if the cloud refuses to terminate for now
     if outcome.error:
-        return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error))
-    return draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
+        return draft.set_node(replace(node, retry_at=_next_try(draft, node, BACKOFF_S[1]), error=outcome.error))
+    return draft.set_node(replace(node, retry_at=_next_try(draft, node, draft.rules.terminate_retry_s)))
+
+
+def _next_try(draft: Draft, node: NodeRecord, wait_s: float) -> float:
+    """Return when to ask for its end again: ever more seldom, and not at the same time as all others."""
+    later_s = min(MAX_BACKOFF_S, (draft.now - node.state_since) / 3)
+    return draft.now + max(wait_s, later_s * (0.8 + crc32(node.id.encode()) % 1000 / 2500))
 
 
 def _report_tails(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:

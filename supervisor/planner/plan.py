@@ -16,11 +16,12 @@ from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.boundary import Boundary
+from supervisor.planner.cloud_problems import cloud_problems
 from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
-from supervisor.planner.denials import denials_in_words, report_denials
 from supervisor.planner.draft import Draft, HandOvers
 from supervisor.planner.phases import plan_job
 from supervisor.planner.predicates import is_settled
+from supervisor.planner.problems import report
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.sentences import sentence
@@ -79,7 +80,11 @@ def plan(
     commits += swept
     actions += undecided.within("(listings)", lambda: due_listings(world, unclear, now), [])
     actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
-    reports, volatile = undecided.within("(denials)", lambda: report_denials(world, volatile, now), ([], volatile))
+    reports, volatile, problems = undecided.within(
+        "(problems)",
+        lambda: report(world, volatile, (*orphans.unjournaled(left, now), *cloud_problems(world, volatile, now)), now),
+        ([], volatile, ()),
+    )
     commits += reports
     commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
     commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
@@ -91,7 +96,7 @@ def plan(
         "(warnings)",
         lambda: (
             *journal_guard.warnings(world, left),
-            *denials_in_words(volatile),
+            *problems,
             *spent_budgets(uses or {}),
             *failing_channels(world, now),
         ),
@@ -145,7 +150,7 @@ def _decide(
     draft.volatile = volatile
     plan_job(draft)
     if is_settled(draft):
-        for key in view.told:  # the result stays, for `status`
+        for key in view.passing:  # the result stays, for `status`
             draft.delete_key(key)
     commit = draft.commit()
     steady = commit.empty and not draft.reads and is_steady(draft)

@@ -91,10 +91,10 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
             elif node.instance_id in changed:
                 changed_jobs.add(node.job)
     new = CloudView(MappingProxyType(instances), done.asked_at, done.asked_at, "", MappingProxyType(missed))
-    of_other_clouds = {key: seen for key, seen in volatile.sightings.items() if key not in old.instances}
+    sightings = orphans.sightings(volatile.sightings, done.cloud, old, new, open_nodes)
     return replace(
         volatile,
         clouds=MappingProxyType({**volatile.clouds, done.cloud: new}),
-        sightings=MappingProxyType(of_other_clouds | orphans.sightings(volatile.sightings, old, new, open_nodes)),
+        sightings=MappingProxyType(sightings),
         changed_jobs=volatile.changed_jobs | changed_jobs,
     )

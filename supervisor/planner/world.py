@@ -28,6 +28,7 @@ from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.features.checkpoints.record import CheckpointsRules
 from supervisor.features.gang.record import GangRules
@@ -160,17 +161,24 @@ class Sighting:
     """How often a cloud has listed something with our tag that the journal does not know."""
 
     first_at: float
-    listings: int
+    listings: int  # since it was first seen, or its end was last asked for
     unlisted_at: float = 0.0  # when its cloud was last listed without it; 0: never
+    cloud: str = ""
+    seen_at: float = 0.0  # when it was last listed
+    ended_at: float = 0.0  # when its end was first asked for; 0: never
+    asked_at: float = 0.0  # when it was last
 
 
 @dataclass(frozen=True, slots=True)
-class Reminders:
-    """Alerts of machines that the journal does not know and that are left alone."""
+class Reminder:
+    """What people were told of a problem (problems.py)."""
 
-    machines: frozenset[str] = frozenset()  # ids of those that were named so far
-    at: float = 0.0  # when the last alert was written
-    times: int = 0  # alerts so far
+    kind: EventKind
+    at: float  # when they were last
+    times: int  # how often
+    members: frozenset[str]  # what the problem had so far
+    over: str  # what is said once it has ended
+    over_kind: EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +197,6 @@ class Denial:
     message: str
     since: float
     until: float  # a launch was denied: a listing that works proves nothing before
-    reported: bool = False  # people were alerted
-    over: bool = False  # it works again
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +208,7 @@ class VolatileState:
     capacity: CapacityMemory = field(default_factory=CapacityMemory)
     unknown_codes: tuple[tuple[str, str], ...] = ()  # (cloud, error code) that no table has, oldest first
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by instance id
-    left_alone: Reminders = field(default_factory=Reminders)
+    reminders: Mapping[str, Reminder] = field(default_factory=lambda: MappingProxyType({}))  # by problem
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     alert_channels: Mapping[str, ChannelState] = field(default_factory=lambda: MappingProxyType({}))  # by name
     # When people were last told of a quota, by (cloud, region, quota).
@@ -231,7 +237,7 @@ class VolatileState:
     def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
         """After a cloud has denied a call. `proof_s`: for how long a listing that works does not prove the opposite."""
         before = self.denials.get(cloud, Denial(message, now, now))
-        denial = replace(before, message=message, until=max(before.until, now + proof_s), over=False)
+        denial = replace(before, message=message, until=max(before.until, now + proof_s))
         return replace(self, denials=MappingProxyType({**self.denials, cloud: denial}))
 
     def without_denial(self, cloud: str, listed_at: float = math.inf) -> VolatileState:
@@ -239,7 +245,8 @@ class VolatileState:
         before = self.denials.get(cloud)
         if before is None or listed_at < before.until:
             return self
-        return replace(self, denials=MappingProxyType({**self.denials, cloud: replace(before, over=True)}))
+        others = {name: denial for name, denial in self.denials.items() if name != cloud}
+        return replace(self, denials=MappingProxyType(others))
 
 
 @dataclass(frozen=True)
@@ -263,7 +270,7 @@ class JobView:
     done: Mapping[str, Done] = field(default_factory=dict)  # in which round nodes' ranks ended well, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
-    told: tuple[str, ...] = ()  # keys of what daemons tell all of its nodes, readable or not: its hint, etcd's CA
+    passing: tuple[str, ...] = ()  # keys, readable or not, of what counts only while it has nodes: its hint, etcd's CA
     leftover_messages: tuple[str, ...] = ()  # keys of messages, readable or not, of nodes that are gone or unknown
     past: bool = False  # an earlier job, whose name was used again
 
@@ -276,6 +283,16 @@ class JobView:
     def billed(self) -> tuple[NodeRecord, ...]:
         """Its nodes that are not gone: their machines may still bill. Of the others a job keeps a hundred."""
         return tuple(node for node in self.nodes.values() if node.state is not NodeState.GONE)
+
+    @cached_property
+    def terminating(self) -> tuple[NodeRecord, ...]:
+        """Its nodes whose machines a cloud is to end."""
+        return tuple(node for node in self.billed if node.state is NodeState.TERMINATING)
+
+    @cached_property
+    def clouds(self) -> frozenset[str]:
+        """Where its machines are."""
+        return frozenset(node.offer.cloud for node in self.billed)
 
     @property
     def spares(self) -> tuple[str, ...]:

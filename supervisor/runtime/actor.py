@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -20,6 +21,7 @@ from provisioners.base import (
     Owner,
     Provisioner,
     ProvisionerError,
+    Transient,
     Unknown,
 )
 from supervisor.alerts.routes import Channel
@@ -53,6 +55,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.lanes import LANES, Lanes, lane_of
 from supervisor.runtime.offers import offers_in_order
 
 log = structlog.get_logger("spotsupd")
@@ -63,8 +66,7 @@ CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 40
 # A progress bar may be one line of megabytes, and the texts of forty failed nodes must fit into one etcd transaction.
 CONSOLE_TAIL_CHARACTERS = 5_000
-MAX_THREADS = 96
-# If all threads are busy, more actions wait, and none ends for so long: each action has a limit below that.
+# If all threads of a lane are busy, more actions wait, and none ends for so long: each action has a limit below that.
 STUCK_S = 3600.0
 NO_CLEANER = "this daemon cleans no machines"
 NOT_STARTED = "not started: this daemon may have lost its leadership"
@@ -179,12 +181,21 @@ class Effects:
             max_usd_per_hour=node.max_usd_per_hour,
             dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )
-        outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)
+        try:
+            outcome = self._provisioner(node.offer.cloud).launch(request, LAUNCH_TIMEOUT_S)
+        except ProvisionerError as error:
+            outcome = Transient(str(error))
         return LaunchDone(node.id, node.offer, outcome)
+
+    def _provisioner(self, name: str) -> Provisioner:
+        """Return a cloud. Raises ProvisionerError for one that an earlier configuration had."""
+        if name not in self._provisioners:
+            raise ProvisionerError(f"spotsupd.toml has no {name}: put it back and restart spotsupd")
+        return self._provisioners[name]
 
     def _find(self, node: NodeRecord) -> FindDone:
         try:
-            found = self._provisioners[node.offer.cloud].find(self._owner, node.token, CALL_TIMEOUT_S)
+            found = self._provisioner(node.offer.cloud).find(self._owner, node.token, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return FindDone(node.id, None, str(error))
         if found is not None and found.owner != self._owner:
@@ -198,7 +209,7 @@ class Effects:
         if self._pre_terminate and action.unmount_first:
             self._pre_terminate.unmount(*action.unmount_first)
         try:
-            self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
+            self._provisioner(action.cloud).terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return TerminateDone(action.node, action.instance_id, str(error), console, log_text)
         return TerminateDone(action.node, action.instance_id, console=console, log=log_text)
@@ -206,7 +217,7 @@ class Effects:
     def _console_tail(self, action: Terminate) -> str:
         """The end of the console, which may say why the machine failed. An error here never blocks termination."""
         try:
-            text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
+            text = self._provisioner(action.cloud).console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
             return f"cannot be read: {error}"
         tail = "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-CONSOLE_TAIL_CHARACTERS:]
@@ -215,7 +226,7 @@ class Effects:
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].instances(self._owner, CALL_TIMEOUT_S)
+            found = self._provisioner(cloud).instances(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
         return ListDone(cloud, asked_at, self._ours(found))
@@ -223,7 +234,7 @@ class Effects:
     def _leftovers(self, cloud: str) -> LeftoversDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].leftovers(self._owner, CALL_TIMEOUT_S)
+            found = self._provisioner(cloud).leftovers(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return LeftoversDone(cloud, asked_at, error=str(error))
         return LeftoversDone(cloud, asked_at, self._ours(found))
@@ -234,7 +245,7 @@ class Effects:
 
     def _remove(self, action: Remove) -> RemoveDone:
         try:
-            self._provisioners[action.cloud].remove(action.leftover, CALL_TIMEOUT_S)
+            self._provisioner(action.cloud).remove(action.leftover, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             log.warning("cannot remove a leftover; will retry", id=action.leftover.id, error=str(error))
             return RemoveDone(action.leftover.id, str(error))
@@ -243,7 +254,7 @@ class Effects:
     def _offers(self, action: FetchOffers) -> OffersDone:
         asked_at = self._clock.now()
         try:
-            found = offers_in_order(self._provisioners[action.cloud], action.queries, CALL_TIMEOUT_S, self._prices)
+            found = offers_in_order(self._provisioner(action.cloud), action.queries, CALL_TIMEOUT_S, self._prices)
         except ProvisionerError as error:
             return OffersDone(action.job, asked_at, error=str(error))
         return OffersDone(action.job, asked_at, found)
@@ -305,26 +316,36 @@ class ThreadActor:
         perform: Callable[[Action], Outcome],
         wake: Callable[[], None],
         may_act: Callable[[], bool] = lambda: True,
+        limits: Mapping[str, int] = LANES,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`limits`: how many actions of each lane run at a time, on as many threads."""
         self._perform = perform
         self._wake = wake
         self._may_act = may_act
-        self._waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        self._now_s = now_s
+        self._lanes = Lanes(limits)
         self._done: queue.SimpleQueue[tuple[Action, Outcome]] = queue.SimpleQueue()
-        self._unfinished = 0
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, list[threading.Thread]] = {lane: [] for lane in limits}
+        self._idle = dict.fromkeys(limits, 0)
         self._pulse = Pulse()
         self._lock = threading.Lock()
+        self._news = {lane: threading.Condition(self._lock) for lane in limits}
+        self._limits = limits
 
     def start(self, action: Action) -> None:
-        """Give an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
+        """Give an action to an idle thread of its lane, or to a new one; beyond the lane's limit it waits its turn."""
+        lane = lane_of(action)
         with self._lock:
-            self._unfinished += 1
-            if len(self._threads) < min(self._unfinished, MAX_THREADS):
-                thread = threading.Thread(target=self._work, name=f"actor-{len(self._threads) + 1}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-        self._waiting.put(action)
+            self._lanes.add(action, self._now_s())
+            threads = self._threads[lane]
+            if self._idle[lane]:
+                self._idle[lane] -= 1
+                self._news[lane].notify()
+            elif len(threads) < self._limits[lane]:
+                name = f"actor-{lane}-{len(threads) + 1}"
+                threads.append(threading.Thread(target=self._work, args=(lane,), name=name, daemon=True))
+                threads[-1].start()
 
     def collect(self) -> list[tuple[Action, Outcome]]:
         """The actions that ended since the last call."""
@@ -333,17 +354,30 @@ class ThreadActor:
             found.append(self._done.get())
         return found
 
+    def waits_s(self) -> dict[str, float]:
+        """Return for how long the oldest action of each lane has waited for a thread, in seconds."""
+        with self._lock:
+            return self._lanes.waits_s(self._now_s())
+
     def vitals(self) -> Vitals:
         """How its threads are. It has a pulse to show only while more actions wait than threads can take."""
         with self._lock:
-            return self._pulse.vitals(STUCK_S, *self._threads, idle=self._unfinished <= MAX_THREADS)
+            threads = [each for lane in self._threads.values() for each in lane]
+            return self._pulse.vitals(STUCK_S, *threads, idle=not self._lanes.is_full)
 
     def _allowed(self, action: Action) -> bool:
         return not isinstance(action, Launch | Bootstrap | Clean | Terminate | Remove) or self._may_act()
 
-    def _work(self) -> None:
+    def _next(self, lane: str) -> Action:
+        with self._lock:
+            while (action := self._lanes.take(lane)) is None:
+                self._idle[lane] += 1
+                self._news[lane].wait()
+            return action
+
+    def _work(self, lane: str) -> None:
         while True:
-            action = self._waiting.get()
+            action = self._next(lane)
             try:
                 outcome = self._perform(action) if self._allowed(action) else outcome_of_not_started(action)
             except BaseException as error:  # a cloud's SDK may raise anything, and without an outcome no action ends
@@ -351,6 +385,6 @@ class ThreadActor:
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")
             self._done.put((action, outcome))
             with self._lock:
-                self._unfinished -= 1
+                self._lanes.end(action)
             self._pulse.beat()
             self._wake()

@@ -42,7 +42,7 @@ from supervisor.planner.actions import (
     ReadOutcome,
     RemoveDone,
 )
-from supervisor.planner.boundary import MAX_REPORTS_AT_ONCE, Boundary, fault, report, unreadable
+from supervisor.planner.boundary import MAX_REPORTS_AT_ONCE, Boundary, Budget, fault, owner_of, report, unreadable
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
@@ -59,8 +59,8 @@ BACKWARDS_S = 1.0
 
 # So long all ticks may fail before the daemon ends: the next one begins with what etcd and clouds say.
 FAILING_S = 60.0
-# Causes of faults that are logged and reported, while one daemon leads.
-MAX_REPORTED = 500
+# Causes of faults of one job, or one part, that are logged and reported within an hour.
+MAX_REPORTED = 20
 WATCHING = "watching"  # how the headline of a leader begins that decides about jobs
 
 log = structlog.get_logger("spotsupd")
@@ -183,8 +183,8 @@ class Loop:
         self._unreadable: Mapping[str, str] = {}
         # What failed since the last decision; the causes that were logged, and those that had an alert.
         self._faults: list[Fault] = []
-        self._logged: set[str] = set()
-        self._reported: set[str] = set()
+        self._unwritten: set[str] = set()  # jobs of which the last decision did not reach etcd
+        self._logged, self._reported = Budget(MAX_REPORTED), Budget(MAX_REPORTED)
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
         self._steady: dict[str, Steady] = {}
@@ -369,8 +369,12 @@ class Loop:
             self._count("undecided")
             if name in reading.jobs and any(node in self._outcomes for node in reading.jobs[name].nodes):
                 self._count("outcomes_dropped")  # below: the next plan may succeed without them
+        self._unwritten.clear()
         for commit in decision.commits:
             boundary.within(commit.job or "(a change of the cluster)", partial(self._commit, commit), None)
+        sentences |= {
+            name: f"not written to etcd yet: {sentences[name]}" for name in self._unwritten & sentences.keys()
+        }
         self._drop_outcomes_without_commit(decision.commits, reading)
         for action in decision.actions:
             boundary.within(action.key, partial(self._start, action), None)
@@ -394,6 +398,7 @@ class Loop:
             if isinstance(error, JournalFullError):  # nodes get no new lease meanwhile: their silence means nothing
                 self._timers_paused_until = self._clock.now()
             self._count("commits_unanswered")
+            self._unwritten.add(commit.job)
             log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
             return False
         except Exception:
@@ -436,27 +441,36 @@ class Loop:
     def _report_faults(self, reading: Reading) -> None:
         """Tell people once of each fault, and of each key that cannot be read, since this daemon leads."""
         found, self._faults = self._faults, []
-        self._report(EventKind.UNDECIDED, [each for each in found if each.cause not in self._reported])
-        ignored = {printable(name): why for name, why in {**reading.refused, **reading.unreadable}.items()}
-        new = {name: why for name, why in ignored.items() if name not in self._reported}
-        if self._report(EventKind.UNREADABLE, unreadable(new)):
-            self._reported.update(new)
+        self._report(EventKind.UNDECIDED, found)
+        by_job: dict[str, dict[str, str]] = {}
+        for name, why in {**reading.refused, **reading.unreadable}.items():
+            owner = owner_of(name) or name
+            if self._reported.is_new(owner, name, self._clock.now()):
+                by_job.setdefault(owner, {})[printable(name)] = why
+        for new in by_job.values():
+            if self._report(EventKind.UNREADABLE, unreadable(new)):
+                self._remember(new)
 
     def _report(self, kind: EventKind, faults: Sequence[Fault]) -> bool:
+        now = self._clock.now()
         self._log_once(faults)
-        chosen = list({each.cause: each for each in faults}.values())[:MAX_REPORTS_AT_ONCE]
-        if not chosen or len(self._reported) >= MAX_REPORTED:
-            return False
-        written = self._commit(report(kind, chosen, self._clock.now(), alerts=self._rules.alerts))
+        news = {each.cause: each for each in faults if self._reported.is_new(owner_of(each.cause), each.cause, now)}
+        chosen = list(news.values())[:MAX_REPORTS_AT_ONCE]
+        written = bool(chosen) and self._commit(report(kind, chosen, now, alerts=self._rules.alerts))
         if written:
-            self._reported.update(each.cause for each in chosen)
+            self._remember(each.cause for each in chosen)
         return written
 
     def _log_once(self, faults: Iterable[Fault]) -> None:
-        for found in faults:
-            if found.cause not in self._logged and len(self._logged) < MAX_REPORTED:
-                self._logged.add(found.cause)
-                log.error(found.sentence, cause=found.cause, traceback=found.traceback)
+        now = self._clock.now()
+        for each in faults:
+            if self._logged.is_new(owner_of(each.cause), each.cause, now):
+                self._logged.add(owner_of(each.cause), each.cause, now)
+                log.error(each.sentence, cause=each.cause, traceback=each.traceback)
+
+    def _remember(self, causes: Iterable[str]) -> None:
+        for cause in causes:
+            self._reported.add(owner_of(cause), cause, self._clock.now())
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
         for text in warnings:
@@ -474,7 +488,9 @@ class Loop:
             for key, why in reading.unreadable.items():
                 if self._unreadable.get(key) != why:
                     self._count("messages_unreadable")
-                    log.error("ignored an unreadable message in etcd", key=printable(key), error=why)
+                    if self._logged.is_new(owner_of(key), key, self._clock.now()):
+                        self._logged.add(owner_of(key), key, self._clock.now())
+                        log.error("ignored an unreadable message in etcd", key=printable(key), error=why)
             self._unreadable = reading.unreadable
 
     def _count_code(self, outcome: NodeOutcome) -> None:

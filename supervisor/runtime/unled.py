@@ -1,5 +1,5 @@
-"""Tells people that nobody leads: no decision is made then, and nothing reaches the outbox. Each daemon says so for
-itself, straight to the channels, with what it knows; training goes on meanwhile."""
+"""Tells people that nobody leads, or that etcd is full: no decision is made then, and nothing reaches the outbox. Each
+daemon says so for itself, straight to the channels, with what it knows; training goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from supervisor.runtime.clock import Clock
 
 AFTER_S = 120.0
 RETRY_S = 60.0
+# Between two reminders: doubled each time, up to a day.
+REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 MAX_EVENTS = 10  # that wait for a channel; the oldest go first
 
 log = structlog.get_logger("spotsupd")
@@ -39,7 +41,7 @@ class NoLeaderWatch:
         self._problem, self._clock, self._name, self._start = problem, clock, name, start
         self._channels = channels
         self._since = 0.0
-        self._reported = False
+        self._times, self._said_at = 0, 0.0
         self._events: dict[str, list[Event]] = {}
         self._running: dict[str, tuple[Future[Any], int]] = {}
         self._next_at: dict[str, float] = {}
@@ -49,14 +51,15 @@ class NoLeaderWatch:
         now, problem = self._clock.now(), self._problem()
         if problem:
             self._since = min(self._since or now, now)
-            if not self._reported and now - self._since >= AFTER_S:
-                self._reported = True
-                text = f"{self._name}: nobody has led for {_minutes(now - self._since)}: {problem}; training goes on"
-                self._tell(text, now)
+            wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(self._times - 1, 10)) if self._times else 0.0
+            if now - self._since >= AFTER_S and now - self._said_at >= wait_s:
+                self._times, self._said_at = self._times + 1, now
+                lasts = _minutes(now - self._since)
+                self._tell(f"{self._name}: nothing was decided for {lasts}: {problem}; training goes on", now)
         else:
-            if self._reported:
+            if self._times:
                 self._tell(f"{self._name}: decisions are made again, after {_minutes(now - self._since)}", now)
-            self._since, self._reported = 0.0, False
+            self._since, self._times = 0.0, 0
         for name in list(self._events):
             self._deliver(name, now)
 

@@ -31,8 +31,7 @@ def add_login(app: FastAPI, users: Users, page: Callable[[str, int], Response]) 
     async def log_in(request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "") not in _OWN:
             return page("Another site asked for this: type the token here.", 403)
-        form = parse_qs((await request.body()).decode("latin-1"), max_num_fields=10)
-        token = form.get("token", [""])[0].strip()[:MAX_TOKEN]
+        token = _token_in((await request.body()).decode("latin-1"))
         known = users.tokens().get(id_of(token))
         if caller_of(token, known, users.now()) is None or known is None:
             address = str(request.client.host) if request.client else ""
@@ -45,6 +44,15 @@ def add_login(app: FastAPI, users: Users, page: Callable[[str, int], Response]) 
     @app.post("/logout", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     def log_out() -> Response:
         return _with_cookie(Response(status_code=303, headers={"Location": "/login"}), "", 0)
+
+
+def _token_in(body: str) -> str:
+    """Return the form's token; "" where the body is no such form."""
+    try:
+        form = parse_qs(body, max_num_fields=10)
+    except ValueError:
+        return ""
+    return form.get("token", [""])[0].strip()[:MAX_TOKEN]
 
 
 def _with_cookie(response: Response, token: str, left_s: int) -> Response:

@@ -44,17 +44,18 @@ def build_wheels(clone: Path, folder: Path, version: str = "", schema: int = 0) 
         else:
             shutil.copy(path, source / path.name)
     if version:
-        for part in ("trainer", "client"):
+        for part in ("trainer", "client", "simulator"):
             (about,) = (source / part).glob("spotsup*/__init__.py")
             old = about.read_text().partition('__version__ = "')[2].partition('"')[0]
             _substitute(about, f'__version__ = "{old}"', f'__version__ = "{version}"')
             _substitute(source / "pyproject.toml", f"spotsup-{part}=={old}", f"spotsup-{part}=={version}")
+        _substitute(source / "simulator" / "pyproject.toml", f"spotsup[daemon]=={old}", f"spotsup[daemon]=={version}")
     if schema:
         model = source / "supervisor" / "model.py"
         now = model.read_text().partition("\nSCHEMA_VERSION = ")[2].partition("\n")[0]
         _substitute(model, f"\nSCHEMA_VERSION = {now}\n", f"\nSCHEMA_VERSION = {schema}\n")
     made = folder / "dist"
-    for home in (source / "trainer", source / "client", source):
+    for home in (source / "trainer", source / "client", source / "simulator", source):
         command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(made)]
         done = run(command, cwd=home, timeout_s=120.0, environ={**os.environ, "PIP_NO_INDEX": "1"})
         if done.returncode != 0:

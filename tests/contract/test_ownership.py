@@ -6,6 +6,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.clock import VirtualClock
+from spotsup_simulator.etcd import CLUSTER, SimEtcd
+from spotsup_simulator.etcd_clients import EtcdClient
+from spotsup_simulator.faults import FaultRng
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import InstanceState, Owner, Provisioner
@@ -17,10 +21,6 @@ from supervisor.planner.actions import Action, AskDone, BootstrapDone, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects
 from supervisor.runtime.loop import Loop
-from supervisor.simulation.clock import VirtualClock
-from supervisor.simulation.etcd import CLUSTER, SimEtcd
-from supervisor.simulation.etcd_clients import EtcdClient
-from supervisor.simulation.faults import FaultRng
 from tests.contract.harness import Harness
 from tests.support.machines import TIMEOUT_S, launched_by, request_for
 

@@ -11,8 +11,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from spotsup import Client, CommandRefusedError, UsageError
 from spotsup.optuna import optimize
+from spotsup_simulator.world import World
 
-from supervisor.simulation.world import World
 from tests.integration.test_client import unix
 from tests.sim.harness import empty_world
 from tests.sim.promises import jobs_of

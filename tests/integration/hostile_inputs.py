@@ -76,6 +76,20 @@ def nested(site: Site) -> None:
         assert (reply.status in {400, 422}, len(reply.body) < 2000) == (True, True), reply
 
 
+@row("a login form of many fields; times that no calendar has; a schedule that never comes", "401, 422")
+def odd_forms_and_times(site: Site) -> None:
+    reply = site.ask("", "POST", "/login", b"a=&" * 20, content_type="application/x-www-form-urlencoded")
+    assert reply.status == 401, reply
+    work = {"work": "1h", "market": "on-demand"}
+    for spec in (
+        {"finish_by": f"{'9' * 40}d", **work},
+        {"finish_by": "0001-01-01T00:00+14:00", **work},
+        {"start_after": "9999-12-31T23:59-14:00"},
+        {"schedule": "0 0 31 2,4,6,9,11 *"},
+    ):
+        assert site.check(**spec) == 422, spec
+
+
 @row("a body beyond 1 MiB, code beyond 32 MiB", "413, before any of it is read")
 def large(site: Site) -> None:
     for line, limit in (("POST /v1/check", MAX_BODY_BYTES), ("PUT /v1/blobs", MAX_BLOB_BYTES)):

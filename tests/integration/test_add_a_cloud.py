@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 PAGE = ROOT / "docs" / "add-a-cloud.md"
 HELPERS = ("contract", "clouds", "support")
-ROOMS = ("supervisor", "provisioners", "bootstrap", "client", "trainer", "systemd")
+ROOMS = ("supervisor", "provisioners", "bootstrap", "client", "trainer", "simulator", "systemd")
 COPIED = (*ROOMS, *(f"tests/{name}" for name in HELPERS))
 FILES = ("pyproject.toml", "tests/conftest.py", "tests/unit/test_cloud_names.py", "tests/unit/test_codes.py")
 # Of the contract and of the test that counts names; the long run leaves nothing out.
@@ -61,7 +61,7 @@ def clone(tmp_path: Path) -> Path:
 
 def python(clone: Path, *arguments: str) -> str:
     """What an interpreter prints that finds the copy before the original."""
-    places = [str(place) for place in (clone, clone / "trainer", clone / "client")]
+    places = [str(place) for place in (clone, clone / "trainer", clone / "client", clone / "simulator")]
     environ = {**program_env(), "PYTHONPATH": os.pathsep.join(places)}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=clone, env=environ, capture_output=True, text=True, check=False, timeout=600

@@ -123,3 +123,11 @@ def test_the_audit_log_keeps_the_newest(journal: Journal) -> None:
     assert [each.at for each in journal.audit()] == [1.0, 2.0, 3.0]
     assert journal.trim_audit(2, []) == 1
     assert [each.at for each in journal.audit()] == [2.0, 3.0]
+
+
+def test_what_was_refused_displaces_nothing_that_was_done(journal: Journal) -> None:
+    for at, status in ((1.0, 200), (2.0, 403), (3.0, 422), (4.0, 500)):
+        journal.add_audit(AuditEntry(at, "f" * 16, "eve", "", "", "POST /v1/jobs", "job", status))
+    assert journal.trim_audit(2, []) == 0
+    assert journal.trim_audit(1, []) == 2
+    assert [(each.at, each.status) for each in journal.audit()] == [(3.0, 422), (4.0, 500)]

@@ -27,6 +27,7 @@ from spotsup import (
 )
 from spotsup import job as job_module
 from spotsup.archive import pack_directory
+from spotsup_simulator.world import World
 
 from supervisor.api.routes import create_app
 from supervisor.api.serving import ApiServer
@@ -35,7 +36,6 @@ from supervisor.api.unix_socket import bind_socket
 from supervisor.cli.login import save
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 from tests.sim.test_sweeps import run as run_sweeps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from supervisor.api.runs import HIDDEN, spec_row
+from supervisor.api.runs import spec_row
 from supervisor.cli import ctl
-from supervisor.cli.logs import LogPrinter
+from supervisor.cli.logs import LogPrinter, harmless
 from supervisor.cli.new_file import name_of
 from supervisor.cli.runs import compared
 from supervisor.errors import UsageError
@@ -65,17 +66,42 @@ def test_runs_show_what_ended_and_what_two_of_them_differ_in(desk: Desk) -> None
     assert {row["state"] for row in rows} == {"cancelled"}
     assert [row["name"] for row in desk.ask("runs", "one")] == ["one.1"]
     found = desk.ask("runs", "one.1", "two")
-    assert found["spec"] == {"env.LR": ["0.1", "0.2"], "limits.hours": [None, 3.0]}, "secrets are not compared"
+    key = found["spec"].pop("env.WANDB_API_KEY")
+    assert found["spec"] == {"env.LR": ["0.1", "0.2"], "limits.hours": [None, 3.0]}
+    assert key[0] != key[1], "that a secret differs is said, and nothing else of it"
+    assert all(each.startswith("(hidden, ") for each in key)
     assert found["results"]["state"] == ["cancelled", "cancelled"]
     said = desk.said("runs", "one.1", "two")
     assert ("env.LR" in said, "0.2" in said, "abc" in said) == (True, True, False)
 
 
 def test_a_job_file_is_shown_without_what_looks_like_a_secret() -> None:
-    env = {"HF_TOKEN": "a", "aws_secret_access_key": "b", "LR": "0.1"}
+    env = {"HF_TOKEN": "a", "aws_secret_access_key": "b", "LR": "0.1", "DSN": "a"}
     spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py", "env": env})
-    assert spec_row(spec)["env"] == {"HF_TOKEN": HIDDEN, "aws_secret_access_key": HIDDEN, "LR": "0.1"}
-    assert spec_row(spec).keys() == {"name", "nodes", "run", "env"}
+    own = spec_row(spec, b"key", show_env=True)
+    assert own.keys() == {"name", "nodes", "run", "env"}
+    assert (own["env"]["LR"], own["env"]["DSN"]) == ("0.1", "a")
+    hidden = [own["env"]["HF_TOKEN"], own["env"]["aws_secret_access_key"]]
+    assert all(re.fullmatch(r"\(hidden, [0-9a-f]{8}\)", each) for each in hidden)
+    others = spec_row(spec, b"key", show_env=False)["env"]
+    assert others["DSN"] == others["HF_TOKEN"] == own["env"]["HF_TOKEN"], "what is equal looks equal"
+    assert len(set(others.values())) == 3, "and what differs does not"
+    assert spec_row(spec, b"another", show_env=False)["env"] != others
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("\x1b]0;owned\x07step 3", "\ufffd]0;owned\ufffdstep 3"),
+        ("\x1b]52;c;bGVhaw==\x07", "\ufffd]52;c;bGVhaw==\ufffd"),
+        ("\x1b[2J\x1b[31mred\tx", "\ufffd[2J\x1b[31mred\tx\x1b[0m"),
+        (" 10%|#   |\r 20%|##  |\r", " 20%|##  |"),
+        ("\x9b2Jüñ", "\ufffd2Jüñ"),
+        ("plain", "plain"),
+    ],
+)
+def test_a_terminal_gets_nothing_that_it_would_obey_but_colours(printed: str, shown: str) -> None:
+    assert harmless(printed) == shown
 
 
 def test_other_code_is_a_difference() -> None:

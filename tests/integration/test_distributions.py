@@ -1,4 +1,4 @@
-"""What `make dist` builds: the contents of both wheels and sdists, one version, and an installation that starts."""
+"""What `make dist` builds: the contents of all wheels and sdists, one version, and an installation that starts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,20 @@ ROOMS = {
     "spotsup": ("supervisor", "provisioners", "bootstrap"),
     "spotsup_trainer": ("spotsup_trainer",),
     "spotsup_client": ("spotsup",),
+    "spotsup_simulator": ("spotsup_simulator",),
 }
-MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": (), "spotsup_client": ("hydra_plugins",)}
-HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer", "spotsup_client": REPO / "client"}
+MODULES = {
+    "spotsup": ("spotsup_entry.py",),
+    "spotsup_trainer": (),
+    "spotsup_client": ("hydra_plugins",),
+    "spotsup_simulator": (),
+}
+HOMES = {
+    "spotsup": REPO,
+    "spotsup_trainer": REPO / "trainer",
+    "spotsup_client": REPO / "client",
+    "spotsup_simulator": REPO / "simulator",
+}
 SHARED = {"systemd": "systemd", "docs/permissions": "permissions", "monitoring": "monitoring"}
 UNITS = {f"share/spotsup/{to}/{path.name}" for at, to in SHARED.items() for path in (REPO / at).iterdir()}
 
@@ -110,7 +121,7 @@ def test_a_wheel_can_be_built_from_the_sdist(dist: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_the_metadata_names_licence_readme_and_the_trainer_of_the_same_version(dist: Path, name: str) -> None:
+def test_the_metadata_names_licence_readme_and_our_others_of_the_same_version(dist: Path, name: str) -> None:
     with zipfile.ZipFile(wheel(dist, name)) as archive:
         metadata = Parser().parsestr(archive.read(f"{name}-{VERSION}.dist-info/METADATA").decode())
     assert (metadata["Version"], metadata["License-Expression"]) == (VERSION, "Apache-2.0")
@@ -118,13 +129,19 @@ def test_the_metadata_names_licence_readme_and_the_trainer_of_the_same_version(d
     assert metadata.get_payload() == (HOMES[name] / "README.md").read_text(encoding="utf-8")
     if name == "spotsup":
         ours = {each for each in metadata.get_all("Requires-Dist", []) if each.startswith("spotsup-")}
-        assert ours >= {f"spotsup-client=={VERSION}", f"spotsup-trainer=={VERSION}; extra == 'daemon'"}
+        assert ours >= {
+            f"spotsup-client=={VERSION}",
+            f"spotsup-trainer=={VERSION}; extra == 'daemon'",
+            f"spotsup-simulator=={VERSION}; extra == 'simulator'",
+        }
+    elif name == "spotsup_simulator":
+        assert metadata.get_all("Requires-Dist") == [f"spotsup[daemon]=={VERSION}"]
     else:
         assert all("extra ==" in each for each in metadata.get_all("Requires-Dist", []))
 
 
 def test_the_licence_is_one() -> None:
-    assert (REPO / "trainer" / "LICENSE").read_bytes() == (REPO / "LICENSE").read_bytes()
+    assert len({(home / "LICENSE").read_bytes() for home in HOMES.values()}) == 1
 
 
 # They come from this environment; ours is editable there, and PYTHONPATH reads no .pth files.
@@ -132,10 +149,10 @@ DEPENDENCIES = {"PYTHONPATH": sysconfig.get_path("purelib")}
 
 
 def installed(dist: Path, folder: Path) -> Path:
-    """The interpreter of an environment with both wheels."""
+    """The interpreter of an environment with what `spotsup[daemon]` brings of ours."""
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    install(python, *(wheel(dist, name) for name in ROOMS))
+    install(python, *(wheel(dist, name) for name in ROOMS if name != "spotsup_simulator"))
     return python
 
 
@@ -145,7 +162,7 @@ def install(python: Path, *wheels: Path) -> None:
 
 
 @pytest.mark.long
-def test_both_wheels_installed_give_commands_that_start(dist: Path, tmp_path: Path) -> None:
+def test_the_wheels_installed_give_commands_that_start(dist: Path, tmp_path: Path) -> None:
     python = installed(dist, tmp_path)
     environ = DEPENDENCIES
     place = run(python, "-c", "import supervisor; print(supervisor.__file__)", cwd=tmp_path, **environ)
@@ -154,6 +171,31 @@ def test_both_wheels_installed_give_commands_that_start(dist: Path, tmp_path: Pa
     for command in ("spotsupctl", "spotsupd", "spotsup-localcloud"):
         assert run(python.parent / command, "--help", cwd=tmp_path, **environ).startswith("Usage: ")
     assert (tmp_path / "venv" / "share" / "spotsup" / "systemd" / "spotsupd.service").is_file()
+
+
+MARKET = "seconds,a,b\n0,2,0\n1800,0,2\n"
+JOB = "name: bert\nnodes: {min: 1, desired: 2, max: 2}\nrun: train.py\n"
+NO_SIMULATOR = (
+    "the module spotsup_simulator is missing, which comes with the simulator: `uv tool install 'spotsup[simulator]'`, "
+    "or beside a cloud, as 'spotsup[aws,simulator]'"
+)
+
+
+def test_a_recording_is_played_once_the_simulator_is_installed_and_until_then_it_says_what_to_install(
+    dist: Path, tmp_path: Path
+) -> None:
+    """The simulator's files are in no other wheel."""
+    python = installed(dist, tmp_path)
+    (tmp_path / "market.csv").write_text(MARKET)
+    (tmp_path / "job.yaml").write_text(JOB)
+    play = (python.parent / "spotsupd", "simulate", tmp_path / "market.csv", "--job", tmp_path / "job.yaml")
+    assert refusal_of(*play, **DEPENDENCIES) == f"spotsupd: {NO_SIMULATOR}"
+    plan = (python.parent / "spotsupctl", "plan", tmp_path / "job.yaml", "--simulate")
+    assert refusal_of(*plan, **DEPENDENCIES) == f"spotsupctl: {NO_SIMULATOR}"
+    listed = run(python.parent / "spotsupd", "--help", cwd=tmp_path, **DEPENDENCIES)
+    assert "  simulate      Play a job on a RECORDING of a spot market" in listed
+    install(python, wheel(dist, "spotsup_simulator"))
+    assert "useful node-hours" in run(*play, cwd=tmp_path, **DEPENDENCIES)
 
 
 @pytest.mark.long
@@ -203,7 +245,6 @@ def test_without_the_daemons_packages_there_are_the_command_line_and_the_client(
     for program, command in (
         ("spotsupd", ["run"]),
         ("spotsupd", ["--help"]),
-        ("spotsupctl", ["plan", "--simulate", *job]),
     ):
         done = started(commands / program, *command, cwd=code, **environ)
         (line,) = done.stderr.splitlines()

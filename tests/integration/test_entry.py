@@ -80,6 +80,17 @@ def test_an_old_interpreter_is_named() -> None:
     assert refusal_of(python, "-c", code) == f"spotsupd: {needs}: {remedy}"
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("spotsupd", ["simulate", "market.csv"]), ("spotsupctl", ["plan", "--simulate", "job.yaml"])],
+)
+def test_without_the_simulator_its_commands_say_what_brings_it(command: str, arguments: list[str]) -> None:
+    words = [command, *arguments]
+    code = f"import sys; sys.argv, sys.modules['spotsup_simulator'] = {words}, None; import spotsup_entry"
+    line = refusal_of(sys.executable, "-c", f"{code}; spotsup_entry.{command}()")
+    assert line == f"{command}: the module spotsup_simulator is missing, which {spotsup_entry.SIMULATOR}"
+
+
 @pytest.mark.parametrize("name", spotsup_entry.PACKAGES)
 def test_our_packages_begin_as_the_entry_expects(name: str) -> None:
     assert (ROOT / name / "__init__.py").read_bytes().startswith(spotsup_entry.FIRST_BYTES)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.api import stream
 from supervisor.api.changes import Scale
 from supervisor.api.stream import Cursor, Message, begin, look
 from supervisor.planner.world import JobView
-from supervisor.simulation.world import World
 from tests.sim.harness import service, submit, training_world
 from tests.sim.promises import jobs_of
 from tests.support.https import ROOT, TOKEN, Https

@@ -84,6 +84,14 @@ def refused(done: subprocess.CompletedProcess[str]) -> bool:
     return done.returncode == 255 and done.stdout == "" and "Permission denied" in done.stderr
 
 
+def test_a_users_own_settings_do_not_hold_for_the_machine(desk: Desk) -> None:
+    row = {"certificate": "", "known_hosts": "", "port": 22}
+    command = ssh_command("ssh", row, desk.folder / "key", jump="ann@desk:2222,bob@100%25")
+    assert command[:3] == ["ssh", "-F", "none"]
+    assert command[-1] == "ProxyCommand=ssh -W '[%h]:%p' -J ann@desk:2222 -- ssh://bob@100%%25"
+    assert "-J" not in command
+
+
 def test_a_certificate_for_another_machine_is_refused(desk: Desk) -> None:
     assert refused(desk.ssh(node="chars-2"))
 

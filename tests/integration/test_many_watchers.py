@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from spotsup_simulator.world import World
 
 from supervisor.api import stream
 from supervisor.api.changes import Scale
@@ -23,7 +24,6 @@ from supervisor.api.stream import add_stream
 from supervisor.api.unix_socket import bind_socket
 from supervisor.planner.world import JobView
 from supervisor.runtime.descriptors import MAX_DESCRIPTORS, raise_limit
-from supervisor.simulation.world import World
 from tests.sim.harness import service, training_world
 from tests.support.machines import wait_for
 

@@ -10,12 +10,12 @@ from contextlib import closing, suppress
 from typing import Any
 
 import pytest
+from spotsup_simulator.clock import VirtualClock
+from spotsup_simulator.etcd import MIN_TTL_S, SimEtcd
+from spotsup_simulator.gateway import SimGateway
 from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdRefusedError, Put
 
 from supervisor.journal.maintenance import refuses_writes
-from supervisor.simulation.clock import VirtualClock
-from supervisor.simulation.etcd import MIN_TTL_S, SimEtcd
-from supervisor.simulation.gateway import SimGateway
 from tests.support.etcd_server import etcd_server
 
 LONG = b"x" * 400_000

@@ -147,7 +147,7 @@ def strike(name: str, error: type[BaseException]) -> threading.Thread:
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 @pytest.mark.parametrize(
     "name",
-    ["leadership", "mirror /world/", "probe /world/", "actor-1", "api", "APScheduler"],
+    ["leadership", "mirror /world/", "probe /world/", "actor-list-1", "api", "APScheduler"],
     ids=lambda n: n.split()[0],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -167,7 +167,7 @@ def test_a_thread_that_is_struck_is_there_again_or_the_daemon_ends_and_says_so(
         works = daemon.works()
         problem = daemon.problem()
         outlived = sum(daemon.supervision.counters.values()) > faults or name in {
-            "actor-1",
+            "actor-list-1",
             "api",
         }  # an action, a request failed
         return bool(problem) or (works and outlived)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build/mutation.json"
 ABOVE = (
     *("supervisor.model", "supervisor.market", "supervisor.planner", "supervisor.config", "supervisor.clouds"),
-    *("supervisor.journal", "supervisor.runtime", "supervisor.nodes", "supervisor.simulation", "supervisor.api"),
+    *("supervisor.journal", "supervisor.runtime", "supervisor.nodes", "spotsup_simulator", "supervisor.api"),
     *("supervisor.app", "supervisor.cli", "tests."),
 )
 WHERE = (

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spotsup_simulator.replay import recording as recordings
+
 from supervisor.errors import UsageError
-from supervisor.replay import recording as recordings
 from tests.scenario.day import Day
 from tests.scenario.facts import ROOT, broken, facts
 from tests.scenario.page import html

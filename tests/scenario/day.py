@@ -12,6 +12,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.training import Training
+from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare
 
 from provisioners.base import Provisioner
@@ -21,12 +26,7 @@ from supervisor.api.sweeps import AxisBody, SweepBody, Sweeps
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
-from supervisor.replay.recording import Recording
 from supervisor.runtime.sweeps import SweepKeeper
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.training import Training
-from supervisor.simulation.world import World
 from tests.scenario.market import CLOUDS, NOTICE_S, DayCloud, OneCloud, pools_of
 from tests.scenario.outage import AWAY, Outage, begun, judge
 from tests.scenario.story import HOUR_S, STORE, Job, Step, Story, Sweep

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from spotsup_simulator.training import Training
 from spotsup_trainer import __version__
 
 from provisioners.base import EndCause, Market
@@ -20,7 +21,6 @@ from supervisor.events import EventKind
 from supervisor.features.limits.rule import spent_usd
 from supervisor.model import Event, JobState
 from supervisor.planner.world import JobView
-from supervisor.simulation.training import Training
 from supervisor.web.timeline import Timeline, Window, timeline
 from tests.scenario.day import Day, lost_s, useful_s
 from tests.scenario.story import HOUR_S, USERS

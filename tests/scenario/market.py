@@ -6,6 +6,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spotsup_simulator.clock import NEVER, VirtualClock
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.faults import FaultRng
+from spotsup_simulator.hooks import Hooks
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.replay.cloud import region_of
+from spotsup_simulator.replay.recording import Recording
+
 from provisioners.base import (
     Finding,
     Instance,
@@ -19,13 +27,6 @@ from provisioners.base import (
     Owner,
     Scope,
 )
-from supervisor.replay.cloud import region_of
-from supervisor.replay.recording import Recording
-from supervisor.simulation.clock import NEVER, VirtualClock
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.faults import FaultRng
-from supervisor.simulation.hooks import Hooks
-from supervisor.simulation.machine import Machine
 
 CLOUDS = ("aws", "gcp", "azure")
 # How long before a preemption each cloud announces it, and how long its machines take to boot.

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spotsup_simulator.training import Training
+from spotsup_simulator.world import World
+
 from supervisor.model import JobState
-from supervisor.simulation.training import Training
-from supervisor.simulation.world import World
 from tests.scenario.market import DayCloud
 from tests.sim.promises import Violation, jobs_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup_simulator.replay.recording import read
 
 from supervisor.events import EventKind
-from supervisor.replay.recording import read
 from tests.scenario.__main__ import main, run
 from tests.scenario.day import Day
 from tests.scenario.facts import facts

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from spotsup_simulator.daemon import Daemon, DiedError
+from spotsup_simulator.etcd import CLUSTER
+from spotsup_simulator.world import World
+
 from supervisor.journal.journal import USES_ETCD
 from supervisor.planner.world import JobView
-from supervisor.simulation.daemon import Daemon, DiedError
-from supervisor.simulation.etcd import CLUSTER
-from supervisor.simulation.world import World
 from tests.sim.scenario import Injection
 
 # How long, while etcd is up and a daemon leads, a node of a live job may be without access, and a user without a job. A

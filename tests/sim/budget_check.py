@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spotsup_simulator.cloud import OWNER
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from supervisor.budget import CLUSTER
 from supervisor.planner.world import JobView
-from supervisor.simulation.cloud import OWNER
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 
 # Machines that no journal knows yet, or not any more, are billed, too.
 SLACK_SHARE, SLACK_USD = 0.1, 0.03

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from spotsup_simulator.clock import NEVER
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.nodes import Agent
+from spotsup_simulator.spans import Loss
+from spotsup_simulator.training import STEP_TIME_S
+from spotsup_simulator.world import World
+
 from provisioners.base import EndCause, Instance
 from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
-from supervisor.simulation.clock import NEVER
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.nodes import Agent
-from supervisor.simulation.spans import Loss
-from supervisor.simulation.training import STEP_TIME_S
-from supervisor.simulation.world import World
 
 N = NodeState
 _WORKING = (N.READY, N.MEMBER, N.SUSPECT)

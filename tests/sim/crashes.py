@@ -17,15 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from spotsup_simulator.cloud import CAPACITY
+from spotsup_simulator.daemon import Daemon, DiedError
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
+
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.errors import SpotsupError
 from supervisor.events import ALERT_KINDS
 from supervisor.model import OPEN_NODE_STATES, JobState, NodeState
-from supervisor.simulation.cloud import CAPACITY
-from supervisor.simulation.daemon import Daemon, DiedError
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import NO_FAULTS, RULES, machine_of, service, submit
 from tests.sim.promises import Promises, Violation, jobs_of, settled

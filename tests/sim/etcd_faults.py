@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.etcd import LEADER_KEY
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.etcd import LEADER_KEY
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from tests.sim.scenario import Injection
 
 # While etcd elects a leader, nobody is answered.

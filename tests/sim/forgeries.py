@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from spotsup_simulator.etcd_clients import NodeClient
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Notice, encode
-
-from supervisor.simulation.etcd_clients import NodeClient
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 
 FAR = 9e10  # as far as a message may say
 TOLD_S = 10.0  # within so long a daemon has read what it wrote

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spotsup_simulator.cloud import OWNER
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Service
 from supervisor.features.bootstraps.record import BootstrapsRules
@@ -15,10 +20,6 @@ from supervisor.model import JobRecord, JobState
 from supervisor.planner.adoption import Adopted
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from supervisor.simulation.cloud import OWNER
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.promises import Promises, jobs_of
 
 RULES = Rules(

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from supervisor.simulation.cloud import CAPACITY, ZONES
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
+from spotsup_simulator.cloud import CAPACITY, ZONES
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from tests.sim.forgeries import TOLD_S, fall_silent, forge_notice
 from tests.sim.scenario import Injection, Submission
 

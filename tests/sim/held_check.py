@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spotsup_simulator.world import World
+
 from supervisor.model import COUNTED_NODE_STATES, IN_FLIGHT_NODE_STATES, JobState, NodeState
 from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE
 from supervisor.planner.world import JobView
-from supervisor.simulation.world import World
 
 # Between the timeout and the last machine's end: some ticks, a commit's room, and the actions' slots.
 SLACK_S = 60.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spotsup_simulator.world import World
+
 from supervisor.features.limits.rule import trained_s
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.world import JobView
-from supervisor.simulation.world import World
 
 # A loss is seen so late at most: a suspicion has to run out, or another daemon to lead.
 SEEN_LATE_S = 180.0

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from spotsup_simulator.cloud import CAPACITY, ZONES
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.etcd import MAX_UNDONE
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.nodes import LEASE_S
+from spotsup_simulator.training import OUTLIVE_S, Training
+from spotsup_simulator.world import World
+
 from provisioners.base import LeftoverKind
 from supervisor.budget import Budgets
 from supervisor.events import EventKind
@@ -13,14 +22,6 @@ from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
-from supervisor.simulation.cloud import CAPACITY, ZONES
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.etcd import MAX_UNDONE
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.nodes import LEASE_S
-from supervisor.simulation.training import OUTLIVE_S, Training
-from supervisor.simulation.world import World
 from tests.sim.access import AccessFaults
 from tests.sim.etcd_faults import EtcdFaults
 from tests.sim.harsh import Harsh

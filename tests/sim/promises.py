@@ -6,16 +6,17 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
+
 from provisioners.base import EndCause
 from supervisor.events import EventKind
 from supervisor.model import COUNTED_NODE_STATES, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
-from supervisor.planner.orphans import MORE_S
 from supervisor.planner.predicates import done_nodes
+from supervisor.planner.problems import GROWN_S
 from supervisor.planner.world import CLOCKS_S, JobView
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.access import AccessCheck
 from tests.sim.accounts_check import AccountsCheck
 from tests.sim.budget_check import BudgetCheck
@@ -184,7 +185,7 @@ class Promises:
     def _is_left(self, machine: Machine, since: float, now: float) -> bool:
         """Whether people decide about it, and know that: soon after those that they know of at most."""
         may_be_older = machine.instance.launched_at <= self._reads_since + 2 * CLOCKS_S
-        return may_be_older and (self._told_at >= since or now - since <= self._leak_grace_s + MORE_S)
+        return may_be_older and (self._told_at >= since or now - since <= self._leak_grace_s + GROWN_S)
 
     def _check_launch(self, machine: Machine) -> None:
         """P2: one intent never yields two machines."""

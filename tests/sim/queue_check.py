@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spotsup_simulator.world import World
+
 from supervisor.features.queue.rule import gpus_of
 from supervisor.market.admission import Amount
 from supervisor.model import NodeState
 from supervisor.planner.adoption import REASON as ADOPTED
 from supervisor.planner.world import JobView
-from supervisor.simulation.world import World
 
 _CENT = 0.01
 

@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 
 import structlog
+from spotsup_simulator.world import World
 
-from supervisor.simulation.world import World
 from tests.sim.promises import Violation
 from tests.sim.scenario import HOURS, Scenario, draw, draw_long
 from tests.sim.scenario_run import ScenarioRun

@@ -6,13 +6,14 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from spotsup_simulator.faults import FaultRates
+
 from supervisor.budget import Budgets
 from supervisor.features.silence.record import SilenceRules
 from supervisor.features.unhealthy.record import UnhealthyRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
-from supervisor.simulation.faults import FaultRates
 
 HOURS = 2.0
 # How long launchers take to act on a message: a step may be long.

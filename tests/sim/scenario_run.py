@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
+
 from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY
 from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, NodeState
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.injector import Injector
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 from tests.sim.scenario import Scenario

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Round
 
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 
 # A command reaches the hint within so long; until then the wanted number of members is not known.
 COMMAND_S = 10.0

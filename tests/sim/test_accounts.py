@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.accounts import Purpose
 from supervisor.api.views import cost_row
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobState
-from supervisor.simulation.world import World
 from tests.sim.accounts_check import check_accounts
 from tests.sim.harness import RULES, empty_world, in_state, machine_of, service, submit, training_world
 from tests.sim.promises import jobs_of

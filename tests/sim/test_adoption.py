@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.world import World
 from tests.sim.harness import adopt, in_state, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

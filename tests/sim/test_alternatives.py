@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.events import EventKind
@@ -13,7 +14,6 @@ from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.model import JobState
 from supervisor.planner.world import Rules
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit
 from tests.sim.promises import jobs_of, settled
 

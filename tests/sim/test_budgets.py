@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.accounts import month_start
 from supervisor.api.queue import queue_rows
@@ -16,7 +17,6 @@ from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import Event, JobState
 from supervisor.planner.world import Rules
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import jobs_of
 

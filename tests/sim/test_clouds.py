@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Provisioner, UnreachableError
 from supervisor.api.quote import Quotes
@@ -15,8 +17,6 @@ from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.cloud import SimCloud
-from supervisor.simulation.world import World
 from supervisor.spec import parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, in_state, record, wait_in
 from tests.sim.promises import Promises, jobs_of, settled

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare
 
 from provisioners.base import EndCause
@@ -17,7 +18,6 @@ from supervisor.errors import JournalUnavailableError, SchemaError
 from supervisor.model import JobState
 from supervisor.planner.world import JobView
 from supervisor.runtime.curves import WRITE_S, CurveKeeper
-from supervisor.simulation.world import World
 from tests.sim.harness import in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import jobs_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.harness import alive, in_state, machine_of, record, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

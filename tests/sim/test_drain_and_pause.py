@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.rendezvous.membership import Wait, Yield, next_round, standing
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Hint, Member, Round, RoundMember
@@ -12,7 +13,6 @@ from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     RULES,
     alive,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

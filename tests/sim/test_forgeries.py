@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 
 from supervisor.market.admission import Cap, QueueRules
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.forgeries import HostileJob, ail, forge_notice
 from tests.sim.harness import RULES, empty_world, service, submit
 from tests.sim.promises import settled

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from spotsup_simulator.training import FINISH_S, HANG_S, HUNG_YIELD_S, OUTLIVE_S
+from spotsup_simulator.world import World
 
 from supervisor.events import EventKind
 from supervisor.model import Event, JobState, NodeState
-from supervisor.simulation.training import FINISH_S, HANG_S, HUNG_YIELD_S, OUTLIVE_S
-from supervisor.simulation.world import World
 from tests.sim.harness import in_state, record, sentence, training_world
 from tests.sim.promises import jobs_of
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from spotsup_simulator.cloud import CAPACITY
+from spotsup_simulator.world import World
 
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.features.limits.rule import trained_s
 from supervisor.model import JobState
-from supervisor.simulation.cloud import CAPACITY
-from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import alive, empty_world, in_state, record, sentence, service, submit, training_world
 from tests.sim.promises import settled

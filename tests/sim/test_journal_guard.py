@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.events import EventKind
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, JobState, NodeState
 from supervisor.runtime.loop import Loop
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

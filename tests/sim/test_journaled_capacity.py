@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.events import EventKind
@@ -12,7 +13,6 @@ from supervisor.journal.codec import dump, load
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.market.journaled import EVERY_S, MAX_BELIEVED_S, MAX_JOURNALED, CapacityRecord, due_record, memory_of
 from supervisor.planner.actions import Launch
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, record, sentence, submit
 from tests.sim.promises import events_of, jobs_of
 

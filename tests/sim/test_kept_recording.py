@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
+from spotsup_simulator.replay.kept import MIN_HOURS, SLOT_S, recording_of, sentences
+from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Put
 
 from provisioners.base import Market, Offer, OfferQuery, UnreachableError
@@ -22,9 +24,7 @@ from supervisor.api.unix_socket import PEER
 from supervisor.cli.ctl import main
 from supervisor.errors import CommandRefusedError, NotFoundError, SpotsupError, UsageError
 from supervisor.pool_days import PoolDay, PoolName, Row, encode_day
-from supervisor.replay.kept import MIN_HOURS, SLOT_S, recording_of, sentences
 from supervisor.runtime.pools import _day_of
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world
 from tests.support.documents import blocks
 from tests.unit.quoting import Stub

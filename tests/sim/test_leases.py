@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.daemon import LEADER_TTL_S
+from spotsup_simulator.etcd import LEADER_KEY, MIN_TTL_S
+from spotsup_simulator.nodes import LEASE_S
+from spotsup_simulator.world import World
 
 from supervisor.events import EventKind
 from supervisor.model import JobState
 from supervisor.runtime.leader import SILENT_TTLS
-from supervisor.simulation.daemon import LEADER_TTL_S
-from supervisor.simulation.etcd import LEADER_KEY, MIN_TTL_S
-from supervisor.simulation.nodes import LEASE_S
-from supervisor.simulation.world import World
 from tests.sim.etcd_faults import EtcdFaults
 from tests.sim.harness import alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import DeniedError, EndCause, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from supervisor.model import JobState
 from supervisor.runtime.offers import offers_in_order
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, in_state, machine_of, record, submit
 from tests.sim.promises import jobs_of, settled
 from tests.unit.quoting import Stub

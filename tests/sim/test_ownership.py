@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.cloud import OTHERS, OWNER
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
 from supervisor.planner.world import CLOCKS_S
-from supervisor.simulation.cloud import OTHERS, OWNER
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, adopt, empty_world, service, submit, training_world
 from tests.sim.promises import jobs_of, settled
 

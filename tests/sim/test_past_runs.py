@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.api.changes import unreadable_by
 from supervisor.api.service import MAX_SOURCES
@@ -15,7 +16,6 @@ from supervisor.events import EventKind
 from supervisor.journal.past import KEPT_NODES, past_run
 from supervisor.model import JobState
 from supervisor.new_job import new_job
-from supervisor.simulation.world import World
 from supervisor.spec import parse_spec
 from tests.sim.harness import in_state, record, service, submit, training_world
 from tests.sim.promises import jobs_of, settled

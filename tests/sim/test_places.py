@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
@@ -13,8 +15,6 @@ from supervisor.events import EventKind
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import EVERY_S
 from supervisor.model import JobState
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

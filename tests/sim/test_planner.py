@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Result, encode
 
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
@@ -13,7 +14,6 @@ from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, JobState, NodeState
 from supervisor.planner.world import CLOCKS_S
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare, Put
 
 from provisioners.base import EndCause
@@ -14,7 +15,6 @@ from supervisor.errors import JournalUnavailableError
 from supervisor.journal.journal import DayKey
 from supervisor.pool_days import MAX_DAYS, MAX_POOLS, PoolDay, PoolName, Row, encode_day
 from supervisor.runtime.pools import WRITE_S, PoolKeeper, _day_of
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, machine_of, service, submit, training_world
 from tests.sim.promises import jobs_of
 from tests.sim.test_curves import Leads, at_once

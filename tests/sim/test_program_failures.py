@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spotsup_simulator.world import World
+
 from supervisor.model import JobState
-from supervisor.simulation.world import World
 from tests.sim.harness import alive, empty_world, in_state, machine_of, record, submit
 from tests.sim.promises import jobs_of, settled
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.nodes import LEASE_S
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
@@ -11,9 +14,6 @@ from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import Event, JobState
 from supervisor.planner.actions import ListDone, ListInstances
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.nodes import LEASE_S
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, in_state, machine_of, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.planner.quiescence import Steady, skipped
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit
 from tests.sim.promises import events_of, settled
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import JobState
-from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import (
     NO_FAULTS,

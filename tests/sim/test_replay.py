@@ -11,6 +11,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from spotsup_simulator.clock import START
+from spotsup_simulator.replay import compare, oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.recording import Recording, Series
+from spotsup_simulator.replay.run import Replay, run_together
+from spotsup_simulator.replay.schedule import Entry
+from spotsup_simulator.replay.world import STEADY_S, RecordedWorld
 
 from supervisor.budget import Budgets
 from supervisor.cli.daemon import main
@@ -18,13 +25,6 @@ from supervisor.errors import UsageError
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.planner.actions import Outcome
 from supervisor.planner.world import Rules
-from supervisor.replay import compare, oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.recording import Recording, Series
-from supervisor.replay.run import Replay, run_together
-from supervisor.replay.schedule import Entry
-from supervisor.replay.world import STEADY_S, RecordedWorld
-from supervisor.simulation.clock import START
 from supervisor.spec import JobSpec, parse_spec
 from tests.support.documents import blocks
 from tests.unit.test_replay_references import market

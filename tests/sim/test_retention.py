@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.etcd import CLUSTER
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
@@ -12,9 +15,6 @@ from supervisor.api.changes import Scale
 from supervisor.api.service import MAX_CODE_DELETIONS
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.etcd import CLUSTER
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, in_state, service, submit
 from tests.sim.promises import jobs_of, settled
 

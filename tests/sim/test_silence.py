@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

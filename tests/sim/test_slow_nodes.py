@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.etcd_clients import NodeClient
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import RankTimes, encode
 
 from supervisor.events import EventKind
 from supervisor.model import Event, JobState
-from supervisor.simulation.etcd_clients import NodeClient
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit
 from tests.sim.promises import jobs_of
 

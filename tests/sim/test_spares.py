@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotsup_simulator.nodes import LEASE_S
+from spotsup_simulator.world import World
 from spotsup_trainer.rendezvous.membership import Stay, standing
 from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Round
@@ -20,8 +22,6 @@ from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
-from supervisor.simulation.nodes import LEASE_S
-from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

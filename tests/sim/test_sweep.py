@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.cloud import OWNER
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
 
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import NodeState
-from supervisor.simulation.cloud import OWNER
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

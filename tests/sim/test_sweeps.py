@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare
 
 from supervisor.access import Caller, Role
@@ -16,7 +17,6 @@ from supervisor.api.sweeps import SweepBody, Sweeps
 from supervisor.errors import CommandRefusedError, JournalUnavailableError
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.sweeps import SweepKeeper
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from spotsup_simulator.daemon import LEADER_TTL_S
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobState
-from supervisor.simulation.daemon import LEADER_TTL_S
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.world import World
 from tests.sim.harness import NO_FAULTS, RULES, alive, in_state, record, service, submit
 from tests.sim.promises import Promises, events_of, jobs_of, settled
 from tests.sim.tunnel_faults import TunnelFaults

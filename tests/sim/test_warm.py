@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.world import World
 
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.events import EventKind
@@ -15,9 +18,6 @@ from supervisor.market.warm import WarmRules
 from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean
 from supervisor.planner.world import Rules
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.faults import FaultRates
-from supervisor.simulation.world import World
 from tests.sim.harness import NO_FAULTS, RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import events_of, jobs_of, settled
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.world import World
 
 from supervisor.events import EventKind
 from supervisor.model import JobState
-from supervisor.simulation.world import World
 from tests.sim.harness import RULES, in_state, machine_of, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of
 

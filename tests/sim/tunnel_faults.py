@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.simulation.machine import Machine
-from supervisor.simulation.tunnels import SimTunnel
-from supervisor.simulation.world import World
+from spotsup_simulator.machine import Machine
+from spotsup_simulator.tunnels import SimTunnel
+from spotsup_simulator.world import World
+
 from tests.sim.scenario import Injection
 
 MAX_STUCK_S = 300.0

@@ -7,6 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotsup_simulator.cloud import OWNER
+from spotsup_simulator.daemon import Daemon
+from spotsup_simulator.etcd_clients import no_delay
+from spotsup_simulator.training import Training
+from spotsup_simulator.world import World
+
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
 from supervisor.api.changes import Scale
@@ -18,11 +24,6 @@ from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.new_job import uid_of
 from supervisor.planner.orphans import ADOPT
 from supervisor.planner.world import JobView
-from supervisor.simulation.cloud import OWNER
-from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.etcd_clients import no_delay
-from supervisor.simulation.training import Training
-from supervisor.simulation.world import World
 from supervisor.spec_limits import LimitChanges
 from tests.sim.promises import Violation, jobs_of
 

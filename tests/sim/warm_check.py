@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spotsup_simulator.world import World
+
 from supervisor.model import OPEN_NODE_STATES, WAITING_NODE_STATES, NodeState
 from supervisor.planner.world import JobView
-from supervisor.simulation.world import World
 
 
 class WarmCheck:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
+from spotsup_simulator.world import World
 from structlog.testing import capture_logs
 
 from supervisor.api.quote import Quotes
@@ -25,7 +26,6 @@ from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl
 from supervisor.market.admission import QueueRules
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, wait_in
 from tools.stack import ROOT
 

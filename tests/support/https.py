@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from spotsup.contexts import fingerprint
+from spotsup_simulator.world import World
 from starlette.types import Receive, Scope, Send
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
@@ -23,7 +24,6 @@ from supervisor.api.serving import ApiServer, bind_address
 from supervisor.api.tls import certificate_of, own_ca, own_files
 from supervisor.config import parse_config
 from supervisor.runtime.loop import Status
-from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, service
 
 SECRET = bytes(32)

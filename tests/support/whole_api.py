@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from fastapi import FastAPI
+from spotsup_simulator.cloud import OWNER
+from spotsup_simulator.world import World
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
 from supervisor.api.adoption import Adoption
@@ -24,8 +26,6 @@ from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.market.admission import QueueRules
 from supervisor.planner.world import Rules
-from supervisor.simulation.cloud import OWNER
-from supervisor.simulation.world import World
 from supervisor.web.prices import PriceBook
 from supervisor.web.routes import add_dashboard
 from supervisor.web.source import source_of

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from spotsup_simulator.world import World
 
 from supervisor.access import (
     Action,
@@ -28,13 +29,13 @@ from supervisor.access import (
 from supervisor.api import rules, uploads
 from supervisor.api.events import MAX_EVENTS
 from supervisor.api.explain import Explainer
-from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, Users
+from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, REFUSED_BURST, Users
 from supervisor.api.logins import add_logins, login_row
 from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
 from supervisor.api.sweeps import add_sweeps
-from supervisor.api.throttle import Throttle
+from supervisor.api.throttle import Folded, Throttle
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
 from supervisor.config import Config
@@ -44,7 +45,6 @@ from supervisor.journal.journal import Journal
 from supervisor.model import Event
 from supervisor.planner.actions import Commit
 from supervisor.runtime.loop import Status
-from supervisor.simulation.world import World
 from supervisor.web.routes import add_dashboard
 from tests.dashboard.clusters import Cluster
 from tests.sim.harness import service, submit, training_world
@@ -410,6 +410,7 @@ def test_who_did_what_is_for_admins_and_says_with_which_token(desk: Desk) -> Non
         "action": "POST /v1/jobs/{name}/scale",
         "target": "anns",
         "status": 200,
+        "count": 1,
     }
     host = desk.ask("uid", "GET", "/v1/audit").json()[1]
     assert (host["token"], host["address"], host["action"]) == ("", "", "POST /v1/daemon/pause")
@@ -449,6 +450,45 @@ def test_a_fault_says_nothing_but_where_to_look(desk: Desk) -> None:
     assert desk.entries[-1].status == 500
 
 
+def test_who_is_refused_again_and_again_fills_no_log(desk: Desk) -> None:
+    for _ in range(REFUSED_BURST + 20):
+        assert desk.ask("eve", "POST", "/v1/jobs/anns/cancel").status_code == 403
+    assert [(each.status, each.count) for each in desk.entries] == [(403, 1)] * REFUSED_BURST
+    desk.ask("ann", "POST", "/v1/jobs/anns/scale", json={"desired": 2})
+    assert desk.entries[-1].user == "ann"
+
+
+def test_what_is_folded_is_counted() -> None:
+    folded = Folded(2, 1 / 60)
+    assert [folded.count("a", 0.0) for _ in range(5)] == [1, 1, 0, 0, 0]
+    assert (folded.count("b", 0.0), folded.count("a", 60.0), folded.count("a", 120.0)) == (1, 4, 1)
+
+
+def test_one_token_makes_one_plan_at_a_time(desk: Desk) -> None:
+    now, most = 0, 0
+
+    async def slow() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    desk.app.add_api_route("/v1/slow", slow, methods=["POST"], openapi_extra=rules.may(Action.PLAN))
+
+    async def three(users: str) -> list[int]:
+        transport = httpx.ASGITransport(desk.app, client=("192.0.2.7", 4000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as http:
+            headers = [{"authorization": f"Bearer {token_text(IDS[user], SECRET)}"} for user in users.split()]
+            replies = await asyncio.gather(*(http.post("/v1/slow", headers=each) for each in headers))
+            return [reply.status_code for reply in replies]
+
+    assert asyncio.run(three("ann ann ann")) == [200] * 3
+    assert most == 1
+    assert asyncio.run(three("ann bob ann")) == [200] * 3
+    assert most == 2
+
+
 def test_people_read_who_did_what() -> None:
     row = {
         "at": 0.0,
@@ -459,7 +499,9 @@ def test_people_read_who_did_what() -> None:
         "action": "POST /v1/jobs/{name}/scale",
         "target": "anns",
         "status": 200,
+        "count": 1,
     }
+    assert audit_line({**row, "status": 403, "count": 7}).endswith("scale anns: refused 7 times (403)")
     assert audit_line(row) == f"1970-01-01 00:00:00  ann ({IDS['ann']} at 192.0.2.7)  scale anns"
     assert audit_line({**row, "token": "", "user": "", "status": 403}) == (
         "1970-01-01 00:00:00  unknown  scale anns: refused (403)"

@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spotsup_simulator.replay import oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S
+from spotsup_simulator.replay.losses import AHEAD, spread
+from spotsup_simulator.replay.recording import Recording, Series, made
 
 from benchmarks.market import __main__ as market
 from benchmarks.market import cases, knobs, play, together
@@ -24,11 +29,6 @@ from supervisor.features.moves.record import MovesRules
 from supervisor.features.queue.rule import is_pausable
 from supervisor.market.hazard import HazardRules
 from supervisor.planner.world import Rules
-from supervisor.replay import oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S
-from supervisor.replay.losses import AHEAD, spread
-from supervisor.replay.recording import Recording, Series, made
 
 ROWS = ((2, 0), (4, 1), (0, 3), (3, 3))
 

@@ -15,7 +15,14 @@ from provisioners.descriptor import Descriptor
 from provisioners.registry import CLOUDS
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("supervisor", "provisioners", "bootstrap", "trainer/spotsup_trainer", "systemd")
+PRODUCT = (
+    "supervisor",
+    "provisioners",
+    "bootstrap",
+    "trainer/spotsup_trainer",
+    "simulator/spotsup_simulator",
+    "systemd",
+)
 SUFFIXES = {".py", ".sh", ".toml", ".service"}
 
 # Where clouds are at home.
@@ -26,7 +33,7 @@ HOMES = (
     "provisioners/catalog.toml",
     "provisioners/registry.py",  # the list of all clouds
     *(f"trainer/spotsup_trainer/agent/{name}.py" for name in ("notices", *CLOUDS)),
-    "supervisor/simulation/",  # a cloud in memory in the place of the local one
+    "simulator/spotsup_simulator/cloud.py",  # a cloud in memory in the place of the local one
 )
 
 # Every other file whose code names one, and why. Comments and docstrings may name whom they like.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -52,6 +53,26 @@ def test_weekdays_are_counted_from_sunday_as_cron_does(weekday: str, expected: s
 def test_with_a_day_and_a_weekday_either_may_match_as_in_cron() -> None:
     assert run_after("0 0 1 * 5") == "Fri 2026-07-31 00:00"
     assert run_after("0 0 1 * 5", "2026-07-31 12:00:00") == "Sat 2026-08-01 00:00"
+
+
+def test_a_day_that_comes_only_in_leap_years_is_found() -> None:
+    assert run_after("0 0 29 2 *", "2096-03-01 00:00:00") == "Fri 2104-02-29 00:00", "2100 is none"
+
+
+def test_a_day_that_never_comes_is_refused_without_looking_through_all_years() -> None:
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(ValueError, match="never matches"):
+            next_run("0 0 31 2,4,6,9,11 *", 0.0)
+    finally:
+        sys.setprofile(None)
+    assert calls < 100_000
 
 
 def test_the_next_run_is_never_the_time_itself() -> None:

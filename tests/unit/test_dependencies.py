@@ -107,6 +107,12 @@ def test_the_product_imports_every_dependency_and_nothing_undeclared(
     assert undeclared(found, declared) == []
 
 
+def test_the_simulator_imports_what_the_daemon_brings_and_nothing_else() -> None:
+    """Its pyproject.toml names `spotsup[daemon]` alone."""
+    daemon = names(DAEMON["dependencies"]) | names(EXTRAS["daemon"])
+    assert undeclared(imported("spotsup_simulator"), daemon) == []
+
+
 def test_tests_and_tools_import_every_development_dependency_and_nothing_undeclared() -> None:
     found, development = imported(*DEVELOPMENT_ROOMS), names(EXTRAS["dev"])
     assert unused(development - TOOLS, found) == []
@@ -115,7 +121,7 @@ def test_tests_and_tools_import_every_development_dependency_and_nothing_undecla
 
 
 # Needs the daemon's packages, and says so; and what reads the options of `spotsupd`.
-OF_THE_DAEMON = {"supervisor.cli.plan_simulated", "supervisor.config"}
+OF_THE_DAEMON = {"supervisor.cli.simulator", "supervisor.config"}
 
 
 def test_the_users_commands_need_no_more_than_spotsup_brings() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
+import spotsup
+import spotsup_simulator
 import spotsup_trainer
 import yaml
 
@@ -29,7 +31,9 @@ DOCS = ROOT / "docs"
 QUICKSTART, FIRST_HOUR, INSTALL, GLOSSARY, ALERTS = (
     DOCS / f"{name}.md" for name in ("quickstart", "first-hour", "install", "glossary", "alerts")
 )
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "trainer").rglob("*.md"), ROOT / "simulator" / "README.md"]
+)
 
 # Documents of whose blocks of code each is tried, or listed below.
 TRIED = (README, CONTRIBUTING, QUICKSTART, FIRST_HOUR, INSTALL, ALERTS)
@@ -253,7 +257,7 @@ def test_commands_that_documents_name_exist() -> None:
 
 
 def test_files_that_documents_name_exist() -> None:
-    rooms = "supervisor|provisioners|bootstrap|trainer|systemd|tests|benchmarks|tools|docs"
+    rooms = "supervisor|provisioners|bootstrap|trainer|simulator|systemd|tests|benchmarks|tools|docs"
     for document in DOCUMENTS:
         for name in re.findall(rf"`((?:{rooms})/[\w./-]*)`", document.read_text()):
             assert (ROOT / name).exists(), f"{document.name} names {name}"
@@ -321,9 +325,13 @@ def test_the_version_is_one() -> None:
     assert "version" in project["project"]["dynamic"]
     assert "version" in trainer["project"]["dynamic"]
     assert project["tool"]["hatch"]["version"]["path"] == f"trainer/{trainer['tool']['hatch']['version']['path']}"
-    daemon = project["project"]["optional-dependencies"]["daemon"]
-    pins = [each for each in (*project["project"]["dependencies"], *daemon) if each.startswith("spotsup-")]
-    assert pins == [f"spotsup-{name}=={spotsup_trainer.__version__}" for name in ("client", "trainer")]
+    extras = project["project"]["optional-dependencies"]
+    wanted = (*project["project"]["dependencies"], *extras["daemon"], *extras["simulator"])
+    pins = [each for each in wanted if each.startswith("spotsup-")]
+    assert pins == [f"spotsup-{name}=={spotsup_trainer.__version__}" for name in ("client", "trainer", "simulator")]
+    simulator = tomllib.loads((ROOT / "simulator" / "pyproject.toml").read_text())
+    assert simulator["project"]["dependencies"] == [f"spotsup[daemon]=={spotsup_trainer.__version__}"]
+    assert spotsup_simulator.__version__ == spotsup.__version__ == spotsup_trainer.__version__
 
 
 def test_the_commit_hooks_are_the_checks_of_make_check() -> None:

@@ -17,6 +17,7 @@ HOMES = {
     "bootstrap": REPO,
     "spotsup_trainer": REPO / "trainer",
     "spotsup": REPO / "client",
+    "spotsup_simulator": REPO / "simulator",
 }
 
 # Room -> what of ours it may import beside itself.
@@ -36,15 +37,21 @@ ALLOWED = {
         "spotsup_trainer.objects.url",  # how an object store is written, for both sides
         "spotsup_trainer.vitals",
         "spotsup_trainer.__version__",
-        # The next three, the simulation only: see below.
-        "spotsup_trainer.rendezvous.history",
-        "spotsup_trainer.rendezvous.membership",
-        "spotsup_trainer.rendezvous.view",
+        "spotsup_simulator.commands",  # in one module, which is loaded late: see below
     ),
     "provisioners": (),
     "bootstrap": ("provisioners.host", "spotsup.archive", "spotsup.errors"),
     "spotsup_trainer": (),
     "spotsup": (),
+    "spotsup_simulator": (
+        "supervisor",
+        "provisioners",
+        "bootstrap",
+        "spotsup_trainer.wire",
+        "spotsup_trainer.etcd",
+        "spotsup_trainer.timing",
+        "spotsup_trainer.rendezvous",  # the rules of rounds: the daemon leaves these to launchers, which it plays
+    ),
 }
 
 TOOLS = ("benchmarks", "tools")
@@ -70,8 +77,8 @@ SUPERVISOR = (
     ("installation",),
     ("runtime",),
     ("nodes", "metrics"),
-    ("api", "simulation"),
-    ("replay", "web"),
+    ("api",),
+    ("web",),
     ("app",),
     ("cli",),
 )
@@ -195,10 +202,26 @@ def test_only_the_composition_root_knows_every_part_of_the_supervisor() -> None:
     ]
 
 
-def test_only_the_simulation_imports_the_rules_of_rounds() -> None:
-    """The daemon leaves rounds to the launchers; the simulation plays these."""
-    found = forbidden(["supervisor"], lambda found: is_below(found, "spotsup_trainer.rendezvous"))
-    assert {each.split()[0] for each in found} == {"supervisor.simulation.training"}
+def test_one_module_of_the_supervisor_imports_the_simulator_and_is_loaded_late() -> None:
+    """The simulator is a distribution of its own, which may not be installed."""
+    found = forbidden(["supervisor"], lambda found: is_below(found, "spotsup_simulator"))
+    assert {each.split()[0] for each in found} == {"supervisor.cli.simulator"}
+    found = forbidden(["supervisor"], lambda found: is_below(found, "supervisor.cli.simulator"))
+    assert {each.split()[0] for each in found} == {"supervisor.cli.submit"}
+    top = ast.parse(modules("supervisor")["supervisor.cli.submit"].read_bytes()).body
+    assert "supervisor.cli.simulator" not in [each.module for each in top if isinstance(each, ast.ImportFrom)]
+
+
+def test_the_simulated_world_knows_no_recordings_and_neither_knows_a_command() -> None:
+    names = list(modules("spotsup_simulator"))
+    commands = ("spotsup_simulator.commands", "supervisor.cli", "supervisor.app", "supervisor.web")
+    replay = [name for name in names if is_below(name, "spotsup_simulator.replay")]
+    world = [name for name in names if not is_below(name, "spotsup_simulator.replay", "spotsup_simulator.commands")]
+    assert len(replay) > 10
+    assert len(world) > 10
+    assert [f"{name} imports {each}" for name in replay for each in imports(name) if is_below(each, *commands)] == []
+    above = (*commands, "spotsup_simulator.replay", "supervisor.api")
+    assert [f"{name} imports {each}" for name in world for each in imports(name) if is_below(each, *above)] == []
 
 
 def test_only_the_trainer_imports_torch() -> None:

@@ -1,101 +1,109 @@
-"""How tests are distributed: two whole jobs at a time at most, the first to begin, and every test once."""
+"""Who goes first where more is to do than may run at a time."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import threading
 from typing import Any
 
 import pytest
 
-from tests.support.lanes import Lanes
+from supervisor.planner.actions import Action, Bootstrap, BootstrapDone, Launch, ListDone, ListInstances, Outcome
+from supervisor.runtime.actor import ThreadActor
+from supervisor.runtime.lanes import LANES, Lanes
+from tests.unit.scene import N, as_job, job, node
 
-WHOLE = [f"tests/e2e/test_a.py::test_{n}" for n in range(12)]
-OTHERS = [f"tests/unit/test_b.py::test_{n}" for n in range(100)]
-
-
-class Worker:
-    """A worker that runs a test when it knows the next, or that none comes."""
-
-    def __init__(self, number: int) -> None:
-        self.gateway = SimpleNamespace(id=f"gw{number}")
-        self.queue: list[int] = []
-        self.shutting_down = False
-
-    def send_runtest_some(self, tests: list[int]) -> None:
-        assert not self.shutting_down
-        self.queue += tests
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    def running(self) -> int | None:
-        return self.queue[0] if len(self.queue) > 1 or (self.queue and self.shutting_down) else None
+FEW = {**LANES, "prepare": 2, "list": 3}
 
 
-def distributed(workers: int, tests: list[str]) -> tuple[Lanes, list[Worker]]:
-    """Lanes whose workers, in another order than their numbers, have collected the tests."""
-    config: Any = SimpleNamespace(
-        getvalue=lambda _name: [f"{workers}*popen"], getoption=lambda _name, _default=None: None, rootpath="/"
+def bootstrap(number: int, of: str = "job") -> Action:
+    return Bootstrap(as_job(node(number, N.BOOTSTRAPPING), of), as_job(job(), of))
+
+
+def started(lanes: Lanes, lane: str = "prepare") -> list[str]:
+    """The nodes of what may begin now."""
+    found = []
+    while (action := lanes.take(lane)) is not None:
+        assert isinstance(action, Bootstrap | Launch)
+        found.append(action.node.id)
+    return found
+
+
+def test_no_kind_waits_behind_another() -> None:
+    lanes = Lanes(FEW)
+    for number in range(9):
+        lanes.add(bootstrap(number), 0.0)
+    lanes.add(Launch(node(10, N.REQUESTED)), 1.0)
+    lanes.add(ListInstances("local"), 1.0)
+    assert len(started(lanes)) == 2
+    assert lanes.is_full
+    assert len(started(lanes, "launch")) == 1
+    assert lanes.take("list") == ListInstances("local")
+    assert lanes.waits_s(5.0) == dict.fromkeys(LANES, 0.0) | {"prepare": 5.0}
+
+
+def test_the_job_with_the_fewest_under_way_is_first_and_the_oldest_among_equals() -> None:
+    lanes = Lanes(FEW)
+    actions = [bootstrap(number, "slow") for number in range(5)]
+    for at, action in enumerate([*actions, bootstrap(7, "good"), bootstrap(8, "other")]):
+        lanes.add(action, float(at))
+    assert [each.partition("-")[0] for each in started(lanes)] == ["slow", "good"]
+    lanes.end(actions[0])
+    assert [each.partition("-")[0] for each in started(lanes)] == ["slow"], (
+        "neither slow nor other has any under way: the oldest"
     )
-    lanes = Lanes(config)
-    made = [Worker(number) for number in reversed(range(workers))]
-    for worker in made:
-        lanes.add_node(worker)
-        lanes.add_node_collection(worker, tests)
-    lanes.schedule()
-    return lanes, made
+    order = []
+    lanes = Lanes({**FEW, "prepare": 1})
+    for action in [*actions[:2], bootstrap(7, "good"), bootstrap(8, "good")]:
+        lanes.add(action, 0.0)
+    for _ in range(4):
+        taken: Any = lanes.take("prepare")
+        order.append(taken.node.job)
+        lanes.end(taken)
+    assert order == ["slow", "slow", "good", "good"], "one at a time: none is under way when the next is chosen"
 
 
-def run(lanes: Lanes, workers: list[Worker], tests: list[str]) -> list[set[str]]:
-    """Run to the end, each worker a test per turn; return which tests ran in the same turn."""
-    turns = []
-    while running := [(each, index) for each in workers if (index := each.running()) is not None]:
-        turns.append({tests[index] for _, index in running})
-        for worker, index in running:
-            worker.queue.remove(index)
-            lanes.mark_test_complete(worker, index)
-    assert lanes.tests_finished
-    return turns
+def test_more_actions_than_threads_wait_their_turn() -> None:
+    lock, gate, over = threading.Lock(), threading.Event(), threading.Semaphore(0)
+    running, most = 0, 0
+
+    def perform(action: Any) -> Outcome:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == FEW["list"]:
+                gate.set()
+        assert gate.wait(30)
+        with lock:
+            running -= 1
+        return ListDone(action.cloud, 1.0)
+
+    actor = ThreadActor(perform, over.release, limits=FEW)
+    for number in range(30):
+        actor.start(ListInstances(str(number)))
+    assert all(over.acquire(timeout=30) for _ in range(30))
+    assert {action.key for action, _ in actor.collect()} == {f"list:{number}" for number in range(30)}
+    assert (actor.collect(), most) == ([], FEW["list"])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 7])
-def test_every_test_runs_once_and_at_most_two_of_them_are_whole_jobs(workers: int) -> None:
-    lanes, made = distributed(workers, [*WHOLE, *OTHERS])
-    turns = run(lanes, made, [*WHOLE, *OTHERS])
-    ran = [test for turn in turns for test in turn]
-    assert sorted(ran) == sorted([*WHOLE, *OTHERS])
-    whole = [sum(test in WHOLE for test in turn) for turn in turns]
-    assert max(whole) == min(workers, 2)
-    assert sum(whole[: len(WHOLE) // min(workers, 2)]) == len(WHOLE), "none of their workers does anything else before"
+@pytest.mark.parametrize("busy", [2, 40])
+def test_machines_that_are_prepared_slowly_delay_no_call_to_a_cloud(busy: int) -> None:
+    gate, over = threading.Event(), threading.Semaphore(0)
 
+    def perform(action: Action) -> Outcome:
+        if isinstance(action, Bootstrap):
+            assert gate.wait(30)
+            return BootstrapDone(action.node.id)
+        assert isinstance(action, ListInstances)
+        return ListDone(action.cloud, 1.0)
 
-def test_fewer_tests_than_workers_run_and_the_others_end() -> None:
-    lanes, made = distributed(4, OTHERS[:2])
-    assert sorted(test for turn in run(lanes, made, OTHERS) for test in turn) == OTHERS[:2]
-    assert all(worker.shutting_down for worker in made)
-
-
-def test_what_a_crashed_worker_had_is_run_by_others() -> None:
-    tests = [*WHOLE, *OTHERS]
-    lanes, made = distributed(4, tests)
-    crashed = next(worker for worker in made if worker.gateway.id == "gw0")
-    made.remove(crashed)
-    running = crashed.queue[0]
-    assert lanes.remove_node(crashed) == tests[running]
-    ran = [test for turn in run(lanes, made, tests) for test in turn]
-    assert sorted(ran) == sorted(set(tests) - {tests[running]})
-
-
-def test_workers_that_collected_different_tests_run_none() -> None:
-    config: Any = SimpleNamespace(
-        getvalue=lambda _name: ["2*popen"],
-        getoption=lambda _name, _default=None: None,
-        hook=SimpleNamespace(pytest_collectreport=lambda **_report: None),
-    )
-    lanes = Lanes(config)
-    made = [Worker(number) for number in range(2)]
-    for worker, tests in zip(made, (WHOLE, OTHERS), strict=True):
-        lanes.add_node(worker)
-        lanes.add_node_collection(worker, tests)
-    lanes.schedule()
-    assert not any(worker.queue for worker in made)
+    actor = ThreadActor(perform, over.release, limits=FEW)
+    for number in range(busy):
+        actor.start(bootstrap(number))
+    actor.start(ListInstances("local"))
+    assert over.acquire(timeout=30), "the listing, while all others wait"
+    assert [action for action, _ in actor.collect()] == [ListInstances("local")]
+    waits = actor.waits_s()
+    assert (waits["list"], waits["prepare"] > 0.0) == (0.0, busy > FEW["prepare"])
+    gate.set()
+    assert all(over.acquire(timeout=30) for _ in range(busy))

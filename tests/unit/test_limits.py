@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from spotsup_simulator.world import World
 from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
@@ -28,15 +28,11 @@ from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
-    ListDone,
-    ListInstances,
-    Outcome,
     Terminate,
     TerminateDone,
 )
 from supervisor.planner.world import MAX_CODES, VolatileState
-from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
-from supervisor.simulation.world import World
+from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, empty_world, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of
@@ -46,33 +42,6 @@ OFFER = Offer("local", "r", "z", "small", Market.SPOT, 0.1)
 
 
 # -- the loop's surroundings -------------------------------------------------------------------------------
-
-
-def test_more_actions_than_threads_wait_their_turn() -> None:
-    lock, gate = threading.Lock(), threading.Event()
-    running, most = 0, 0
-    over = threading.Semaphore(0)
-
-    def perform(action: Any) -> Outcome:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-            if running == MAX_THREADS:
-                gate.set()
-        assert gate.wait(30)
-        with lock:
-            running -= 1
-        return ListDone(action.cloud, 1.0)
-
-    actor = ThreadActor(perform, over.release)
-    for number in range(3 * MAX_THREADS):
-        actor.start(ListInstances(str(number)))
-    for _ in range(3 * MAX_THREADS):
-        assert over.acquire(timeout=30)
-    assert {action.key for action, _ in actor.collect()} == {f"list:{number}" for number in range(3 * MAX_THREADS)}
-    assert actor.collect() == []
-    assert most == MAX_THREADS
 
 
 def test_the_end_of_a_long_console_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ deny everything."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from supervisor.features.waits.record import WaitsRecord
 from supervisor.features.waits.rule import drive_wait_alerts, waits_since
 from supervisor.model import HISTORY_LIMIT, JobRecord, JobState, Transition
 from supervisor.planner.actions import MAX_OPERATIONS
-from supervisor.planner.world import Denial, Rules, VolatileState
+from supervisor.planner.world import Denial, Reminder, Rules, VolatileState
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -281,24 +282,22 @@ def test_the_workers_of_many_nodes_are_reported_in_parts() -> None:
 DENIED = Denial("the token has expired", NOW - 60, NOW)
 
 
-def denied(denial: Denial, **rules: Any) -> Decided:
-    return scene(member(1), member(2), volatile={"denials": {"local": denial}}, rules=Rules(leftovers_s=1e9, **rules))
-
-
-def test_a_denial_that_was_reported_stays_known_as_such_until_it_is_over() -> None:
-    known = replace(DENIED, reported=True)
-    after = denied(known)
-    assert (after.events, after.volatile.denials) == ([], {"local": known})
-    over = denied(replace(known, over=True))
-    assert (over.event_kinds, over.volatile.denials) == ([EventKind.ACCESS_RESTORED], {})
+def denied(told: Mapping[str, Reminder] | None = None, *, over: bool = False, **rules: Any) -> Decided:
+    volatile = {"denials": {} if over else {"local": DENIED}, "reminders": told or {}}
+    return scene(member(1), member(2), volatile=volatile, rules=Rules(leftovers_s=1e9, **rules))
 
 
 @pytest.mark.parametrize("alerts", [True, False])
-@pytest.mark.parametrize("denial", [DENIED, replace(DENIED, reported=True, over=True)])
-def test_what_clouds_deny_goes_to_the_outbox_where_alerts_are_wanted(denial: Denial, alerts: bool) -> None:
-    (commit,) = denied(denial, alerts=alerts).plan.commits
-    assert (commit.job, len(commit.events)) == ("", 1)
+def test_a_denial_is_told_once_and_that_it_is_over(alerts: bool) -> None:
+    first = denied(alerts=alerts)
+    (commit,) = first.plan.commits
+    assert (commit.job, [each.kind for each in commit.events]) == ("", [EventKind.ACCESS_DENIED])
     assert list(commit.alerts) == (commit.events if alerts else [])
+    again = denied(first.volatile.reminders, alerts=alerts)
+    assert (again.events, again.volatile.reminders) == ([], first.volatile.reminders)
+    over = denied(first.volatile.reminders, over=True, alerts=alerts)
+    assert (over.event_kinds, over.volatile.reminders) == ([EventKind.ACCESS_RESTORED], {})
+    assert denied(over=True).events == []
 
 
 # -- jobs that wait ----------------------------------------------------------------------------------------
@@ -322,12 +321,29 @@ def told_of(record: JobRecord) -> tuple[list[EventKind], float]:
 def test_a_job_that_has_waited_for_hours_is_an_alert_once() -> None:
     assert told_of(waiting(NOW - WAITED_S)) == ([EventKind.WAITS_LONG], NOW)
     assert told_of(waiting(NOW - WAITED_S + 1)) == ([], 0.0)
-    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 9))) == ([], NOW - 9)
+    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 9, 1))) == ([], NOW - 9)
+    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 3600, 1))) == ([EventKind.WAITS_LONG], NOW)
+    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 7199, 2))) == ([], NOW - 7199)
     assert told_of(waiting(NOW - WAITED_S, starts_at=NOW - 9)) == ([], 0.0), "it was not to start before"
     draft = draft_of(record=waiting(NOW - WAITED_S))
     drive_wait_alerts(draft)
     (event,) = draft.commit().events
-    assert event.text == "job has waited for machines for 2.0 h: no offer has capacity"
+    assert event.text == "job has waited for machines for 2 h 0 min: no offer has capacity"
+
+
+def test_a_job_that_trains_and_lacks_nodes_for_half_an_hour_is_an_alert_that_says_why() -> None:
+    lost = Transition(NOW - RULES.waits.lacks_s, JobState.RUNNING, JobState.DEGRADED, "1 of 2 nodes trains")
+    record = replace(job(2, JobState.DEGRADED), history=(lost,), state_since=lost.at)
+    refused = replace(node(3, N.REQUESTED), error="zone-a is full\nrequest 1234")
+    draft = draft_of(member(1), refused, record=record)
+    drive_wait_alerts(draft)
+    (event,) = draft.commit().events
+    assert event.text == "job has lacked 1 of 2 nodes for 30 min: zone-a says zone-a is full"
+    assert draft.job.waits == WaitsRecord(NOW, 1, lacks=True)
+    assert told_of(replace(record, state_since=lost.at + 1)) == ([], 0.0)
+    told = WaitsRecord(NOW - 9, 1, lacks=True)
+    assert told_of(replace(job(2, JobState.RUNNING), waits=told)) == ([EventKind.WAIT_ENDED], 0.0)
+    assert told_of(replace(job(2, JobState.WAITING), waits=told)) == ([], 0.0), "that is another matter"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +356,7 @@ def test_a_job_that_has_waited_for_hours_is_an_alert_once() -> None:
     ],
 )
 def test_people_are_told_that_it_trains_again_and_not_that_it_gave_up(state: JobState, told: list[EventKind]) -> None:
-    assert told_of(replace(job(2, state), waits=replace(job(2, state).waits, reported_at=NOW - 9))) == (told, 0.0)
+    assert told_of(replace(job(2, state), state_since=NOW, waits=WaitsRecord(NOW - 9, 1))) == (told, 0.0)
 
 
 def test_waiting_lasts_over_starts_and_from_the_submission_on() -> None:

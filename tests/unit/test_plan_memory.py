@@ -40,6 +40,6 @@ def test_a_further_denial_has_the_newest_message_and_began_with_the_first() -> N
 
 def test_a_denial_is_over_once_a_call_is_accepted_until_the_next_is_denied() -> None:
     over = BOTH.without_denial("local")
-    assert over.denials == {"aws": AWS, "local": Denial("expired", since=20.0, until=80.0, over=True)}
-    assert over.with_denial("local", "expired", 25.0).denials == BOTH.denials
+    assert over.denials == {"aws": AWS}
+    assert over.with_denial("local", "expired", 25.0).denials["local"] == Denial("expired", since=25.0, until=25.0)
     assert VolatileState().without_denial("local") == VolatileState()

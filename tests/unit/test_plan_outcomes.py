@@ -222,13 +222,14 @@ def test_people_hear_once_that_a_cloud_denies_everything_and_once_that_it_does_n
         "local denies spotsup's requests: the token has expired. Jobs wait, and go on by themselves once that is fixed"
     )
     assert still.plan.warnings == (event.text,)
-    later = world_of(view(job(2), [member(1)]), volatile={"denials": still.volatile.denials})
+    told = {"reminders": still.volatile.reminders}
+    later = world_of(view(job(2), [member(1)]), volatile={"denials": still.volatile.denials, **told})
     assert decide(later, now=NOW + 99).event_kinds.count(EventKind.ACCESS_DENIED) == 0
     over = VolatileState(denials=still.volatile.denials)
     assert over.without_denial("local", NOW + 119).denials == over.denials, "a launch was denied after that listing"
     assert over.without_denial("other").denials == over.denials
     for works in (over.without_denial("local", NOW + 120), over.without_denial("local")):
-        after = decide(world_of(view(job(2), [member(1), member(2)]), volatile={"denials": works.denials}))
+        after = decide(world_of(view(job(2), [member(1), member(2)]), volatile={"denials": works.denials, **told}))
         assert [each.text for each in after.events] == ["local accepts spotsup's requests again"]
         assert after.volatile.denials == {}
     brief = VolatileState(denials=first.volatile.denials).without_denial("local")

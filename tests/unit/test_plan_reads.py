@@ -28,7 +28,7 @@ from supervisor.planner.world import (
     CloudView,
     Denial,
     LeftoversView,
-    Reminders,
+    Reminder,
     Rules,
     Sighting,
     VolatileState,
@@ -159,8 +159,8 @@ def test_only_a_listing_that_was_denied_says_that_a_cloud_denies_everything() ->
     assert listed(VolatileState(), error="timeout").denials == {}
     denied = listed(VolatileState(), error="expired", denied=True, asked_at=NOW - 2)
     assert denied.denials == {"local": Denial("expired", NOW - 2, NOW - 2)}
-    assert listed(denied, asked_at=NOW - 1).denials["local"].over
-    assert not listed(denied, asked_at=NOW - 1, cloud="aws").denials["local"].over
+    assert listed(denied, asked_at=NOW - 1).denials == {}
+    assert listed(denied, asked_at=NOW - 1, cloud="aws").denials == denied.denials
 
 
 def test_a_machine_without_an_id_may_be_any_that_is_missing() -> None:
@@ -235,11 +235,13 @@ def test_what_an_orphan_is(state: InstanceState, known: NodeState | None, orphan
 
 
 def test_orphans_are_counted_by_listing_and_dropped_when_they_are_gone() -> None:
-    first = listed(VolatileState(sightings={"i-7": Sighting(5.0, 3)}), machine(1), UNJOURNALED, asked_at=NOW - 9)
-    assert dict(first.sightings) == {"i-7": Sighting(5.0, 3), "i-9": Sighting(NOW - 9, 1)}, "i-7 is another cloud's"
+    others = Sighting(5.0, 3, cloud="aws")
+    first = listed(VolatileState(sightings={"i-7": others}), machine(1), UNJOURNALED, asked_at=NOW - 9)
+    assert dict(first.sightings) == {"i-7": others, "i-9": Sighting(NOW - 9, 1, 0.0, "local", NOW - 9)}
     second = listed(first, machine(1), UNJOURNALED, asked_at=NOW - 1)
-    assert second.sightings["i-9"] == Sighting(NOW - 9, 2)
-    assert "i-9" not in listed(second, machine(1)).sightings
+    assert second.sightings["i-9"] == Sighting(NOW - 9, 2, 0.0, "local", NOW - 1)
+    ended = replace(UNJOURNALED, state=InstanceState.TERMINATED)
+    assert "i-9" not in listed(second, machine(1), ended).sightings
     assert listed(second, error="away").sightings == second.sightings, "a failed listing changes nothing"
 
 
@@ -307,38 +309,57 @@ def test_a_machine_that_may_be_older_than_what_etcd_shows_and_has_no_record_is_l
 def test_a_listing_that_lacked_it_is_remembered_with_a_machine() -> None:
     first = listed(VolatileState(), machine(1), asked_at=NOW - 9)
     second = listed(first, machine(1), UNJOURNALED, asked_at=NOW - 1)
-    assert second.sightings["i-9"] == Sighting(NOW - 1, 1, unlisted_at=NOW - 9)
-    assert listed(second, machine(1), UNJOURNALED, asked_at=NOW).sightings["i-9"] == Sighting(NOW - 1, 2, NOW - 9)
+    assert second.sightings["i-9"] == Sighting(NOW - 1, 1, NOW - 9, "local", seen_at=NOW - 1)
+    third = listed(second, machine(1), UNJOURNALED, asked_at=NOW)
+    assert third.sightings["i-9"] == Sighting(NOW - 1, 2, NOW - 9, "local", seen_at=NOW)
+
+
+def test_an_orphan_that_is_in_every_second_listing_only_is_seen_twice_all_the_same() -> None:
+    volatile = VolatileState()
+    for turn in range(4):
+        there = [UNJOURNALED] if turn % 2 == 0 else []
+        volatile = listed(volatile, machine(1), *there, asked_at=NOW - 100 + 30 * turn)
+    assert volatile.sightings["i-9"].listings == 2
+    assert listed(volatile, machine(1), asked_at=NOW + 700).sightings == {}, "what stays away is forgotten"
 
 
 @pytest.mark.parametrize(
-    ("before", "tells"),
+    ("told", "tells"),
     [
-        (Reminders(), True),
-        (Reminders(frozenset({"i-9"}), NOW - 3599, 1), False),
-        (Reminders(frozenset({"i-9"}), NOW - 3600, 1), True),
-        (Reminders(frozenset({"i-9"}), NOW - 7199, 2), False),
-        (Reminders(frozenset({"i-9"}), NOW - 7200, 2), True),
-        (Reminders(frozenset({"i-9"}), NOW - 86400, 99), True),
-        (Reminders(frozenset({"i-8"}), NOW - 599, 1), False),  # there is one more
-        (Reminders(frozenset({"i-8"}), NOW - 600, 1), True),
+        (None, True),
+        (("i-9", NOW - 3599, 1), False),
+        (("i-9", NOW - 3600, 1), True),
+        (("i-9", NOW - 7199, 2), False),
+        (("i-9", NOW - 7200, 2), True),
+        (("i-9", NOW - 86400, 99), True),
+        (("i-8", NOW - 599, 1), False),  # there is one more
+        (("i-8", NOW - 600, 1), True),
     ],
 )
-def test_machines_that_are_left_alone_raise_one_alert_and_ever_rarer_reminders(before: Reminders, tells: bool) -> None:
-    after = with_unjournaled(Sighting(NOW - 60, 2), volatile={"left_alone": before}, rules=replace(RULES, alerts=True))
+def test_machines_that_are_left_alone_raise_one_alert_and_ever_rarer_reminders(
+    told: tuple[str, float, int] | None, tells: bool
+) -> None:
+    before = {"unjournaled-": left_alone(*told)} if told else {}
+    after = with_unjournaled(Sighting(NOW - 60, 2), volatile={"reminders": before}, rules=replace(RULES, alerts=True))
     assert after.does(Terminate) == []
     assert [event.kind for event in after.events] == [EventKind.UNJOURNALED] * tells
     if tells:
         (commit,) = [each for each in after.plan.commits if each.alerts]
         assert commit.alerts[0].text.startswith("1 machine runs that is not in the journal (other-x-1).")
-        assert after.volatile.left_alone == Reminders(before.machines | {"i-9"}, NOW, before.times + 1)
+        known = after.volatile.reminders["unjournaled-"]
+        assert (known.at, known.times) == (NOW, told[2] + 1 if told else 1)
+        assert known.members == {"i-9", told[0] if told else "i-9"}
     else:
-        assert after.volatile.left_alone == before
+        assert after.volatile.reminders == before
+
+
+def left_alone(instance: str, at: float, times: int) -> Reminder:
+    return Reminder(EventKind.UNJOURNALED, at, times, frozenset({instance}), "", EventKind.SOLVED)
 
 
 def test_once_none_is_left_the_next_one_is_news_again() -> None:
-    left_alone = Reminders(frozenset({"i-9"}), NOW - 9, 3)
-    assert scene(member(1), member(2), volatile={"left_alone": left_alone}).volatile.left_alone == Reminders()
+    before = {"unjournaled-": left_alone("i-9", NOW - 9, 3)}
+    assert scene(member(1), member(2), volatile={"reminders": before}).volatile.reminders == {}
 
 
 def test_an_orphan_that_is_ended_is_not_ended_again_before_two_more_listings_have_it() -> None:
@@ -346,8 +367,13 @@ def test_an_orphan_that_is_ended_is_not_ended_again_before_two_more_listings_hav
     instance = replace(UNJOURNALED, launched_at=SINCE + 61)
     after = with_unjournaled(seen, instance=instance)
     assert after.does(Terminate) == [Terminate("local", "i-9", "")]
-    assert after.volatile.sightings["i-9"] == replace(seen, listings=0)
-    assert with_unjournaled(after.volatile.sightings["i-9"], instance=instance).does(Terminate) == []
+    asked = after.volatile.sightings["i-9"]
+    assert asked == replace(seen, listings=0, ended_at=NOW, asked_at=NOW)
+    assert with_unjournaled(asked, instance=instance).does(Terminate) == []
+    again = with_unjournaled(replace(asked, listings=2), instance=instance)
+    assert (len(again.does(Terminate)), again.events) == (1, []), "people know it already"
+    later = replace(asked, listings=2, ended_at=NOW - 200, asked_at=NOW - 99)
+    assert with_unjournaled(later, instance=instance).does(Terminate) == [], "ever more seldom"
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
@@ -414,7 +440,9 @@ def test_leftovers_without_an_open_node_are_removed_when_seen_twice(
     after = scene(*nodes, volatile={"leftovers": {"gcp": LeftoversView(), "local": known, "aws": aws}}, **more)
     assert after.does(Remove) == ([Remove("local", DISK)] if removed else [])
     kept = after.volatile.leftovers["local"]
-    assert set(kept.leftovers) == set(kept.sightings) == {"disk-2"} | (set() if removed else {"disk-1"})
+    assert set(kept.leftovers) == {"disk-2"} | (set() if removed else {"disk-1"})
+    assert set(kept.sightings) == {"disk-1", "disk-2"}
+    assert kept.sightings["disk-1"].ended_at == (NOW if removed else 0.0)
     assert after.volatile.leftovers["aws"] == aws
     if removed:
         event = after.events[-1]

@@ -333,11 +333,11 @@ def test_no_hint_is_published_once_the_job_has_a_result_or_has_ended() -> None:
 
 def test_what_the_nodes_of_a_settled_job_were_told_is_deleted() -> None:
     told = (KEYS.hint("job"), KEYS.ca("job"))
-    over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), told=told)
+    over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), passing=told)
     assert tuple(over.commit.delete_keys) == told
     assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED)).plan.commits == ()
     ending = node(1, N.TERMINATING, retry_at=NOW + 9)
-    still = scene(ending, node(2, N.GONE), record=job(1, J.SUCCEEDED), told=told)
+    still = scene(ending, node(2, N.GONE), record=job(1, J.SUCCEEDED), passing=told)
     assert still.plan.commits == ()
     assert scene(record=job(1, J.WAITING), volatile={"offers": {}}).plan.commits == ()
 

@@ -39,7 +39,7 @@ RULES = Rules(leftovers_s=1e9)
 
 # -- the end of a machine ----------------------------------------------------------------------------------
 
-ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, state_since=NOW - 10)
+ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, state_since=NOW - 3)
 
 
 def test_an_accepted_termination_is_repeated_later_and_a_refused_one_sooner() -> None:

@@ -126,8 +126,8 @@ def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_ot
 def test_a_part_of_the_whole_whose_decision_fails_is_a_warning_and_the_jobs_are_decided() -> None:
     odd: Any = {"denials": {"local": None}}
     after = scene(member(1), volatile=odd)
-    fault = after.plan.undecided["(denials)"]
-    assert fault.sentence.startswith("(denials) is left as it is: deciding about it failed (AttributeError: ")
+    fault = after.plan.undecided["(problems)"]
+    assert fault.sentence.startswith("(problems) is left as it is: deciding about it failed (AttributeError: ")
     assert fault.sentence in after.plan.warnings
     assert len(after.new) == 1
 

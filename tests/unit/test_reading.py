@@ -250,10 +250,10 @@ def test_a_round_that_goes_on_without_a_node_keeps_its_word_that_it_is_done(numb
     assert KEYS.done("job-000", gone.id) in after.jobs["job-000"].leftover_messages
 
 
-def test_what_all_nodes_of_a_job_are_told_is_known_readable_or_not() -> None:
-    told = (KEYS.ca("job-000"), KEYS.hint("job-000"))
+def test_what_counts_only_while_a_job_has_nodes_is_known_readable_or_not() -> None:
+    told = (KEYS.ca("job-000"), KEYS.hint("job-000"), KEYS.rank_times("job-000"))
     keys = {key: KeyValue(key, value, 1, 1) for key, value in {**WHOLE, **dict.fromkeys(told, b"no JSON")}.items()}
-    assert read_by_a_new_reader(view_of(keys, 1)).jobs["job-000"].told == told
+    assert read_by_a_new_reader(view_of(keys, 1)).jobs["job-000"].passing == told
 
 
 def test_whatever_raises_while_one_jobs_keys_are_read_refuses_only_that_job() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from spotsup_simulator.replay.ledger import integral, offered_node_h
+from spotsup_simulator.replay.recording import Series, read
 
 from supervisor.errors import UsageError
-from supervisor.replay.ledger import integral, offered_node_h
-from supervisor.replay.recording import Series, read
 
 
 def written(folder: Path, text: str, name: str = "market.csv") -> Path:

@@ -17,7 +17,14 @@ from supervisor.spec import JobSpec, parse_spec
 from tools import job_options, reference
 
 ROOT = reference.FOLDER.parent.parent
-PRODUCT = ("supervisor", "provisioners", "bootstrap", "trainer/spotsup_trainer", "systemd")
+PRODUCT = (
+    "supervisor",
+    "provisioners",
+    "bootstrap",
+    "trainer/spotsup_trainer",
+    "simulator/spotsup_simulator",
+    "systemd",
+)
 
 
 @pytest.mark.parametrize("name", reference.documents())

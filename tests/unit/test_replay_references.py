@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from supervisor.replay import baselines, oracle
-from supervisor.replay.costs import Costs
-from supervisor.replay.ledger import HOUR_S
-from supervisor.replay.recording import Recording, Series
+from spotsup_simulator.replay import baselines, oracle
+from spotsup_simulator.replay.costs import Costs
+from spotsup_simulator.replay.ledger import HOUR_S
+from spotsup_simulator.replay.recording import Recording, Series
 
 COSTS = Costs(checkpoint_s=0.0, spot_usd_per_hour=1.0)
 WORTH = 100.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from spotsup_simulator.replay.ledger import Part, Result, total_of
+from spotsup_simulator.replay.schedule import Entry, schedule_of
+from spotsup_simulator.replay.tables import table_of_jobs
 
 from supervisor.errors import UsageError
-from supervisor.replay.ledger import Part, Result, total_of
-from supervisor.replay.schedule import Entry, schedule_of
-from supervisor.replay.tables import table_of_jobs
 
 
 @pytest.fixture

@@ -60,11 +60,20 @@ def test_people_are_told_once_after_two_minutes_and_once_when_it_is_over() -> No
     scene.pass_time(AFTER_S - 1)
     assert scene.far.texts == []
     scene.pass_time(600)
-    assert scene.far.texts == ["host:7: nobody has led for 2 min: etcd does not answer; training goes on"]
+    assert scene.far.texts == ["host:7: nothing was decided for 2 min: etcd does not answer; training goes on"]
     scene.problem = ""
     scene.pass_time(5)
     assert scene.far.texts[1:] == ["host:7: decisions are made again, after 12 min"]
     assert scene.off.texts == []
+
+
+def test_they_are_told_again_ever_more_seldom() -> None:
+    scene = Scene()
+    scene.problem = "etcd is full"
+    scene.pass_time(AFTER_S + 1)
+    scene.pass_time(8 * 3600)
+    lasted = [text.partition(" for ")[2].partition(":")[0] for text in scene.far.texts]
+    assert lasted == ["2 min", "62 min", "182 min", "422 min"]
 
 
 def test_a_short_gap_of_a_takeover_tells_nobody() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spotsup.archive import Archive
 from spotsup.upload import MAX_ASKED_WAIT_S, TRIES, WAITS_S, upload
+from spotsup_simulator.world import World
 
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
 from supervisor.errors import BusyError, DaemonUnreachableError, SpotsupError, UsageError
-from supervisor.simulation.world import World
 from supervisor.uploads import MAX_UNUSED, MAX_UNUSED_BYTES, Upload, displaced
 from tests.sim.harness import empty_world, service
 

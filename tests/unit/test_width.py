@@ -110,7 +110,9 @@ def test_a_new_key_is_an_argument_of_the_client_and_goes_to_the_daemon_as_it_is(
 
 def test_a_new_key_is_what_two_runs_differ_in() -> None:
     row: dict[str, Any] = dict.fromkeys(("name", "state", "reason", "trained_s", "step", "loss", "usd"))
-    replies = [{"spec": spec_row(parsed(each)), "code_sha256": "", "row": row} for each in (PLAIN, WIDE)]
+    replies = [
+        {"spec": spec_row(parsed(each), b"", show_env=True), "code_sha256": "", "row": row} for each in (PLAIN, WIDE)
+    ]
     assert compared(*replies)["spec"] == {
         "limits.cups": [None, 3.0],
         "flavours": [None, ["mint", "lime"]],

@@ -17,6 +17,7 @@ SOURCES = (
     "trainer/pyproject.toml",
     "trainer/spotsup_trainer/__init__.py",  # the version
     "client/pyproject.toml",
+    "simulator/pyproject.toml",
     "constraints.txt",
     "tools/setup/environment.py",
 )
@@ -43,7 +44,9 @@ def ensure_environment(clone: Path) -> bool:
     stamp.unlink(missing_ok=True)
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
     _pip(venv, clone, *BUILD_TOOLS)
-    _pip(venv, clone, "--no-build-isolation", "--editable", "trainer", "--editable", "client", "--editable", ".[dev]")
+    # The simulator last: it needs spotsup, which pip takes from here only once it was named.
+    ours = [word for home in ("trainer", "client", ".[dev]", "simulator") for word in ("--editable", home)]
+    _pip(venv, clone, "--no-build-isolation", *ours)
     scratch = stamp.with_suffix(".new")
     scratch.write_text(wanted, encoding="utf-8")
     scratch.replace(stamp)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitsRecord:
-    """What people were told of how long a job waits for machines."""
+    """What people were told of how long a job waits for machines, or lacks some."""
 
-    reported_at: float = 0.0  # when; 0 once it trains, or has ended
+    reported_at: float = 0.0  # when they were last; 0 once it has what it needs, or has ended
+    times: int = 0  # how often since
+    lacks: bool = False  # that it trains, and lacks some; else that it does not train
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsRules:
     """When people are told of waiting."""
 
-    alert_s: float = 7200.0  # a job has waited for machines for so long
+    alert_s: float = 7200.0  # a job has waited for machines for so long, and does not train
+    lacks_s: float = 1800.0  # it trains, and has lacked some of its nodes for so long

@@ -1,38 +1,66 @@
-"""Jobs that wait for machines for long: people are told once."""
+"""Jobs that wait for machines for long, or lack some of them: people are told, and again ever more seldom."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from supervisor.events import EventKind
+from supervisor.features.waits.record import WaitsRecord
 from supervisor.model import HISTORY_LIMIT, JobRecord, JobState
 from supervisor.planner.draft import Draft
+from supervisor.planner.predicates import part_of_round
+from supervisor.planner.sentences import lasted, node_count
 
 _WAITING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
+# Between two alerts: doubled each time, up to a day.
+REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 
 
 def drive_wait_alerts(draft: Draft) -> None:
-    """Report once that a job has waited for machines for long, and that it no longer does."""
-    job = draft.job
-    if job.state in _WAITING:
-        since = max(waits_since(job), job.starts_at)
-        if not job.waits.reported_at and draft.now - since >= draft.rules.waits.alert_s:
-            draft.set_part(replace(draft.job.waits, reported_at=draft.now))
-            text = f"{job.name} has waited for machines for {_hours(draft.now - since)}: {job.reason or 'it is queued'}"
-            draft.add_event(EventKind.WAITS_LONG, text, since=since)
-    elif job.waits.reported_at:
-        draft.set_part(replace(draft.job.waits, reported_at=0.0))
-        if job.state in {JobState.RUNNING, JobState.DEGRADED}:
+    """Report that a job has waited for machines for long, or trained without all of them; and that this is over."""
+    job, told = draft.job, draft.job.waits
+    waits, lacks = job.state in _WAITING, job.state is JobState.DEGRADED
+    if told.reported_at and not (lacks if told.lacks else waits):
+        if job.state is JobState.RUNNING or lacks:
             draft.add_event(EventKind.WAIT_ENDED, f"{job.name} waits no more: it is {job.state}")
+        told = WaitsRecord()
+    if waits or lacks:
+        told = _told(draft, told, lacks=lacks)
+    if told != draft.job.waits:
+        draft.set_part(told)
+
+
+def _told(draft: Draft, told: WaitsRecord, *, lacks: bool) -> WaitsRecord:
+    """Return what people have been told, after telling them if that is due."""
+    job, rules = draft.job, draft.rules.waits
+    since = job.state_since if lacks else max(waits_since(job), job.starts_at)
+    lasts_s = draft.now - since
+    wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(max(0, told.times - 1), 10))
+    if (told.reported_at and draft.now - told.reported_at < wait_s) or lasts_s < (
+        rules.lacks_s if lacks else rules.alert_s
+    ):
+        return told
+    if lacks:
+        missing = job.desired_nodes - part_of_round(draft)
+        text = (
+            f"{job.name} has lacked {missing} of {node_count(job.desired_nodes)} for {lasted(lasts_s)}: {_why(draft)}"
+        )
+    else:
+        text = f"{job.name} has waited for machines for {lasted(lasts_s)}: {job.reason or 'it is queued'}"
+    draft.add_event(EventKind.WAITS_LONG, text, since=since)
+    return WaitsRecord(draft.now, told.times + 1, lacks)
+
+
+def _why(draft: Draft) -> str:
+    """Return what its clouds answered last, in a few words."""
+    refused = [node for node in draft.nodes.values() if node.error and not node.has_joined]
+    newest = max(refused, key=lambda node: node.state_since, default=None)
+    if newest is None:
+        return "`spotsupctl status` says what is asked for"
+    return f"{newest.offer.zone} says {newest.error.splitlines()[0]}"
 
 
 def waits_since(job: JobRecord) -> float:
-    """Since when a job that waits has not trained: being queued, starting and waiting take turns."""
+    """Return since when a job that waits has not trained: being queued, starting and waiting take turns."""
     for transition in reversed(job.history):
         if transition.after in _WAITING and transition.before not in _WAITING:
             return transition.at
     return job.history[0].at if len(job.history) >= HISTORY_LIMIT else job.submitted_at
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h"

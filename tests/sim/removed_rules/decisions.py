@@ -19,6 +19,13 @@ DECISIONS = (
         "if seen.listings >= 1",
     ),
     Mutant(
+        "machines that are prepared have threads of their own",
+        "supervisor.runtime.lanes",
+        '            return "launch"\n',
+        '            return "prepare"\n',
+        "sim/test_lanes.py::test_a_sweep_whose_machines_prepare_slowly_delays_no_replacement_and_no_listing",
+    ),
+    Mutant(
         "a machine without a record that may be older than what etcd shows is left for people",
         "supervisor.planner.orphans",
         "    return instance.node not in node_states and not is_new\n",

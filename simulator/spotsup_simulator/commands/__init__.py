@@ -1,0 +1,1 @@
+"""The commands that play jobs. `supervisor.cli.simulator` finds them, where this distribution is installed."""

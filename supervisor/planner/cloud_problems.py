@@ -1,0 +1,135 @@
+"""What is wrong with a cloud, or between it and us: each is a problem of which people are told (problems.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from supervisor.events import EventKind
+from supervisor.model import NodeRecord
+from supervisor.planner.problems import Problem
+from supervisor.planner.sentences import named
+from supervisor.planner.world import CloudView, VolatileState, World
+from supervisor.starting_time import moment
+
+UNLISTED_S = 300.0
+# A termination takes a cloud minutes, with two listings that confirm it.
+UNENDED_S = 600.0
+# Removing a leftover is tried at each listing of leftovers.
+UNREMOVED_S = 3600.0
+
+
+def cloud_problems(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Yield the problems of all clouds."""
+    yield from _denials(world, volatile)
+    yield from _unlisted(world, volatile, now)
+    yield from _unended(world, volatile, now)
+    yield from _unremoved(volatile, now)
+    yield from _not_configured(world)
+
+
+def _denials(world: World, volatile: VolatileState) -> Iterator[Problem]:
+    """Clouds that deny everything."""
+    for cloud, denial in volatile.denials.items():
+        yield Problem(
+            EventKind.ACCESS_DENIED,
+            cloud,
+            denial.since,
+            f"{cloud} denies spotsup's requests: {denial.message}. Jobs wait, and go on by themselves once that is "
+            "fixed",
+            world.rules.denied_alert_s,
+            over=f"{cloud} accepts spotsup's requests again",
+            over_kind=EventKind.ACCESS_RESTORED,
+        )
+
+
+def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Clouds that do not answer which machines there are."""
+    for cloud in world.clouds:
+        view = volatile.clouds.get(cloud, CloudView())
+        since = max(view.listed_at, world.timers_paused_until)
+        if cloud in volatile.denials or now - since < UNLISTED_S:
+            continue
+        yield Problem(
+            EventKind.NOT_LISTED,
+            cloud,
+            since,
+            f"{cloud} has not said since {moment(since)} which machines run: {view.error or 'no answer'}. Until it "
+            "does, no silent node is replaced, and no machine is known to have ended; look at the cloud's status page "
+            "and at `spotsupd check`",
+            over=f"{cloud} says again which machines run",
+        )
+
+
+def _unended(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Machines that a cloud does not end, whether it refuses to or says that it does."""
+    stuck: dict[str, list[tuple[str, str, float, NodeRecord | None]]] = {}
+    for job in world.jobs.values():
+        for node in job.terminating:
+            since = max(node.state_since, world.timers_paused_until)
+            view = volatile.clouds.get(node.offer.cloud, CloudView())
+            if now - since >= UNENDED_S and node.offer.cloud in world.clouds and not view.is_ending(node):
+                stuck.setdefault(node.offer.cloud, []).append((node.instance_id, node.error, since, node))
+    for cloud, view in volatile.clouds.items():
+        for key in view.instances.keys() & volatile.sightings.keys():
+            seen = volatile.sightings[key]
+            if seen.ended_at and now - seen.ended_at >= UNENDED_S:
+                stuck.setdefault(cloud, []).append((key, "", seen.ended_at, None))
+    for cloud, machines in stuck.items():
+        errors = sorted({error.splitlines()[0] for _, error, _, _ in machines if error})
+        why = errors[0] if errors else f"{cloud} accepts each request, and still lists them as running"
+        since = min(at for _, _, at, _ in machines)
+        ids = frozenset(each for each, _, _, _ in machines)
+        what = f"{len(ids)} machines of {cloud} do" if len(ids) > 1 else f"1 machine of {cloud} does"
+        yield Problem(
+            EventKind.NOT_ENDED,
+            cloud,
+            since,
+            f"{what} not end ({named(sorted(ids))}), the first since {moment(since)}, and cost{_dollars(machines)}: "
+            f"{why}. Give spotsup the permission, take the lock or protection away, or end them in the cloud's console",
+            members=ids,
+            over=f"all machines of {cloud} that had to end have ended",
+        )
+
+
+def _dollars(machines: Iterable[tuple[str, str, float, NodeRecord | None]]) -> str:
+    found = sum(node.offer.usd_per_hour or 0.0 for *_, node in machines if node is not None)
+    return f" ${found:.2f} an hour" if found else " money"
+
+
+def _unremoved(volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Disks, addresses and interfaces that a cloud does not remove."""
+    for cloud, view in volatile.leftovers.items():
+        ended = {key: seen.ended_at for key, seen in view.sightings.items() if seen.ended_at}
+        left = frozenset(key for key, at in ended.items() if now - at >= UNREMOVED_S)
+        if left:
+            since = min(ended[key] for key in left)
+            yield Problem(
+                EventKind.NOT_ENDED,
+                f"{cloud}-leftovers",
+                since,
+                f"{len(left)} things that machines of {cloud} left behind cannot be removed, the first since "
+                f"{moment(since)}, and may cost money ({named(sorted(left))}): the daemon's log has the cloud's "
+                "reasons; remove them in the cloud's console",
+                members=left,
+                over=f"nothing is left behind in {cloud} any more",
+            )
+
+
+def _not_configured(world: World) -> Iterator[Problem]:
+    """Clouds on which machines run for jobs, and of which the configuration says nothing."""
+    nodes = [node for job in world.jobs.values() if not job.clouds <= set(world.clouds) for node in job.billed]
+    for cloud in sorted({node.offer.cloud for node in nodes} - set(world.clouds)):
+        there = [node for node in nodes if node.offer.cloud == cloud]
+        usd = sum(node.offer.usd_per_hour or 0.0 for node in there)
+        count = f"{len(there)} machines" if len(there) > 1 else "1 machine"
+        jobs = named(sorted({node.job for node in there}))
+        yield Problem(
+            EventKind.CLOUD_MISSING,
+            cloud,
+            0.0,
+            f"spotsupd.toml of the leading daemon has no {cloud} any more, and {count} of {jobs} may run there "
+            f"(${usd:.2f} an hour): nothing there can be seen, replaced or ended. Put it back and restart spotsupd; "
+            "take it out once the jobs have ended",
+            members=frozenset(node.id for node in there),
+            over=f"no machine is on {cloud} any more that this daemon cannot see",
+        )

@@ -1,1 +1,0 @@
-"""A simulated installation under a virtual clock: the daemon's own code on simulated etcd, clouds and nodes."""
