@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
-from supervisor.api.checked import MAX_AGE_S, LastChecked
 from supervisor.api.quote import Quotes
 from supervisor.errors import UsageError
 from tests.clouds.base import CloudServer, wire_cloud
@@ -70,17 +69,12 @@ def test_what_was_just_checked_is_neither_parsed_nor_quoted_again() -> None:
         with pytest.raises(UsageError, match="the job's code was not uploaded first"):
             service.submit(value, "0" * 64, "submission", owner=owner)
 
-    checked = service.check(job, owner="ann")
+    service.check(job, owner="ann")
     submit({**job}, "ann")
     assert len(asked) == 1
-    assert checked.quote is not None
     submit(job, "bob")
     submit({**job, "priority": 1}, "ann")
     assert len(asked) == 3, "another user's, and another job"
-    kept = LastChecked()
-    kept.keep(checked)
-    assert kept.find("ann", job, checked.at + MAX_AGE_S - 1) is checked
-    assert kept.find("ann", job, checked.at + MAX_AGE_S) is None, "prices of a minute ago"
 
 
 OTHER = "ask for other `resources`, or for another `placement`"
