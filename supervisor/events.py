@@ -212,6 +212,11 @@ class EventKind(StrEnum):
         Alert(Level.CRITICAL, ":lock:"),
     )
     ACCESS_RESTORED = "access-restored", "it accepts them again", Alert(Level.INFO, ":unlock:")
+    FLOODED = (
+        "flooded",
+        "a job's nodes wrote more into etcd than a job may: it pauses, its user, machines and messages go",
+        Alert(Level.CRITICAL, ":ocean:"),
+    )
     NOT_ENDED = (
         "not-ended",
         "a cloud has not ended machines, or removed what they left behind, for ten minutes, an hour: they cost money",

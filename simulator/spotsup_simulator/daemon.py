@@ -311,7 +311,7 @@ class Daemon:
             evidence=world.nodes,
             senders={channel.name: world for channel in world.rules.channels},
             clock=self.clock,
-            pre_terminate=world.pre_terminate,
+            pre_terminate=world.conditions.pre_terminate,
             cleaner=world.nodes,
         )
         self.actor = SimActor(world, self, effects.perform)

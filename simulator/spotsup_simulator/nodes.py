@@ -112,7 +112,7 @@ class SimNodes:
         self._accounts_seen = -1
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
             training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
-            training.saving_s, training.start_s = self.saving_s, self.start_s
+            training.steps.saving_s, training.start_s = self.saving_s, self.start_s
             self.trainings[job.name] = training
         return BootstrapDone(node.id)
 
@@ -296,7 +296,7 @@ class SimNodes:
     def _window_s(self, agent: Agent) -> float:
         """How long before its machine ends it leaves by itself: its workers tell it what their checkpoints take."""
         training = self.trainings[agent.job]
-        return SaveTimes(training.saving_s, training.step_s).window_s(self.leave_margin_s)
+        return SaveTimes(training.steps.saving_s, training.steps.step_s).window_s(self.leave_margin_s)
 
     def _step(self, agent: Agent, now: float) -> None:
         machine, training = agent.machine, self.trainings[agent.job]

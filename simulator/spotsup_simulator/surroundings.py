@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from spotsup_trainer.wire import Keys
@@ -26,36 +27,40 @@ from supervisor.runtime.lanes import LANES
 LOG_LINES = 4000
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What a world begins with."""
+
+    seed: int
+    fault_rates: FaultRates
+    rules: Rules
+    pre_terminate: PreTerminate | None = None
+    # Each daemon's clock is off by up to so much, for as long as the daemon lives.
+    max_clock_error_s: float = 0.0
+    # Machines reach etcd through the daemons' tunnels alone.
+    by_ssh: bool = False
+    make_cloud: Callable[[VirtualClock, FaultRng, Hooks], SimCloud] = SimCloud
+
+
 class Surroundings:
     """All of a world but its daemons."""
 
     # Nothing ever fails in it: what only looks for failures, and would find none, is left out.
     faultless = False
 
-    def __init__(
-        self,
-        seed: int,
-        fault_rates: FaultRates,
-        rules: Rules,
-        pre_terminate: PreTerminate | None = None,
-        by_ssh: bool = False,
-        make_cloud: Callable[[VirtualClock, FaultRng, Hooks], SimCloud] = SimCloud,
-    ) -> None:
-        """`by_ssh`: machines reach etcd through the daemons' tunnels alone."""
-        self.pre_terminate = pre_terminate
-        self.rng = FaultRng(seed)
+    def __init__(self, conditions: Conditions) -> None:
+        self.conditions, self.rules, self.fault_rates = conditions, conditions.rules, conditions.fault_rates
+        self.rng = FaultRng(conditions.seed)
         self.clock = VirtualClock()
         self.started_at = self.clock.now()
         self.hooks = Hooks()
-        self.rules = rules
-        self.fault_rates = fault_rates
-        self.etcd = SimEtcd(self.clock, seed)
+        self.etcd = SimEtcd(self.clock, conditions.seed)
         # An observer's: neither lag nor outages concern it.
         self.journal = Journal(EtcdClient(self.etcd, self.rng), Keys(CLUSTER))
-        self.cloud = make_cloud(self.clock, self.rng, self.hooks)
-        self.cloud.by_ssh = by_ssh
+        self.cloud = conditions.make_cloud(self.clock, self.rng, self.hooks)
+        self.cloud.by_ssh = conditions.by_ssh
         self.nodes = SimNodes(self.clock, self.rng, self.etcd, self.cloud)
-        self.nodes.leave_margin_s = rules.leave_margin_s / 2  # as nodes.prepare configures the agents
+        self.nodes.leave_margin_s = self.rules.leave_margin_s / 2  # as nodes.prepare configures the agents
         # Alerts that were delivered.
         self.sent: list[Event] = []
         # How many actions of a kind a daemon runs at a time.

@@ -1,11 +1,7 @@
-"""The launchers of one job: members and rounds by the trainer's own rules, steps by the clock.
-
-Steps are computed when they are read, so that hours in which nothing changes cost nothing.
-"""
+"""The launchers of one job: members and rounds by the trainer's own rules. What their ranks make is in `steps`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -15,16 +11,15 @@ from spotsup_trainer import wire
 from spotsup_trainer.rendezvous import membership
 from spotsup_trainer.rendezvous.history import may_restart
 from spotsup_trainer.rendezvous.view import Rules, View, dispensable, is_done
-from spotsup_trainer.wire import Done, Failure, Hint, Keys, Member, Progress, Result, Round, encode
+from spotsup_trainer.wire import Done, Failure, Hint, Keys, Member, Result, Round, encode
 
 from spotsup_simulator.clock import NEVER
 from spotsup_simulator.etcd import SimEtcd
 from spotsup_simulator.etcd_clients import NodeClient
 from spotsup_simulator.ranks import Ranks
-from spotsup_simulator.spans import Loss, Span
+from spotsup_simulator.steps import STEP_TIME_S, Steps
 from supervisor.model import JobRecord
 
-STEP_TIME_S = 0.5
 # A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
 SLOWED_BY = 4.0
 # Workers that train write so often; others have not for so long.
@@ -56,18 +51,13 @@ class Training:
         """`progress_every_s`: how often progress is written. `checkpoint_s`: between two periodic checkpoints.
         `reaction_s`: how long a message takes to have its effect."""
         self.task_id = job.task_id
-        self.losses: list[Loss] = []
-        self.spans: list[Span] = []
+        self.steps = Steps(checkpoint_s)
         self.problem = ""
-        # How long a checkpoint takes. Meanwhile training stands still, as it does while ranks park.
-        self.saving_s = 0.0
         # How long a round's workers need to start.
         self.start_s = 0.0
-        # The longest since the round formed.
-        self._slowest_s = 0.0
         self._saving_since: float | None = None
-        # How long a step takes, and which ranks are slow.
-        self.step_s, self.ranks = STEP_TIME_S, Ranks(SLOWED_BY)
+        # Which ranks are slow.
+        self.ranks = Ranks(SLOWED_BY)
         self.target_steps = 10**9
         # The loss after so many steps; None: the program reports none.
         self.loss_of: Callable[[int], float] | None = None
@@ -81,7 +71,6 @@ class Training:
         self._job = job.name
         self._rules = Rules(1, 64, job.spec.limits.app_failures)
         self._progress_every_s = progress_every_s
-        self._checkpoint_s = checkpoint_s
         self._reaction_s = reaction_s
         self._running: set[str] = set()
         # Of those, the ones that etcd is out of reach of: nothing that they write arrives, and they read nothing.
@@ -90,18 +79,6 @@ class Training:
         self._failed: dict[str, Failure] = {}
         # Nodes whose workers hang: the round makes no step, and their launchers go on.
         self.hanging: set[str] = set()
-        self._formed: Round | None = None
-        self._made = 0
-        # Of the round that trained last: its number, when its first step was made, and which that was.
-        self._first = (0, 0.0, 0)
-        # Since when it trains, and when it last stopped.
-        self._since: float | None = None
-        self._halted_at = 0.0
-        self._checkpoint = 0
-        self._checkpoint_at = 0.0
-        # Checkpoints of the current round, and of all rounds since the program last failed.
-        self._saved = 0
-        self.saved_since_failure = 0
         self._seen = -1
         self._due: float | None = None
         self._progress_at = 0.0
@@ -115,23 +92,7 @@ class Training:
     @property
     def formed(self) -> Round | None:
         """The round that formed last."""
-        return self._formed
-
-    @property
-    def makes_steps(self) -> bool:
-        """Whether its round trains now."""
-        return self._since is not None
-
-    def spans_until(self, now: float) -> list[Span]:
-        """All spans, with the one that lasts."""
-        if self._since is None or self._formed is None or now <= self._since:
-            return self.spans
-        return [*self.spans, Span(self._since, now, len(self._formed.nodes()))]
-
-    @property
-    def lost_steps(self) -> int:
-        """The steps of all losses."""
-        return sum(loss.steps for loss in self.losses)
+        return self.steps.round
 
     @property
     def round_number(self) -> int:
@@ -171,13 +132,13 @@ class Training:
         """Whether steps are made there."""
         current = self._round()
         here = current is not None and node in self._running and node in current.nodes() and node not in self._done()
-        return here and self._since is not None and self._hung_at is None
+        return here and self.steps.under_way and self._hung_at is None
 
     def written_s_ago(self, node: str, now: float) -> float:
         """When its workers last wrote: what stands still, or hangs, wrote until then."""
         if self.trains(node):
             return WRITES_EVERY_S
-        return min(now - (self._hung_at or self._halted_at) + WRITES_EVERY_S, LONG_AGO_S)
+        return min(now - (self._hung_at or self.steps.halted_at) + WRITES_EVERY_S, LONG_AGO_S)
 
     def leave(self, node: str) -> None:
         """Leave the round in order."""
@@ -215,8 +176,8 @@ class Training:
             return False
         failure = Failure(current.number, 0, 1, "RuntimeError: simulated", now, after_s)
         self._failed[node] = failure
-        self._lose(current, now, frozenset([node]))
-        stopped = replace(member, state="waiting", parked=False, checkpoints=self._saved)
+        self.steps.lose(current, now, frozenset([node]))
+        stopped = replace(member, state="waiting", parked=False, checkpoints=self.steps.saved)
         self._set(replace(stopped, failure=failure, unhealthy=unhealthy))
         return True
 
@@ -229,19 +190,19 @@ class Training:
 
     def save_in(self, seconds: float) -> None:
         """Checkpoints take so long from now on; it is measured, and reported at once."""
-        self.saving_s, self._progress_at = seconds, min(self._progress_at, self._now)
-        self._slowest_s = max(self._slowest_s, seconds)
+        self.steps.save_in(seconds)
+        self._progress_at = min(self._progress_at, self._now)
 
     def slow(self, node: str, now: float, *, on: bool) -> None:
         """A GPU of this node begins to throttle, or ends to: all ranks wait for it at each step."""
-        self._halt(now)
+        self.steps.halt(now)
         self.ranks.set_slow(node, now, on=on)
         self._seen = -1
 
     def hang(self, now: float) -> None:
         """All ranks hang in their next step: until `recover`, or until another round forms."""
-        if self._since is not None and self._hung_at is None:
-            self._halt(now)
+        if self.steps.under_way and self._hung_at is None:
+            self.steps.halt(now)
             self._hung_at, self._progress_at = now, min(self._progress_at, now + HANG_S)
 
     def recover(self) -> None:
@@ -267,7 +228,7 @@ class Training:
             return False
         if member.state != "running" or member.round != current.number:
             return False
-        self._lose(current, now, frozenset([node]))
+        self.steps.lose(current, now, frozenset([node]))
         self._set(replace(member, state="stopping", parked=False, problem="workers outlive SIGKILL"))
         return True
 
@@ -284,7 +245,7 @@ class Training:
 
     def _rewrite_round(self, now: float) -> None:
         """If etcd was rolled back behind the running round, its members write it again."""
-        formed = self._formed
+        formed = self.formed
         if formed is None or not membership.is_behind(self._view(now), formed):
             return
         here = self._running - self._cut
@@ -298,9 +259,8 @@ class Training:
 
     def save(self) -> int:
         """Write a checkpoint; returns its step."""
-        self._checkpoint = self._steps(self._now)
-        self._checkpoint_at = self._now
-        return self._checkpoint
+        self.steps.save(self._now)
+        return self.steps.checkpoint
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -353,19 +313,19 @@ class Training:
             yields = [*yields, *(node for node in told_by_peers if node not in yields and node not in leaving)]
         all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes()) - done
         if self._has_saved(now, all_leave):
-            self._checkpoint, self._checkpoint_at = self._steps(now), now
-            self._note_saved(1)
+            self.steps.save(now)
+            self.steps.count_saved(1)
             for node in yields:
-                self._set(replace(here[node], state="waiting", parked=True, checkpoints=self._saved))
+                self._set(replace(here[node], state="waiting", parked=True, checkpoints=self.steps.saved))
             for node in leaving:
                 self._set(replace(here[node], parked=True))
         if breaks:
             gone = {node for node in current.nodes() if node not in self._running or node not in here}
             stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
             taken = gone | stopped | (view.tombstones & set(current.nodes()))
-            self._lose(current, now, frozenset(taken - dispensable(view, current)))
+            self.steps.lose(current, now, frozenset(taken - dispensable(view, current)))
         for node in (*breaks, *(cut if breaks else ())):  # without the others, those that are cut off fail
-            self._set(replace(here[node], state="waiting", parked=False, checkpoints=self._saved))
+            self._set(replace(here[node], state="waiting", parked=False, checkpoints=self.steps.saved))
         if breaks:
             for node in leaving:  # no worker is left that could checkpoint
                 self._set(replace(here[node], parked=True))
@@ -386,7 +346,7 @@ class Training:
 
     def _stop_hung(self, current: Round, running: dict[str, Member], leaving: list[Member], now: float) -> None:
         """No rank checkpoints."""
-        self._lose(current, now, frozenset(), hung=True)
+        self.steps.lose(current, now, frozenset(), hung=True)
         for member in running.values():
             self._set(replace(member, state="waiting", parked=False))
         for member in leaving:
@@ -403,38 +363,14 @@ class Training:
         if not wanted:
             self._saving_since = None
             return False
-        self._halt(now)
+        self.steps.halt(now)
         self._saving_since = now if self._saving_since is None else self._saving_since
-        done_at = self._saving_since + self.saving_s
+        done_at = self._saving_since + self.steps.saving_s
         if now < done_at:
             self._progress_at = min(self._progress_at, done_at)
             return False
         self._saving_since = None
         return True
-
-    def _lose(self, current: Round, now: float, gone: frozenset[str], *, hung: bool = False) -> None:
-        """The round ends without a checkpoint: training goes back to the last one."""
-        self._halt(now)
-        if self._made > self._checkpoint:
-            self.losses.append(Loss(now, current, self._made - self._checkpoint, gone, hung, self._slowest_s))
-        self._made = self._checkpoint
-
-    def _halt(self, now: float) -> None:
-        """Stop stepping, and account for the last periodic checkpoint."""
-        if self._since is None:
-            return
-        if now > self._since and self._formed is not None:
-            self.spans.append(Span(self._since, now, len(self._formed.nodes())))
-        first = max(self._since, self._checkpoint_at + self._checkpoint_s)
-        if now >= first:
-            self._note_saved(1 + int((now - first) // self._checkpoint_s))
-            self._checkpoint_at = now - (now - first) % self._checkpoint_s
-            self._checkpoint = max(self._checkpoint, self._steps(self._checkpoint_at))
-        self._made, self._since, self._halted_at = self._steps(now), None, now
-
-    def _note_saved(self, count: int) -> None:
-        self._saved += count
-        self.saved_since_failure += count
 
     def _form_round(self, now: float) -> None:
         decision = membership.next_round(self._view(now), now, now)
@@ -445,12 +381,9 @@ class Training:
         formed = decision.round
         if not set(formed.nodes()) <= self._running - self._cut:
             return  # a waiting member that is cut off cannot start the round; its lease ends soon
-        if self._formed is not None and self._made > self._checkpoint:
-            # Nobody was left to notice. It was lost when the last node vanished.
-            self._lose(self._formed, self._halted_at, frozenset(self._formed.nodes()))
+        self.steps.form(formed)
         self._client.put(self._keys.round(self._job), encode(formed))
-        self._formed, self._hung_at, self._done_at = formed, None, None
-        self._slowest_s, self._saved = self.saving_s, 0
+        self._hung_at, self._done_at = None, None
         members = self._members()
         for node in formed.nodes():
             fresh = Member(node, members[node].incarnation, members[node].addr, 1, "running", formed.number)
@@ -462,40 +395,28 @@ class Training:
         running = [n for n in needed if n in self._running and n in members]
         all_run = current is not None and len(running) == len(needed) and not self.hanging & set(running)
         if not all_run or not all(members[n].state == "running" for n in running):
-            self._halt(now)
+            self.steps.halt(now)
             return
         assert current is not None
         if self._hung_at is not None:
             self._show_hang(current, members, now)
             return
-        if self._since is None:
-            self._since = now + self.start_s
-            self.step_s = STEP_TIME_S * self.ranks.factor(current.nodes())
-            self._checkpoint_at = self._checkpoint_at or now
-            self._made = max(self._made, self._checkpoint)
-            if now < self._since <= self._progress_at:
-                self._progress_at = self._since  # its first step is reported at once
-        steps = self._steps(now)
-        if self._first[0] != current.number:
-            self._first = (current.number, self._since, self._made + 1)
-        progress = Progress(
-            current.number,
-            steps,
-            now,
-            self._first[1],
-            checkpoint_step=self._checkpoint,
+        if not self.steps.under_way:
+            begins_at = now + self.start_s
+            self.steps.begin(now, begins_at, STEP_TIME_S * self.ranks.factor(current.nodes()))
+            if now < begins_at <= self._progress_at:
+                self._progress_at = begins_at  # its first step is reported at once
+        made = self.steps.made(now)
+        progress = replace(
+            self.steps.progress(current, now),
             checkpoint_problem=self.problem,
-            step_s=self.step_s,
-            checkpoint_p95_s=self.saving_s,
-            checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
-            first_step=self._first[2],
-            loss=None if self.loss_of is None else self.loss_of(steps),
+            loss=None if self.loss_of is None else self.loss_of(made),
             metrics=self.metrics,
         )
-        if current.nodes()[0] not in self._cut and now >= self._since:
+        if current.nodes()[0] not in self._cut and now >= self.steps.since:
             self._client.put(self._keys.progress(self._job), encode(progress))
             self.ranks.say(self._client, self._keys, self._job, current, STEP_TIME_S, now)
-        done = steps >= self.target_steps and not self._cut.intersection(current.nodes())
+        done = made >= self.target_steps and not self._cut.intersection(current.nodes())
         if done and self._endless in current.nodes():
             self._end_but_one(current, members, now)
         elif done:
@@ -527,11 +448,6 @@ class Training:
         over = membership.standing(self._view(now), current, current.nodes()[0], now)
         assert isinstance(over, membership.Over)
         self._client.put(self._keys.result(self._job), encode(over.result))
-
-    def _steps(self, now: float) -> int:
-        if self._since is None:
-            return self._made
-        return self._made + 1 + int(max(0.0, now - self._since) / self.step_s)
 
     # -- messages ------------------------------------------------------------------------------------------
 

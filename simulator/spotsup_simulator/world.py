@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotsup_simulator.clock import Timeline, VirtualClock
-from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.clock import Timeline
 from spotsup_simulator.daemon import Daemon, DiedError
-from spotsup_simulator.faults import FaultRates, FaultRng
-from spotsup_simulator.hooks import Hooks
-from spotsup_simulator.surroundings import Surroundings
-from supervisor.planner.world import Rules
-from supervisor.runtime.actor import PreTerminate
+from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.surroundings import Conditions, Surroundings
 
 MAX_STEPS_AT_ONCE = 500
 
@@ -23,20 +19,8 @@ MAX_STEPS_AT_ONCE = 500
 class World(Surroundings):
     """All parts, stepped together."""
 
-    def __init__(
-        self,
-        seed: int,
-        fault_rates: FaultRates,
-        rules: Rules,
-        pre_terminate: PreTerminate | None = None,
-        max_clock_error_s: float = 0.0,
-        by_ssh: bool = False,
-        make_cloud: Callable[[VirtualClock, FaultRng, Hooks], SimCloud] = SimCloud,
-    ) -> None:
-        """`max_clock_error_s`: each daemon's clock is off by up to so much, for as long as the daemon lives. `by_ssh`:
-        machines reach etcd through the daemons' tunnels alone."""
-        super().__init__(seed, fault_rates, rules, pre_terminate, by_ssh, make_cloud)
-        self.max_clock_error_s = max_clock_error_s
+    def __init__(self, conditions: Conditions) -> None:
+        super().__init__(conditions)
         # What is scheduled by `schedule`.
         self.timeline = Timeline()
         self.steps = 0
@@ -45,7 +29,7 @@ class World(Surroundings):
         self.daemons: list[Daemon] = []
         self.daemon = self.start_daemon()
         self.daemon.leader.seize()
-        self.set_fault_rates(fault_rates)
+        self.set_fault_rates(conditions.fault_rates)
 
     def set_fault_rates(self, rates: FaultRates) -> None:
         """How often each fault occurs from now on."""
@@ -63,7 +47,8 @@ class World(Surroundings):
     def start_daemon(self) -> Daemon:
         """Start one more process; it leads once no other does."""
         self._daemons_started += 1
-        error_s = self.rng.uniform(-self.max_clock_error_s, self.max_clock_error_s) if self.max_clock_error_s else 0.0
+        most_s = self.conditions.max_clock_error_s
+        error_s = self.rng.uniform(-most_s, most_s) if most_s else 0.0
         daemon = Daemon(self, f"daemon-{self._daemons_started}", error_s)
         self.daemons.append(daemon)
         return daemon

@@ -23,6 +23,7 @@ from supervisor.access import AuditEntry, TokenRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.features.budgets.rule import spent_before
+from supervisor.features.flood.rule import FLOOD
 from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, begins_at, part_of
@@ -299,7 +300,8 @@ class Journal:
         )
 
     def etcd_use(self) -> EtcdUse:
-        """Which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in order."""
+        """Which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in order;
+        none of one that floods it."""
         jobs: list[JobRecord] = []
         with_nodes: set[str] = set()
         unreadable: set[str] = set()
@@ -317,7 +319,7 @@ class Journal:
                 jobs.append(self._reader.known(JobRecord, kv) or load(JobRecord, kv.value, kv.key))
             except SchemaError:
                 unreadable.add(kv.key.removeprefix(self._job_key("")))
-        active = tuple(job for job in jobs if not job.ended or job.name in with_nodes)
+        active = tuple(job for job in jobs if (not job.ended or job.name in with_nodes) and job.pause.by != FLOOD)
         return EtcdUse(active, tuple(job for job in active if job.name in with_nodes), frozenset(unreadable))
 
     def publish_ca(self, ca: str, leader_guard: Sequence[Compare] = ()) -> list[str]:

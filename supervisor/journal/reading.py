@@ -147,6 +147,7 @@ class Reader:
             if view.keys is not self._seen.keys:
                 changed = view.changed_since(self._seen)
                 self._update(view.keys, _all_changes(self._seen.keys, view.keys) if changed is None else changed)
+                self._mark(view.over, self._seen.over)
                 self._seen = view
             return Reading(
                 self._jobs,
@@ -165,6 +166,14 @@ class Reader:
                 alerted=self._outbox.alerted,
                 threads=self._outbox.threads,
             )
+
+    def _mark(self, over: frozenset[str], before: frozenset[str]) -> None:
+        """Say of jobs whether their nodes write more than is read."""
+        jobs = dict(self._jobs)
+        for job in (over | before) & jobs.keys():
+            if jobs[job].floods is not (job in over):
+                jobs[job] = replace(jobs[job], floods=job in over)
+        self._jobs = MappingProxyType(jobs)
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
         """The record of a key, where the mirror has shown it with these bytes: it need not be parsed again."""

@@ -11,6 +11,7 @@ from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 from spotsup_trainer.vitals import Vitals
 
 from supervisor.errors import JournalFullError, JournalRefusedError, JournalUnavailableError, SpotsupError
+from supervisor.features.flood.record import messages_quota
 
 # gRPC's code when the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
@@ -61,7 +62,7 @@ class EtcdStore:
 
     def __init__(self, etcd: Etcd, world: str, on_change: Callable[[], None] = lambda: None) -> None:
         self._etcd = etcd
-        self._mirror = Mirror(etcd, world, on_change)
+        self._mirror = Mirror(etcd, world, on_change, quota=messages_quota(world))
 
     def start(self, timeout_s: float) -> None:
         """Start the mirror. Raises JournalUnavailableError if etcd does not answer in time."""
@@ -100,7 +101,7 @@ class EtcdStore:
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """As Store."""
         try:
-            return self._etcd.range(prefix).kvs
+            return [kv for page in self._etcd.pages(prefix) for kv in page.kvs]
         except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
 

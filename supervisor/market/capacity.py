@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -137,12 +136,6 @@ class CapacityMemory:
             if refusal.until > now and refusal.job == job and not refusal.above_cap
         }
         return all(not fatal.isdisjoint(_reaches(offer)) for offer in offers)
-
-    def changes_at(self, now: float) -> float:
-        """When the next of the refusals is not believed any more; infinity where none is."""
-        ends = [each.until for each in self.refusals]
-        ends += [each.until for known in (self.late, self.too_few) for each in known.values()]
-        return min((end for end in ends if end > now), default=math.inf)
 
     def remember(
         self, offer: Offer, outcome: NoCapacity | Quota | Denied, now: float, *, spare: bool, job: str = ""

@@ -9,6 +9,7 @@ from supervisor.features.billing.prices import drive_prices
 from supervisor.features.billing.rule import drive_accounts
 from supervisor.features.checkpoints.rule import drive_checkpoints
 from supervisor.features.deadline.rule import drive_deadline
+from supervisor.features.flood.rule import drive_flood
 from supervisor.features.hang.rule import drive_worker_alerts
 from supervisor.features.limits.rule import drive_limits
 from supervisor.features.moves.rule import drive_moves
@@ -43,6 +44,7 @@ PHASES = (
     Phase(sync_nodes, "what has happened to nodes is known before anything is decided"),
     Phase(drive_prices, "limits count what machines cost now, and a job's end says it"),
     Phase(drive_end, "a job that has ended pauses, moves and asks for nothing"),
+    Phase(drive_flood, "a job that floods etcd pauses, whatever its limits say"),
     Phase(drive_limits, "a job that pauses for a limit or a budget moves nowhere and asks for nothing"),
     Phase(drive_deadline, "the pace of steps decides whether moves and requests may pay for on-demand machines"),
     Phase(drive_queue, "nor does one that makes room for another job move"),

@@ -272,6 +272,7 @@ class JobView:
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
     passing: tuple[str, ...] = ()  # keys, readable or not, of what counts only while it has nodes: its hint, etcd's CA
     leftover_messages: tuple[str, ...] = ()  # keys of messages, readable or not, of nodes that are gone or unknown
+    floods: bool = False  # its nodes write more than is read of it (features/flood)
     past: bool = False  # an earlier job, whose name was used again
 
     @property

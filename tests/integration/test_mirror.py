@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError, Put, Range
@@ -99,11 +98,11 @@ def test_a_transaction_is_never_seen_by_half(etcd: Etcd) -> None:
 class Busy(Etcd):
     """Before it reads, and after the mirror began to watch, others write."""
 
-    def range(self, key: str, **options: Any) -> Range:
+    def pages(self, prefix: str) -> Iterator[Range]:
         self.put("/m/passing", b"1")
         self.delete("/m/passing")
         self.put("/m/1", b"1")
-        return super().range(key, **options)
+        return super().pages(prefix)
 
 
 def test_it_never_goes_back_behind_its_own_copy(etcd_endpoint: str) -> None:

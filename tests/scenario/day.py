@@ -15,6 +15,7 @@ from typing import Any
 from spotsup_simulator.daemon import Daemon
 from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.training import Training
 from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare
@@ -64,7 +65,7 @@ class DayWorld(World):
             gone_kept=50,
             alerts=True,
         )
-        super().__init__(seed, FaultRates(), rules, make_cloud=partial(DayCloud, pools=pools))
+        super().__init__(Conditions(seed, FaultRates(), rules, make_cloud=partial(DayCloud, pools=pools)))
         self.busy_tick_s, self.idle_tick_s, self.bootstrap_s = 2.0, 60.0, BOOTSTRAP_S
         self.nodes.progress_every_s, self.nodes.checkpoint_s = 300.0, CHECKPOINT_EVERY_S
         self.nodes.saving_s, self.nodes.start_s = CHECKPOINT_S, START_S
@@ -374,7 +375,7 @@ class Day:
         if training.loss_of is None and self.story.sweep and name.startswith(f"{self.story.sweep.name}-"):
             rate = float(self.story.sweep.values[int(name.rpartition("-")[2]) - 1])
             training.loss_of = partial(loss_after, rate)
-        spans = training.spans_until(now)
+        spans = training.steps.spans_until(now)
         if spans and track.first_step_s is None:
             track.first_step_s = spans[0].start - self.world.started_at
         work = self._works.get(name)
@@ -428,14 +429,14 @@ class _Leads:
 
 def useful_s(training: Training, now: float) -> float:
     """Node-seconds in which steps were made that had not to be made again, without what checkpoints take."""
-    trained = sum((span.end - span.start) * span.nodes for span in training.spans_until(now))
+    trained = sum((span.end - span.start) * span.nodes for span in training.steps.spans_until(now))
     share = CHECKPOINT_EVERY_S / (CHECKPOINT_EVERY_S + CHECKPOINT_S)
     return trained * share - lost_s(training)
 
 
 def lost_s(training: Training) -> float:
     """Node-seconds of steps that were made again."""
-    return sum(loss.steps * training.step_s * len(loss.round.nodes()) for loss in training.losses)
+    return sum(loss.steps * training.steps.step_s * len(loss.round.nodes()) for loss in training.steps.losses)
 
 
 def loss_after(rate: float, steps: int) -> float:

@@ -220,7 +220,7 @@ def _job(day: Day, view: JobView) -> dict[str, Any]:
         "preempted": len(preempted),
         "noticed": len(noticed),
         "lost_node_h": round(lost_s(training) / HOUR_S, 3) if training else 0.0,
-        "steps_lost": training.lost_steps if training else 0,
+        "steps_lost": training.steps.lost if training else 0,
         "rounds": training.round_number if training else 0,
         "pauses_s": _pauses(training, until),
         "events": [
@@ -243,7 +243,7 @@ def _purposes_of(view: JobView, now: float) -> dict[Purpose, float]:
 
 def _pauses(training: Training | None, until: float) -> list[float]:
     """Seconds between two spans of training."""
-    spans = training.spans_until(until) if training else []
+    spans = training.steps.spans_until(until) if training else []
     gaps = [later.start - earlier.end for earlier, later in itertools.pairwise(spans)]
     return [round(gap, 1) for gap in gaps if 0 < gap <= MAX_PAUSE_S]
 

@@ -69,5 +69,5 @@ def judge(world: World, cloud: DayCloud, outage: Outage) -> int:
 
 def trained_s(training: Training, begin: float, end: float) -> float:
     """For how long steps were made between two moments."""
-    spans = training.spans_until(end)
+    spans = training.steps.spans_until(end)
     return sum(max(0.0, min(each.end, end) - max(each.start, begin)) for each in spans)

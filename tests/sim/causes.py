@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from spotsup_simulator.clock import NEVER
 from spotsup_simulator.machine import Machine
 from spotsup_simulator.nodes import Agent
-from spotsup_simulator.spans import Loss
-from spotsup_simulator.training import STEP_TIME_S
+from spotsup_simulator.steps import STEP_TIME_S, Loss
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause, Instance

@@ -20,6 +20,7 @@ from itertools import product
 from spotsup_simulator.cloud import CAPACITY
 from spotsup_simulator.daemon import Daemon, DiedError
 from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
@@ -68,7 +69,7 @@ class CrashRun:
         self._breaks = breaks
         self._scenario = scenario
         self._broken = 0
-        self.world = World(1, NO_FAULTS, SCENARIO_RULES)
+        self.world = World(Conditions(1, NO_FAULTS, SCENARIO_RULES))
         self.world.idle_tick_s = 2.0
         Promises(self.world)
         self.world.hooks.boundary.append(self._at_boundary)

@@ -8,6 +8,7 @@ from typing import Any
 from spotsup_simulator.cloud import OWNER
 from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.machine import Machine
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from supervisor.api.adoption import Adoption
@@ -103,7 +104,7 @@ def empty_world(
     rules: Rules = RULES, rates: FaultRates = NO_FAULTS, seed: int = 1, pre_terminate: PreTerminate | None = None
 ) -> World:
     """A world with one daemon, and no jobs."""
-    world = World(seed, rates, rules, pre_terminate)
+    world = World(Conditions(seed, rates, rules, pre_terminate))
     Promises(world)
     world.run(1.0)
     return world

@@ -301,8 +301,8 @@ class Promises:
         """P9: none without a cause, none with a notice in time; else at most a checkpoint interval."""
         for name, training in self._world.nodes.trainings.items():
             seen = self._losses.get(training.task_id, 0)
-            self._losses[training.task_id] = len(training.losses)
-            for loss in training.losses[seen:]:
+            self._losses[training.task_id] = len(training.steps.losses)
+            for loss in training.steps.losses[seen:]:
                 wrong = self._causes.judge(loss)
                 if wrong:
                     raise Violation(f"P9: {name} lost {loss.steps} steps of round {loss.round.number}: {wrong}")

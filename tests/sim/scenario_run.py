@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from spotsup_simulator.faults import FaultRates
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from supervisor.events import ALERT_KINDS, EventKind
@@ -32,8 +33,9 @@ class ScenarioRun:
     def __init__(self, scenario: Scenario, mutate: Callable[[World], None] = lambda _: None) -> None:
         self.scenario = scenario
         error_s, by_ssh = scenario.max_clock_error_s, scenario.by_ssh
-        self.world = World(scenario.seed, FaultRates(), scenario.rules, max_clock_error_s=error_s, by_ssh=by_ssh)
-        world = self.world
+        rates = FaultRates()
+        conditions = Conditions(scenario.seed, rates, scenario.rules, max_clock_error_s=error_s, by_ssh=by_ssh)
+        self.world = world = World(conditions)
         world.busy_tick_s, world.idle_tick_s, world.bootstrap_s = 1.0, 60.0, 15.0
         world.nodes.progress_every_s, world.nodes.checkpoint_s = 300.0, 120.0
         world.nodes.reaction_s = scenario.reaction_s

@@ -26,7 +26,7 @@ def assert_undisturbed(world: World, machines: int) -> None:
     job = jobs_of(world)["job"]
     assert job.round is not None
     assert job.round.number == 1
-    assert world.nodes.trainings["job"].losses == []
+    assert world.nodes.trainings["job"].steps.losses == []
     assert events_of(world, "job", EventKind.NODE_LOST) == []
     assert alive(world) == len(world.cloud.machines) == machines
 
@@ -114,7 +114,7 @@ def test_tokens_that_expire_and_users_that_change_disturb_nothing() -> None:
 
 def assert_undisturbed_job(world: World) -> None:
     assert barred(world) == []
-    assert world.nodes.trainings["job"].losses == []
+    assert world.nodes.trainings["job"].steps.losses == []
 
 
 def test_what_a_node_writes_elsewhere_is_refused_and_is_a_broken_promise() -> None:

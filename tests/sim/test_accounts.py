@@ -35,7 +35,7 @@ def seconds(world: World, name: str = "job") -> dict[Purpose, float]:
 
 def trained(world: World) -> float:
     """Node-seconds in which steps were made, by the simulation's own word."""
-    spans = world.nodes.trainings["job"].spans_until(world.clock.now())
+    spans = world.nodes.trainings["job"].steps.spans_until(world.clock.now())
     return sum((span.end - span.start) * span.nodes for span in spans)
 
 
@@ -78,8 +78,8 @@ def test_steps_that_a_loss_threw_away_are_lost_also_on_the_node_that_was_lost() 
     rounds = training.round_number
     assert world.run_until(lambda w: training.round_number > rounds and in_state(JobState.RUNNING)(w), 200.0)
     world.run(120.0)
-    assert training.losses
-    lost_s = sum(loss.steps for loss in training.losses) * training.step_s * 3
+    assert training.steps.losses
+    lost_s = sum(loss.steps for loss in training.steps.losses) * training.steps.step_s * 3
     found = seconds(world)
     assert before[P.LOST] == 0
     assert found[P.LOST] == pytest.approx(lost_s, rel=0.2)

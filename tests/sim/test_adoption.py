@@ -41,7 +41,7 @@ def test_a_job_that_is_submitted_again_adopts_its_machines_and_trains_on() -> No
     assert world.run_until(settled, 30.0)
     assert alive(world) == before
     assert jobs_of(world)["job"].round == current, "no node stopped training"
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert all(node.offer.usd_per_hour for node in jobs_of(world)["job"].nodes.values())
     service(world).cancel("job")
     assert world.run_until(lambda w: settled(w) and not alive(w), 60.0)

@@ -68,7 +68,7 @@ def test_a_job_is_of_the_next_kind_where_the_first_is_sold_out_and_goes_back_at_
     assert world.run_until(lambda w: kinds(w) == {"large"}, BACK_S)
     assert world.run_until(settled, 120.0)
     assert record(world).rounds.reported == rounds + 1
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert moves(world) == ["job leaves 3 nodes in zone-a (small) for 3 in zone-a (large) (large, spot)"]
 
 
@@ -85,7 +85,7 @@ def test_a_first_kind_that_comes_and_goes_costs_few_moves_and_no_step() -> None:
             world.cloud.preempt(machine, 120.0)
         world.run(600.0)
     assert len(moves(world)) <= 3
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert world.run_until(settled, 300.0)
 
 
@@ -100,7 +100,7 @@ def test_the_kind_vanishes_in_the_middle_of_a_move_and_the_job_stays() -> None:
         world.cloud.end(machine, EndCause.PREEMPTED)
     assert world.run_until(settled, 300.0)
     assert (kinds(world), record(world).moves.since) == ({"small"}, 0.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_another_daemon_goes_on_with_a_change_of_kind() -> None:
@@ -112,7 +112,7 @@ def test_another_daemon_goes_on_with_a_change_of_kind() -> None:
     world.crash_daemon()
     assert world.run_until(lambda w: settled(w) and kinds(w) == {"large"}, 300.0)
     assert len([m for m in world.cloud.machines.values() if m.instance.instance_type == "large"]) == 3
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_never_mixes_kinds_where_each_has_a_part_of_what_it_needs() -> None:
@@ -134,7 +134,7 @@ def test_a_job_that_loses_the_kind_below_its_minimum_begins_again_on_the_other()
     for rank in range(3):
         world.cloud.preempt(machine_of(world, rank), 120.0)
     assert world.run_until(lambda w: kinds(w) == {"small"} and settled(w), 300.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 @pytest.mark.parametrize(("speed", "kind"), [(3.0, "large"), (1.5, "small")])
@@ -152,7 +152,7 @@ def test_a_job_that_prefers_the_cheapest_follows_what_its_work_costs() -> None:
     assert kinds(world) == {"small"}
     world.cloud.sold_out_types = frozenset()
     assert world.run_until(lambda w: kinds(w) == {"large"} and settled(w), 7200.0), "a third less for the same work"
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_workers_and_limits_count_the_gpus_of_the_kind_that_a_job_has() -> None:

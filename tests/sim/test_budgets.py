@@ -56,7 +56,7 @@ def test_a_spent_budget_warns_three_times_and_pauses_all_jobs_with_a_checkpoint(
     assert [event.kind for event in found] == [EventKind.BUDGET_NEAR, EventKind.BUDGET_NEAR, EventKind.BUDGET_REACHED]
     assert len({event.id for event in found}) == 3
     assert not events(world, EventKind.LIMIT_REACHED)
-    assert all(not training.losses for training in world.nodes.trainings.values())
+    assert all(not training.steps.losses for training in world.nodes.trainings.values())
     assert "the budget of the cluster" in record(world, "one").reason
     rows = queue_rows(jobs_of(world).values(), {}, lambda name: record(world, name).reason, world.clock.now())
     assert [(row["job"], "the next month" in row["starts_when"]) for row in rows] == [("one", True), ("two", True)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from spotsup_simulator.cloud import SimCloud
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Provisioner, UnreachableError
@@ -57,7 +58,7 @@ class TwoClouds(World):
 
     def __init__(self, seed: int = 1) -> None:
         self.away: set[str] = set()
-        super().__init__(seed, NO_FAULTS, RULES)
+        super().__init__(Conditions(seed, NO_FAULTS, RULES))
         Promises(self)
         self.cloud.capacity["zone-c"] = 0
         self.run(1.0)
@@ -160,7 +161,7 @@ def test_a_job_that_has_trained_goes_on_in_another_cloud_from_its_checkpoint() -
 
     assert world.run_until(trains_elsewhere, 600.0)
     assert frozenset({"zone-a", "zone-b"}) not in seen, "it never has machines in two places"
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_machines_that_are_too_few_are_given_back_before_it_goes_on() -> None:

@@ -52,7 +52,7 @@ def test_the_loss_of_done_nodes_restarts_nothing_and_rents_nothing(taken: str, d
         world.start_daemon()
     world.run(90.0)
     assert number(world) == 1
-    assert world.nodes.trainings["job"].makes_steps
+    assert world.nodes.trainings["job"].steps.under_way
     assert events_of(world, "job", EventKind.REPLACEMENT_REQUESTED) == []
     assert len(jobs_of(world)["job"].nodes) == 3
     assert record(world).state is JobState.RUNNING
@@ -74,7 +74,7 @@ def test_done_nodes_are_released_after_finish_minutes_and_the_last_one_works_on(
     world.start_daemon()
     world.run(600.0)
     assert (alive(world), number(world)) == (1, 1), "a new leader knows it, too"
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert settled(world)
 
 
@@ -103,7 +103,7 @@ def test_the_node_that_hosts_the_store_is_replaced_and_the_others_checkpoint_bef
     world, (host,) = done_world(0)
     world.cloud.preempt(host, 60.0)
     assert world.run_until(lambda w: number(w) > 1, 90.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert world.run_until(settled, 300.0)
     (replaced,) = [event.data["replaces"] for event in world.journal.events("job") if "replaces" in event.data][:1]
     assert replaced == host.node

@@ -55,7 +55,7 @@ def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order(
     assert view.round.number == before.number + 1, "one change of membership"
     assert node not in view.round.nodes()
     assert view.nodes[node].state is NodeState.GONE
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     joined = events_of(world, "job", EventKind.REPLACEMENT_JOINED)
     assert [view.nodes[new].took_over_from for new in joined] == [node]
 
@@ -91,7 +91,7 @@ def test_all_nodes_may_be_drained_at_once_and_no_step_is_lost() -> None:
         service(world).drain(node)
     assert world.run_until(settled, 200.0)
     assert not set(nodes) & set(jobs_of(world)["job"].round.nodes())  # type: ignore[union-attr]
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause() -> None:
@@ -136,7 +136,7 @@ def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> Non
     assert training.save() == stopped_at
     service(world).resume("job")
     assert world.run_until(settled, 120.0)
-    assert training.lost_steps == 0
+    assert training.steps.lost == 0
     assert training.save() >= stopped_at
     assert record(world).state is JobState.RUNNING
 
@@ -152,7 +152,7 @@ def test_a_pause_that_is_resumed_at_once_keeps_the_machines() -> None:
     world.run(30.0)
     assert settled(world)
     assert set(world.cloud.machines) == machines
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_commands_that_are_given_twice_count_once() -> None:
@@ -178,7 +178,7 @@ def test_a_pause_survives_the_daemon_at_any_moment() -> None:
         world.run(5.0)
         world.crash_daemon()
         assert world.run_until(lambda w: record(w).state is JobState.PAUSED and not alive(w), 60.0)
-        assert world.nodes.trainings["job"].lost_steps == 0
+        assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_that_is_paused_before_it_trains_buys_nothing_more() -> None:

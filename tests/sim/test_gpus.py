@@ -110,7 +110,7 @@ def test_a_node_that_still_trains_stays_until_its_replacement_is_ready_and_no_st
     assert "has unhealthy GPUs" in sentence(world)
     assert world.run_until(settled, 120.0)
     assert state_of(world, victim) is NodeState.GONE
-    assert not world.nodes.trainings["job"].losses
+    assert not world.nodes.trainings["job"].steps.losses
 
 
 def test_a_spare_whose_gpus_are_unhealthy_is_replaced() -> None:

@@ -41,7 +41,7 @@ def test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_
     raised = LimitChanges(hours=1.5 * amount) if limit == "hours" else LimitChanges(usd=1.5 * amount)
     service(world).limits("job", raised)
     assert world.run_until(settled, 120.0)
-    assert training.lost_steps == 0
+    assert training.steps.lost == 0
     assert training.save() >= stopped_at
     kinds = [event.kind for event in world.journal.events("job")]
     warnings = 1 if limit == "hours" else 2  # of dollars also at half
@@ -81,7 +81,7 @@ def test_a_limit_that_is_raised_while_the_job_pauses_keeps_its_machines() -> Non
     assert world.run_until(lambda w: bool(record(w).pause.by), 200.0)
     service(world).limits("job", LimitChanges(hours=5.0))
     assert world.run_until(settled, 120.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert (record(world).pause.by, record(world).pause.at) == ("", 0.0)
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
@@ -142,12 +143,12 @@ def test_an_etcd_that_was_restored_without_a_job_and_its_user_ends_none_of_its_m
     adopt(world)
     assert world.run_until(settled, 200.0)
     assert all(each.alive for each in machines)
-    assert world.nodes.trainings["young"].losses == []
+    assert world.nodes.trainings["young"].steps.losses == []
 
 
 def restored_before(name: str, *, restarts: bool) -> World:
     """etcd, with its users, is what it was before a job was submitted that trains now."""
-    world = World(1, NO_FAULTS, RULES)
+    world = World(Conditions(1, NO_FAULTS, RULES))
     promises = Promises(world)
     world.nodes.progress_every_s = 100.0
     world.run(1.0)

@@ -28,7 +28,7 @@ def assert_trains_on(world: World, machines: int = 3) -> None:
     job = jobs_of(world)["job"]
     assert job.round is not None
     assert job.round.number == 1
-    assert world.nodes.trainings["job"].losses == []
+    assert world.nodes.trainings["job"].steps.losses == []
     assert events_of(world, "job", EventKind.NODE_LOST) == []
     assert alive(world) == len(world.cloud.machines) == machines
 

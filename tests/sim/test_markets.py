@@ -97,7 +97,7 @@ def test_on_demand_is_not_bought_beside_spot_that_is_free_in_the_next_zone(left:
     assert zones_of(world) == {"zone-b"}
     bought = {machine.instance.node for machine in world.cloud.machines.values()}
     assert {jobs_of(world)["job"].nodes[node].offer.market for node in bought} == {Market.SPOT}
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_that_pays_for_on_demand_goes_back_to_spot_within_the_hour_at_one_pause() -> None:
@@ -112,7 +112,7 @@ def test_a_job_that_pays_for_on_demand_goes_back_to_spot_within_the_hour_at_one_
     assert world.run_until(lambda w: markets(w) == [Market.SPOT] * 4, 3600.0)
     assert world.run_until(settled, 60.0)
     assert record(world).rounds.reported == before + 1
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_what_spot_there_is_takes_the_place_of_as_many_on_demand_nodes() -> None:

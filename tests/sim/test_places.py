@@ -36,7 +36,7 @@ def test_a_job_whose_zone_takes_all_of_its_nodes_goes_on_in_another_one_without_
         world.cloud.preempt(machine_of(world, rank), 120.0)
     assert world.run_until(lambda w: zones(w) == {"zone-b"}, 60.0), "as many are ready before the others have to leave"
     assert world.run_until(settled, 60.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_trains_on_with_all_that_are_doomed_until_as_many_are_ready_or_they_have_to_leave() -> None:
@@ -47,7 +47,7 @@ def test_a_job_trains_on_with_all_that_are_doomed_until_as_many_are_ready_or_the
     world.run(60.0)
     assert zones(world) == {"zone-a"}, "two that are ready elsewhere are fewer than three that have a minute left"
     assert world.run_until(lambda w: zones(w) == {"zone-b"}, 65.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_of_which_some_nodes_stay_stays_with_them() -> None:
@@ -66,7 +66,7 @@ def test_a_job_of_which_some_nodes_stay_moves_in_time_where_its_zone_refuses_oth
     world.cloud.capacity["zone-a"] = 1
     assert world.run_until(lambda w: zones(w) == {"zone-b"}, 110.0), "before they are taken"
     assert world.run_until(settled, 60.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_machines_that_are_too_few_to_train_are_given_back_once_the_next_zone_has_enough() -> None:
@@ -249,7 +249,7 @@ def test_a_job_leaves_a_full_zone_for_one_that_has_enough_at_one_pause_and_witho
     assert zones(world) == {"zone-b"}
     assert moves(world) == ["job leaves 3 nodes in zone-a for 6 in zone-b (small, spot)"]
     assert record(world).rounds.reported == before + 1
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_move_whose_new_nodes_are_preempted_leaves_the_job_where_it_is() -> None:
@@ -262,7 +262,7 @@ def test_a_move_whose_new_nodes_are_preempted_leaves_the_job_where_it_is() -> No
     world.run(60.0)
     assert zones(world) == {"zone-a"}
     assert record(world).moves.since == 0
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_move_goes_on_or_ends_as_the_job_is_scaled_or_cancelled() -> None:
@@ -288,7 +288,7 @@ def test_a_node_that_is_drained_during_a_move_holds_no_second_set() -> None:
     for rank in (0, 1):
         service(world).drain(machine_of(world, rank).instance.node)
     assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 5, 600.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_a_job_stays_where_a_move_would_gain_too_little() -> None:

@@ -143,7 +143,7 @@ def test_a_limit_pauses_a_steady_job_and_releases_everything(limits: dict[str, f
     assert world.run_until(in_state(JobState.PAUSED), 0.05 * 3600 + RULES.steady_s + 5.0)
     assert record(world).reason.startswith(reason)
     assert world.run_until(all_released, 60.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def all_released(world: World) -> bool:
@@ -185,7 +185,7 @@ def test_two_notices_at_once_are_two_replacements_and_one_pause() -> None:
     assert world.run_until(settled, 120.0)
     assert len(events_of(world, "job", EventKind.REPLACEMENT_REQUESTED)) == 2
     assert len(events_of(world, "job", EventKind.ROUND)) == 2
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_the_newest_and_least_useful_nodes_go_first() -> None:

@@ -30,7 +30,7 @@ def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_member
     assert after is not None
     assert after.number == before.number + 1
     assert doomed.instance.node not in after.nodes()
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert {event.kind for event in world.sent} >= {
         EventKind.NOTICE,
         EventKind.REPLACEMENT_REQUESTED,
@@ -45,7 +45,7 @@ def test_a_notice_without_capacity_leaves_in_time_and_loses_no_step() -> None:
     world.cloud.preempt(doomed, 30.0)
     assert world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.DEGRADED, 60.0)
     world.run(40.0)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 8)
     assert world.run_until(settled, 120.0)
 
@@ -177,7 +177,7 @@ def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(lambda w: settled(w) and len(jobs_of(w)["job"].round.nodes()) == 2, 60.0)  # type: ignore[union-attr]
     training_of = world.nodes.trainings["job"]
-    assert training_of.lost_steps == 0
+    assert training_of.steps.lost == 0
     training_of.target_steps = 1
     assert world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
     assert not alive(world)

@@ -119,7 +119,7 @@ def test_a_job_pauses_for_one_of_a_higher_priority_and_goes_on_by_itself() -> No
     assert EventKind.DISPLACED in {event.kind for event in world.sent}
     finish(world, "high")
     assert world.run_until(trains("low"), 120.0)
-    assert world.nodes.trainings["low"].lost_steps == 0
+    assert world.nodes.trainings["low"].steps.lost == 0
 
 
 def test_no_job_pauses_for_another_unless_the_operator_allows_it_or_without_checkpoints() -> None:
@@ -207,7 +207,7 @@ def test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_lim
     assert job.round
     assert len(job.round.nodes()) >= trains_on
     assert ({job.nodes[node].offer.zone for node in job.round.nodes()} == {"zone-b"}) is (most > 3)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 @pytest.mark.nightly

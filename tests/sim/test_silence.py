@@ -51,7 +51,7 @@ def assert_nothing_was_lost(world: World, machines: int) -> None:
         assert job.record.state is JobState.RUNNING
         assert job.round is not None
         assert job.round.number == 1
-        assert world.nodes.trainings[name].losses == []
+        assert world.nodes.trainings[name].steps.losses == []
 
 
 def test_all_nodes_of_three_jobs_cut_off_from_etcd_for_30_s_lose_nothing() -> None:

@@ -93,14 +93,14 @@ def test_a_new_leader_watches_for_as_long_itself() -> None:
 
 def test_where_the_job_says_so_a_slow_node_is_replaced_first_and_leaves_then() -> None:
     world, node = slow_world(limits={"slow": "replace"})
-    losses = list(world.nodes.trainings["job"].losses)
+    losses = list(world.nodes.trainings["job"].steps.losses)
     assert world.run_until(lambda w: record(w).slow.replaced_at != (), SLOW.slow.lasts_s + 120.0)
     assert world.run_until(lambda w: node not in jobs_of(w)["job"].round.nodes(), 300.0)  # type: ignore[union-attr]
     (successor,) = [each for each in jobs_of(world)["job"].nodes.values() if each.replaces == node]
     assert successor.has_joined
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert world.run_until(lambda w: alive(w) == 4, 120.0)
-    assert world.nodes.trainings["job"].losses == losses, "no step was lost"
+    assert world.nodes.trainings["job"].steps.losses == losses, "no step was lost"
     world.run(LONG_S)
     assert launched(world) == 5
 

@@ -71,7 +71,7 @@ def test_a_notice_brings_the_spare_in_at_once_for_one_pause_and_no_lost_step() -
     after = round_in(world)
     assert after.number == before.number + 1
     assert after.nodes() == (before.nodes()[0], before.nodes()[2], spare)
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
     assert events_of(world, "job", EventKind.REPLACEMENT_JOINED) == [spare]
     assert job_of(world).nodes[spare].took_over_from == doomed.instance.node
     assert job_of(world).spares == tuple(events_of(world, "job", EventKind.REPLACEMENT_REQUESTED))
@@ -231,7 +231,7 @@ def test_fewer_nodes_cost_the_spare_first_and_the_member_with_the_highest_rank_w
     assert round_in(world).nodes() == order[:2]
     assert job_of(world).spares == (order[2],)
     assert job_of(world).nodes[spare].state is NodeState.GONE
-    assert world.nodes.trainings["job"].lost_steps == 0
+    assert world.nodes.trainings["job"].steps.lost == 0
 
 
 def test_more_nodes_are_the_spare_at_once_and_another_spare_later() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from spotsup_simulator.daemon import LEADER_TTL_S
 from spotsup_simulator.machine import Machine
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
@@ -19,7 +20,7 @@ CONNECTED_S = 10.0
 
 def world_with_tunnels() -> World:
     """Its one job trains on three nodes."""
-    world = World(1, NO_FAULTS, RULES, by_ssh=True)
+    world = World(Conditions(1, NO_FAULTS, RULES, by_ssh=True))
     Promises(world)
     world.run(1.0)
     submit(world, "job", 2, 3, 4)
@@ -40,7 +41,7 @@ def assert_trains_on(world: World, nodes: int = 3) -> None:
     job = jobs_of(world)["job"]
     assert job.round is not None
     assert job.round.number == 1
-    assert world.nodes.trainings["job"].losses == []
+    assert world.nodes.trainings["job"].steps.losses == []
     assert not [each for kind in (EventKind.NODE_LOST, EventKind.NODE_FAILED) for each in events_of(world, "job", kind)]
     assert alive(world) == len(world.cloud.machines) == nodes
     assert carried(world) == nodes
@@ -51,9 +52,9 @@ def test_training_goes_on_without_any_daemon_and_the_next_one_carries_etcd_again
     world = world_with_tunnels()
     world.lose_daemon()
     assert carried(world) == 0
-    before = world.nodes.trainings["job"]._steps(world.clock.now())
+    before = world.nodes.trainings["job"].steps.made(world.clock.now())
     world.run(600.0)
-    assert world.nodes.trainings["job"]._steps(world.clock.now()) > before + 1000
+    assert world.nodes.trainings["job"].steps.made(world.clock.now()) > before + 1000
     world.daemon = world.start_daemon()
     assert world.run_until(lambda w: carried(w) == 3, LEADER_TTL_S + CONNECTED_S)
     assert world.run_until(settled, 60.0)

@@ -16,13 +16,13 @@ from tests.sim.promises import events_of, jobs_of
 def world_with(saving_s: float) -> World:
     """A job whose checkpoints take so long, which the daemon knows."""
     world = training_world()
-    world.nodes.trainings["job"].saving_s = saving_s
+    world.nodes.trainings["job"].steps.saving_s = saving_s
     assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoints.save_s == saving_s, 60.0)
     return world
 
 
 def lost_steps(world: World) -> int:
-    return world.nodes.trainings["job"].lost_steps
+    return world.nodes.trainings["job"].steps.lost
 
 
 @pytest.mark.parametrize("saving_s", [5.0, 30.0, 60.0])
@@ -50,7 +50,7 @@ def test_a_node_whose_metadata_service_is_away_leaves_in_time_by_the_clouds_own_
 def test_no_step_is_lost_where_too_few_nodes_are_left_and_only_the_daemon_knows_of_the_notice() -> None:
     """A launcher alone trains on: it knows of no notice, and of no round that could form without the node."""
     world = training_world(low=3, desired=3, high=3)
-    world.nodes.trainings["job"].saving_s = 45.0
+    world.nodes.trainings["job"].steps.saving_s = 45.0
     assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoints.save_s == 45.0, 60.0)
     doomed = machine_of(world, 1)
     doomed.metadata_away = True
@@ -85,7 +85,7 @@ def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> Non
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert lost_steps(world) == 0
     world = world_with(600.0)
-    world.nodes.trainings["job"].saving_s = 1e6
+    world.nodes.trainings["job"].steps.saving_s = 1e6
     service(world).pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 7200.0 + 2 * RULES.drain_timeout_s)
 
@@ -93,7 +93,7 @@ def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> Non
 def test_people_hear_once_of_checkpoints_that_no_notice_is_long_enough_for() -> None:
     world = training_world()
     world.daemon.loop._rules = replace(world.daemon.loop._rules, notice_s={"local": 30.0})
-    world.nodes.trainings["job"].saving_s = 45.0
+    world.nodes.trainings["job"].steps.saving_s = 45.0
     world.run(60.0)
     (event,) = [event for event in world.sent if event.kind is EventKind.CHECKPOINTS_TOO_SLOW]
     assert event.text == (

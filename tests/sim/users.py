@@ -343,11 +343,11 @@ class Users:
     def program_fails(self, job: str, training: Training) -> None:
         """Failures before enough progress do not count any more; what was progress, a backup of etcd may lack."""
         injected = self._world.rng.injected
-        if training.saved_since_failure >= PROGRESS_CHECKPOINTS and not (
+        if training.steps.saved_since_failure >= PROGRESS_CHECKPOINTS and not (
             injected["writes lost"] or injected["backup restored"]
         ):
             self.program_failures[job] = 0
-        training.saved_since_failure = 0
+        training.steps.saved_since_failure = 0
         self.program_failures[job] += 1
 
     def fails_early(self, job: str, number: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spotsup_simulator.replay.world import changes_at
 
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
 from supervisor.market.capacity import (
@@ -72,11 +73,11 @@ def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
 
 def test_when_the_next_refusal_is_not_believed_any_more() -> None:
     memory = CapacityMemory()
-    assert memory.changes_at(NOW) == math.inf
+    assert changes_at(memory, NOW) == math.inf
     memory = memory.with_late_refusal(OFFER, NOW, NOW, spare=False)
     memory = memory.with_too_few("job", ELSEWHERE, NOW + 1.0)
     memory = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False)
-    assert [memory.changes_at(NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, LATE_S + 1.0)] == [
+    assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, LATE_S + 1.0)] == [
         NOW + 10.0,
         NOW + 10.0,
         NOW + LATE_S,

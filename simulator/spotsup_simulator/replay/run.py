@@ -130,7 +130,7 @@ class Replay:
         if training is None:
             return []
         began, found = self.world.started_at, []
-        for span in training.spans_until(self._until()):
+        for span in training.steps.spans_until(self._until()):
             number = bisect_right(self.rounds, (span.start - began, MAX_NODES)) - 1
             found.append((span.start - began, span.end - began, self.zones[number], span.nodes))
         return found
@@ -157,15 +157,15 @@ class Replay:
         if training is None:
             return []
         return [
-            (loss.at - began - loss.steps * training.step_s, loss.at - began, len(loss.round.nodes()))
-            for loss in training.losses
+            (loss.at - began - loss.steps * training.steps.step_s, loss.at - began, len(loss.round.nodes()))
+            for loss in training.steps.losses
         ]
 
     # -- afterwards ----------------------------------------------------------------------------------------
 
     def _useful(self, training: Training) -> float:
         """Node-seconds."""
-        spans = training.spans_until(self._until())
+        spans = training.steps.spans_until(self._until())
         trained_s = sum((span.end - span.start) * span.nodes for span in spans)
         return trained_s * self.costs.useful_share - _lost_s(training)
 
@@ -174,7 +174,9 @@ class Replay:
         training, until_s = self._training, self._until() - self.world.started_at
         end_s = max(0.0, until_s - self.submit_s)
         useful_h = self._useful(training) / HOUR_S if training else 0.0
-        trained_s = sum(span.end - span.start for span in training.spans_until(self._until())) if training else 0.0
+        trained_s = (
+            sum(span.end - span.start for span in training.steps.spans_until(self._until())) if training else 0.0
+        )
         rentals = self.machines()
         paid = sum(each.end_s - each.start_s for each in rentals) / HOUR_S
         on_demand = sum(each.end_s - each.start_s for each in rentals if not each.spot) / HOUR_S
@@ -258,4 +260,4 @@ def run_together(
 
 def _lost_s(training: Training) -> float:
     """Node-seconds of steps that were repeated."""
-    return sum(loss.steps * training.step_s * len(loss.round.nodes()) for loss in training.losses)
+    return sum(loss.steps * training.steps.step_s * len(loss.round.nodes()) for loss in training.steps.losses)

@@ -15,9 +15,11 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.replay.cloud import RecordedCloud
 from spotsup_simulator.replay.costs import Costs
 from spotsup_simulator.replay.recording import Recording
+from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 from supervisor.budget import Budgets
 from supervisor.market.admission import QueueRules
+from supervisor.market.capacity import CapacityMemory
 from supervisor.planner.actions import Action, Bootstrap, ListDone, Outcome
 from supervisor.planner.world import Rules
 from supervisor.spec import JobSpec
@@ -74,7 +76,7 @@ class RecordedWorld(World):
         for name, value in changed.items():
             rules = _with(rules, name, value)
         make = partial(RecordedCloud, name=cloud, recording=recording, costs=costs)
-        super().__init__(seed, FaultRates(), rules, make_cloud=make)
+        super().__init__(Conditions(seed, FaultRates(), rules, make_cloud=make))
         assert isinstance(self.cloud, RecordedCloud)
         self.recorded = self.cloud
         self.min_tick_s = CALL_S  # what a tick has written, and what came of its calls, is looked at once
@@ -98,7 +100,7 @@ class RecordedWorld(World):
             return soon
         if self.desired and all(self._is_whole(job, nodes) for job, nodes in self.desired.items()):
             return ticked_at + (PAYING_S if self._pays_on_demand() else self.nodes.progress_every_s)
-        asks_at = min(daemon.loop.capacity.changes_at(ticked_at) for daemon in self.daemons)
+        asks_at = min(changes_at(daemon.loop.capacity, ticked_at) for daemon in self.daemons)
         return min(ticked_at + MISSING_S, max(asks_at, soon))
 
     def _pays_on_demand(self) -> bool:
@@ -108,7 +110,7 @@ class RecordedWorld(World):
 
     def _is_whole(self, job: str, nodes: int) -> bool:
         training = self.nodes.trainings.get(job)
-        formed = training.formed if training is not None and training.makes_steps else None
+        formed = training.formed if training is not None and training.steps.under_way else None
         return formed is not None and len(formed.nodes()) >= nodes
 
     def is_news(self, outcome: Outcome) -> bool:
@@ -120,6 +122,13 @@ class RecordedWorld(World):
 
     def call_s(self, action: Action) -> tuple[float, float]:
         return (self._costs.bootstrap_s if isinstance(action, Bootstrap) else CALL_S), 0.0
+
+
+def changes_at(memory: CapacityMemory, now: float) -> float:
+    """Return when the next of the refusals is not believed any more; NEVER where none is."""
+    ends = [each.until for each in memory.refusals]
+    ends += [each.until for known in (memory.late, memory.too_few) for each in known.values()]
+    return min((end for end in ends if end > now), default=NEVER)
 
 
 def _with(rules: Rules, name: str, value: float) -> Rules:

@@ -13,6 +13,8 @@ from supervisor.accounts import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd, over_budget
+from supervisor.features.flood.rule import FLOOD
+from supervisor.features.flood.rule import reason as flood_reason
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.features.silence.rule import advances, kept
@@ -101,6 +103,8 @@ def pause_reason(draft: Draft) -> str:
     job = draft.job
     if job.pause.by == PRIORITY:
         return displaced(job.queue.displaced_by)
+    if job.pause.by == FLOOD:
+        return flood_reason(draft)
     of_limit = [use for use in uses(job, draft.nodes.values(), draft.now) if use.name == job.pause.by]
     if of_limit:
         return of_limit[0].reason(job.name)

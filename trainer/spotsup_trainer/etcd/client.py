@@ -56,12 +56,18 @@ class KeyValue:
     lease: int = 0
 
 
+# Of a page: the next one has as many keys as come to this size, by the page before.
+PAGE_BYTES = 4 * 2**20
+FIRST_PAGE_KEYS, MAX_PAGE_KEYS = 16, 2_000
+
+
 @dataclass(frozen=True)
 class Range:
     """Keys of one read, all as of `revision`."""
 
     kvs: tuple[KeyValue, ...]
     revision: int
+    more: bool = False  # the limit left keys out
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,14 @@ def _of_etcd(answer: Json) -> Json:
 
 
 def _found(answer: Json) -> Range:
-    return Range(tuple(_key_value(raw) for raw in answer.get("kvs", ())), _revision(answer))
+    kvs = tuple(_key_value(raw) for raw in answer.get("kvs", ()))
+    return Range(kvs, _revision(answer), bool(answer.get("more", False)))
+
+
+def _found_with_last(answer: Json) -> tuple[Range, bytes]:
+    """The last key as it is: who wrote it may have written any bytes, and the next page begins after them."""
+    kvs = answer.get("kvs", ())
+    return _found(answer), _unb64(kvs[-1]["key"]) if kvs else b""
 
 
 def _txn_result(answer: Json) -> TxnResult:
@@ -200,6 +213,22 @@ class Etcd(Gateway):
         since = {"min_mod_revision": str(changed_after + 1)} if changed_after else {}
         body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only, **since}
         return self.ask("/v3/kv/range", body, _found)
+
+    def pages(self, prefix: str) -> Iterator[Range]:
+        """Yield all keys that begin with `prefix` page by page, all as of the first page's revision. Of much, one read
+        would take longer than its time limit, and need memory for all at once. Raises EtcdError."""
+        body = _span(prefix, prefix=True)
+        limit, revision = FIRST_PAGE_KEYS, 0
+        while True:
+            asked = {**body, "limit": str(limit), "revision": str(revision)}
+            found, last = self.ask("/v3/kv/range", asked, _found_with_last)
+            revision = revision or found.revision
+            yield Range(found.kvs, revision, found.more)
+            if not found.more or not last:
+                return
+            body = {**body, "key": _b64(last + b"\0")}
+            size = sum(len(kv.value) + len(kv.key) for kv in found.kvs)
+            limit = max(1, min(MAX_PAGE_KEYS, limit * PAGE_BYTES // max(1, size)))
 
     # -- writes --------------------------------------------------------------------------------------------
 

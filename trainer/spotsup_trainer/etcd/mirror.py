@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from spotsup_trainer.etcd import Etcd, EtcdError, EtcdUnavailableError, KeyValue, Watch, WatchEvent
+from spotsup_trainer.etcd.quota import Kept, Quota
 from spotsup_trainer.timing import RETRY_S, retry_s
 from spotsup_trainer.vitals import Pulse, Vitals
 
 # A mirror whose threads make no progress for so long, beyond the time limits of their calls, hangs.
 STALE_S = 30.0
+# The mirror of one who trusts all who write there.
+UNLIMITED = Quota(lambda _: "", 0, 0, 0)
 # So many changed keys are remembered; who looks more seldom compares all.
 MAX_LOGGED_KEYS = 10_000
 
@@ -73,6 +76,8 @@ class MirrorView:
     outages: int = 0
     # Counts the changes of `keys`.
     serial: int = 0
+    # The groups of keys of which the quota leaves some out.
+    over: frozenset[str] = frozenset()
     log: ChangeLog | None = field(default=None, compare=False, repr=False)
 
     def changed_since(self, before: MirrorView) -> list[str] | None:
@@ -95,8 +100,12 @@ class Mirror:
         *,
         pulse_s: float = 5.0,
         stale_s: float = STALE_S,
+        quota: Quota = UNLIMITED,
     ) -> None:
+        """`quota`: what is kept of keys that others write; the rest is not in the copy."""
         self._etcd = etcd
+        self._quota = quota
+        self._kept = Kept(quota)
         self._prefix = prefix
         self._on_change = on_change
         self._pulse_s = pulse_s
@@ -183,18 +192,22 @@ class Mirror:
         """
         with closing(self._etcd.watch(self._prefix)) as watch:
             self._watch = watch
-            found = self._etcd.range(self._prefix)
-            if self._stopping.is_set():
-                return
-            keys = MappingProxyType({kv.key: kv for kv in found.kvs})
-            self._beat_at = time.monotonic()
+            kept, found, revision = Kept(self._quota), {}, 0
+            for page in self._etcd.pages(self._prefix):
+                if self._stopping.is_set():
+                    return
+                found.update({kv.key: kv for kv in page.kvs if kept.put(kv.key, len(kv.value))})
+                revision = page.revision
+                self._steps += 1
+                self._beat_at = time.monotonic()
             serial = self._serial + 1
             self._log.forget(serial)
-            self._publish(MirrorView(keys, found.revision, True, self._view.outages, serial, self._log))
+            keys = MappingProxyType(found)
+            self._publish(MirrorView(keys, revision, True, self._view.outages, serial, kept.over, self._log), kept)
             self._watching = True
             for batch in watch:
                 self._watching = False
-                fresh = [event for event in batch.events if event.mod_revision > found.revision]
+                fresh = [event for event in batch.events if event.mod_revision > revision]
                 if fresh:
                     self._apply(fresh, batch.revision)
                 self._steps += 1
@@ -237,12 +250,14 @@ class Mirror:
                 self._watch.close()  # if a thread wakes again: the copy is made again
         if self._view.serial != self._serial:
             keys = MappingProxyType(dict(self._keys))
-            self._view = replace(self._view, keys=keys, revision=self._revision, serial=self._serial)
+            over = self._kept.over
+            self._view = replace(self._view, keys=keys, revision=self._revision, serial=self._serial, over=over)
         return self._view
 
-    def _publish(self, view: MirrorView) -> None:
+    def _publish(self, view: MirrorView, kept: Kept | None = None) -> None:
         with self._changed:
             self._view, self._keys = view, dict(view.keys)
+            self._kept = kept or self._kept
             self._revision, self._serial = view.revision, view.serial
             self._changed.notify_all()
         self._tell()
@@ -252,6 +267,8 @@ class Mirror:
             for event in events:
                 key, value = event.key, event.value
                 if value is None:
+                    self._kept.delete(key)
+                if value is None or not self._kept.put(key, len(value)):
                     self._keys.pop(key, None)
                 else:
                     self._keys[key] = KeyValue(key, value, event.create_revision, event.mod_revision, event.lease)

@@ -1,0 +1,1 @@
+"""A job whose nodes write more into etcd than a job may."""
