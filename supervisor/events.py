@@ -227,6 +227,11 @@ class EventKind(StrEnum):
         "a cloud has not said for five minutes which machines run",
         Alert(Level.WARNING, ":fog:"),
     )
+    LISTING_DOUBTED = (
+        "listing-doubted",
+        "a cloud does not list machines whose nodes work: other credentials, project, subscription or regions?",
+        Alert(Level.CRITICAL, ":detective:"),
+    )
     CLOUD_MISSING = (
         "cloud-missing",
         "machines run on a cloud that the leading daemon's configuration does not have any more",

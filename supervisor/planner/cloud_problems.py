@@ -22,6 +22,7 @@ def cloud_problems(world: World, volatile: VolatileState, now: float) -> Iterato
     """Yield the problems of all clouds."""
     yield from _denials(world, volatile)
     yield from _unlisted(world, volatile, now)
+    yield from _doubted(world, volatile)
     yield from _unended(world, volatile, now)
     yield from _unremoved(volatile, now)
     yield from _not_configured(world)
@@ -58,6 +59,25 @@ def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Pro
             "and at `spotsupd check`",
             over=f"{cloud} says again which machines run",
         )
+
+
+def _doubted(world: World, volatile: VolatileState) -> Iterator[Problem]:
+    """Clouds whose listing lacks machines that work."""
+    for cloud in world.clouds:
+        view = volatile.clouds.get(cloud, CloudView())
+        if view.doubted:
+            count = len(view.doubted)
+            yield Problem(
+                EventKind.LISTING_DOUBTED,
+                cloud,
+                view.listed_at,
+                f"{cloud} does not list the machine{'s' * (count > 1)} of {count} node{'s' * (count > 1)} that "
+                f"{'work' if count > 1 else 'works'} ({named(sorted(view.doubted))}): are its credentials, project, "
+                "subscription and regions those of before? Until it lists them, nothing is launched for their jobs, "
+                "and no machine of theirs is taken for ended",
+                members=view.doubted,
+                over=f"{cloud} lists all machines whose nodes work",
+            )
 
 
 def _unended(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:

@@ -172,6 +172,12 @@ class Draft:
         return self.volatile.clouds.get(self.job.spec.placement.cloud, CloudView())
 
     @property
+    def doubts_listing(self) -> bool:
+        """True if the listing lacks machines of the job whose nodes are heard, or were when it first did: it may be of
+        another account, project or set of regions, so that absence proves nothing, and a launch goes elsewhere (9c)."""
+        return not self.cloud.doubted.isdisjoint(node.id for node in self.billed)
+
+    @property
     def capacity(self) -> CapacityMemory:
         """The capacity memory, as of this step of the plan."""
         return self.volatile.capacity

@@ -123,6 +123,8 @@ def _has_just_moved(draft: Draft) -> bool:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
+    if draft.doubts_listing:
+        return
     offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))

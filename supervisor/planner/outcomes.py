@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from zlib import crc32
 
@@ -224,27 +225,35 @@ def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
 
 def count_unhealthy_in_training(draft: Draft, node: NodeRecord) -> None:
     """The same for GPUs that died in training. Those machines have worked, so they are not in a row: they are counted
-    over as long a time as the type is then blocked."""
-    rules = draft.rules
-    recent = [n for n in draft.nodes.values() if n.unhealthy_at > draft.now - rules.unhealthy.memory_s]
-    count = sum(n.offer.instance_type == node.offer.instance_type for n in recent)
+    over as long a time as the type is then blocked. That they died is their nodes' word: for other jobs it counts only
+    once nodes of two owners say so (9c)."""
+    rules, since = draft.rules, draft.now - draft.rules.unhealthy.memory_s
+    count = _died(draft.nodes.values(), node, since)
     if count >= rules.unhealthy.max_streak:
         within = f"within {rules.unhealthy.memory_s / 60:g} min"
-        _block_type(draft, node, f"GPUs of {count} machines died {within}. The last error: {node.unhealthy}")
+        why = f"GPUs of {count} machines died {within}. The last error: {node.unhealthy}"
+        others = [view for view in draft.jobs.values() if view.record.owner != draft.job.owner]
+        agreed = any(_died(view.nodes.values(), node, since) for view in others)
+        _block_type(draft, node, why, job="" if agreed else draft.job.name)
 
 
-def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
-    """Request no machine of its type for a while."""
+def _died(nodes: Iterable[NodeRecord], like: NodeRecord, since: float) -> int:
+    return sum(each.unhealthy_at > since and each.offer.instance_type == like.offer.instance_type for each in nodes)
+
+
+def _block_type(draft: Draft, node: NodeRecord, why: str, job: str = "") -> None:
+    """Request no machine of its type for a while. `job`: for this one alone."""
     offer, rules = node.offer, draft.rules
     text = (
-        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy.memory_s / 60:g} min: {why}"
+        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy.memory_s / 60:g} min"
+        f"{f' for {job}' if job else ''}: {why}"
     )
     block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy.memory_s, text)
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     same_type = [each for each in known if each.instance_type == offer.instance_type]
     draft.capacity = draft.capacity.with_unhealthy_streak(offer, 0)
     for each in (*same_type, offer):  # one that is known twice is remembered once
-        draft.capacity = draft.capacity.remember(each, block, draft.now, spare=False)
+        draft.capacity = draft.capacity.remember(each, block, draft.now, spare=False, job=job)
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
 

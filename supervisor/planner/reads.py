@@ -11,7 +11,7 @@ from supervisor.market.offers import OffersView
 from supervisor.model import NodeState
 from supervisor.planner import orphans
 from supervisor.planner.actions import Action, AskDone, LeftoversDone, ListDone, ListInstances, OffersDone, ReadOutcome
-from supervisor.planner.predicates import stands_still
+from supervisor.planner.predicates import is_talking, stands_still
 from supervisor.planner.world import CloudView, JobView, VolatileState, World
 
 
@@ -76,6 +76,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     changed |= old.instances.keys() - instances.keys()
     open_nodes: set[str] = set()
     missed: dict[str, tuple[float, ...]] = {}
+    doubted: set[str] = set()
     changed_jobs: set[str] = set()
     # Once over all nodes, with little to do for each: with thousands this is most of the cost of a listing.
     for job in jobs:
@@ -87,10 +88,14 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
                 continue
             if is_open and node.instance_id not in instances:
                 missed[node.id] = (*old.missed_at.get(node.id, ())[-1:], done.asked_at)
+                # A lease ends sooner than the next listing comes: who is heard after two that lack it is there.
+                if node.id in old.doubted or (len(missed[node.id]) == 2 and is_talking(job, node.id)):
+                    doubted.add(node.id)
                 changed_jobs.add(node.job)
             elif node.instance_id in changed:
                 changed_jobs.add(node.job)
-    new = CloudView(MappingProxyType(instances), done.asked_at, done.asked_at, "", MappingProxyType(missed))
+    found = MappingProxyType(instances)
+    new = CloudView(found, done.asked_at, done.asked_at, "", MappingProxyType(missed), frozenset(doubted))
     sightings = orphans.sightings(volatile.sightings, done.cloud, old, new, open_nodes)
     return replace(
         volatile,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.features.deadline.rule import clause, may_pay
+from supervisor.features.flood.rule import FLOOD
 from supervisor.features.queue.rule import PRIORITY
 from supervisor.features.silence.rule import may_train, silence_text
 from supervisor.market.admission import Admission
@@ -57,10 +58,16 @@ def sentence(draft: Draft) -> str:
         *_leaving(draft),
         *_arriving(draft),
         _missing(draft),
+        _doubt(draft),
         _deadline(draft),
         _unpriced(draft),
     ]
     return "; ".join(clause for clause in clauses if clause)
+
+
+def _doubt(draft: Draft) -> str:
+    cloud = draft.job.spec.placement.cloud
+    return f"{cloud} does not list machines that work: nothing is launched there" if draft.doubts_listing else ""
 
 
 def _why_it_pauses(job: JobRecord) -> str:
@@ -68,6 +75,8 @@ def _why_it_pauses(job: JobRecord) -> str:
         return f"{job.queue.displaced_by} has a higher priority; "
     if job.pause.by in {BUDGET, USER_BUDGET}:
         return "its budget is spent; "
+    if job.pause.by == FLOOD:
+        return "its nodes flood etcd; "
     return f"limits.{job.pause.by} is reached; " if job.pause.by else ""
 
 

@@ -137,6 +137,8 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 def _is_missing(draft: Draft, node: NodeRecord) -> bool:
     """Whether two listings in a row do not have its machine, both asked when it was old enough to be listed."""
     missed_at = draft.cloud.missed_at.get(node.id, ())
+    if draft.doubts_listing:
+        return False
     return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s
 
 
@@ -193,7 +195,8 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         notice = NoticeRecord(min(instance.preempt_at, latest), draft.now, source)
     else:
         return node
-    _maybe_refused_late(draft, node)
+    if published is None:  # a node's own word says nothing of its pool to other jobs; nor has it an agent so early
+        _maybe_refused_late(draft, node)
     _count_end(draft, node, preempted=True)
     left_s = notice.deadline - draft.now
     draft.add_event(

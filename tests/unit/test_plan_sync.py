@@ -406,6 +406,10 @@ def test_so_is_one_that_vanishes_never_runs_or_gets_a_notice() -> None:
     assert (late(after), after.job.bootstraps.failures) == (True, 0), "that is not the job's fault"
     noticed = listing(machine(1), machine(2), machine(3, preempt_at=NOW + 60))
     assert late(scene(member(1), member(2), node(3, N.BOOTSTRAPPING), record=job(3), listed=noticed))
+    word = {name(3): Notice(name(3), NOW + 60, NOW, "aws")}
+    forged = scene(member(1), member(2), node(3, N.BOOTSTRAPPING), record=job(3), notices=word)
+    assert forged.node(3).doomed
+    assert not late(forged), "a node's word says nothing of its pool to other jobs"
 
 
 def test_a_machine_that_was_bootstrapped_is_no_refusal() -> None:

@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Health, Result
 from supervisor.events import EventKind
 from supervisor.features.unhealthy.reports import too_many_unhealthy
 from supervisor.model import NodeRecord, NodeState
-from tests.unit.scene import NOW, N, job, member, name, node, round_of, scene, view, world_of
+from tests.unit.scene import NOW, OFFER, J, N, as_job, decide, job, member, name, node, round_of, scene, view, world_of
 
 
 def ill(*numbers: int, **changes: Any) -> dict[str, Health]:
@@ -97,8 +97,19 @@ def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, bloc
     assert bool(reports) is blocked
     assert (after.new == []) is blocked
     if blocked:
-        text = "local machine type small is blocked for 60 min: GPUs of 3 machines died within 60 min. "
+        text = "local machine type small is blocked for 60 min for job: GPUs of 3 machines died within 60 min. "
         assert reports == [f"{text}The last error: Xid 48"]
+
+
+@pytest.mark.parametrize(("owner", "for_all"), [("ann", False), ("bob", True)])
+def test_it_is_blocked_for_all_jobs_once_nodes_of_two_owners_say_so(owner: str, for_all: bool) -> None:
+    gone = [node(n, N.GONE, has_joined=True, unhealthy_at=NOW - at) for n, at in ((3, 700.0), (4, 800.0))]
+    mine = view(replace(job(2), owner="ann"), [member(1), member(2), *gone], healths=ill(2))
+    died = as_job(node(1, N.GONE, has_joined=True, unhealthy_at=NOW - 700), "other")
+    others = view(replace(as_job(job(1, J.WAITING), "other"), owner=owner), [died])
+    after = decide(world_of(mine, others))
+    refused = [after.volatile.capacity.refusal(OFFER, NOW, spare=False, job=each) for each in ("job", "other")]
+    assert [each is not None for each in refused] == [True, for_all]
 
 
 def at_once(*nodes: NodeRecord, **messages: Any) -> int:
