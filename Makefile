@@ -137,8 +137,10 @@ dist: setup
 	@$(python) -m hatchling build --directory build/dist
 
 docs: setup
+	@$(python) -m tools.job_options
 	@$(python) -m tools.reference
 	@$(python) -m tools.states
+	@$(python) -m tools.tables
 	@$(python) -m tools.limits
 	@$(python) -m tools.grafana
 

@@ -17,6 +17,7 @@ from spotsup_trainer.wire import Progress
 from provisioners.base import Offer
 from supervisor import checkpoints
 from supervisor.accounts import NOTHING_BOOKED, NodeAccount
+from supervisor.events import EventKind
 from supervisor.features.billing.record import BillingRecord
 from supervisor.features.bootstraps.record import BootstrapsRecord
 from supervisor.features.checkpoints.record import CheckpointsRecord
@@ -373,139 +374,6 @@ class DaemonPause:
 
     at: float
     reason: str = ""
-
-
-class EventKind(StrEnum):
-    """What can happen to a job, a node, or the cluster. Those in ALERT_KINDS go to people: `supervisor.alerts`."""
-
-    SUBMITTED = "submitted"
-    SCALED = "scaled"
-    LIMITS_CHANGED = "limits-changed"
-    LIMIT_NEAR = "limit-near"
-    LIMIT_REACHED = "limit-reached"
-    DISPLACED = "displaced"
-    DEADLINE_MISSED = "deadline-missed"
-    BUDGET_NEAR = "budget-near"
-    BUDGET_REACHED = "budget-reached"
-    CANCEL_REQUESTED = "cancel-requested"
-    PAUSE_REQUESTED = "pause-requested"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    DRAIN_REQUESTED = "drain-requested"
-    ADOPTED = "adopted"
-    LAUNCH_REQUESTED = "launch-requested"
-    LAUNCH_REFUSED = "launch-refused"
-    MOVED = "moved"
-    MOVE_GIVEN_UP = "move-given-up"
-    PLACE_CHANGED = "place-changed"
-    KEPT_WARM = "kept-warm"
-    TAKEN_OVER = "taken-over"
-    CLEANING_FAILED = "cleaning-failed"
-    TOO_FEW_NODES = "too-few-nodes"
-    NOTICE = "notice"
-    NODE_LOST = "node-lost"
-    NODE_SUSPECT = "node-suspect"
-    SILENCE = "silence"
-    SILENCE_ENDED = "silence-ended"
-    NODE_FAILED = "node-failed"
-    BOOTSTRAPS_FAILING = "bootstraps-failing"
-    BOOTSTRAPS_RECOVERED = "bootstraps-recovered"
-    NODE_UNHEALTHY = "node-unhealthy"
-    UNHEALTHY_HELD = "unhealthy-held"
-    NODE_SLOW = "node-slow"
-    SLOW_ENDED = "slow-ended"
-    MACHINE_TYPE_BLOCKED = "machine-type-blocked"
-    FOREIGN_HOST = "foreign-host"
-    REPLACEMENT_REQUESTED = "replacement-requested"
-    REPLACEMENT_JOINED = "replacement-joined"
-    ROUND = "round"
-    TRAINING_PAUSED = "training-paused"
-    CHECKPOINTS_FAILING = "checkpoints-failing"
-    CHECKPOINTS_RESUMED = "checkpoints-resumed"
-    STEPS_HANG = "steps-hang"
-    STEPS_RESUMED = "steps-resumed"
-    WORKERS_STUCK = "workers-stuck"
-    CHECKPOINTS_TOO_SLOW = "checkpoints-too-slow"
-    JOB_DONE = "job-done"
-    JOB_FAILED = "job-failed"
-    JOB_CANCELLED = "job-cancelled"
-    ORPHAN = "orphan"
-    UNJOURNALED = "unjournaled"
-    UNKNOWN_CODE = "unknown-code"
-    FLOODED = "flooded"
-    NOT_ENDED = "not-ended"
-    NOT_LISTED = "not-listed"
-    LISTING_DOUBTED = "listing-doubted"
-    CLOUD_MISSING = "cloud-missing"
-    SOLVED = "solved"
-    ACCESS_DENIED = "access-denied"
-    ACCESS_RESTORED = "access-restored"
-    CERTIFICATE_ENDS = "certificate-ends"
-    CONSOLE_TAIL = "console-tail"
-    LOG_TAIL = "log-tail"
-    UNDECIDED = "undecided"
-    UNREADABLE = "unreadable"
-    WAITS_LONG = "waits-long"
-    WAIT_ENDED = "wait-ended"
-    QUOTA_REFUSED = "quota-refused"
-    NO_LEADER = "no-leader"
-    DAILY_SUMMARY = "daily-summary"
-    ALERTS_DROPPED = "alerts-dropped"
-
-
-ALERT_KINDS = frozenset(
-    {
-        EventKind.LIMIT_NEAR,
-        EventKind.LIMIT_REACHED,
-        EventKind.DISPLACED,
-        EventKind.DEADLINE_MISSED,
-        EventKind.BUDGET_NEAR,
-        EventKind.BUDGET_REACHED,
-        EventKind.NOTICE,
-        EventKind.NODE_LOST,
-        EventKind.SILENCE,
-        EventKind.SILENCE_ENDED,
-        EventKind.REPLACEMENT_REQUESTED,
-        EventKind.REPLACEMENT_JOINED,
-        EventKind.BOOTSTRAPS_FAILING,
-        EventKind.BOOTSTRAPS_RECOVERED,
-        EventKind.CHECKPOINTS_FAILING,
-        EventKind.CHECKPOINTS_RESUMED,
-        EventKind.STEPS_HANG,
-        EventKind.STEPS_RESUMED,
-        EventKind.WORKERS_STUCK,
-        EventKind.CHECKPOINTS_TOO_SLOW,
-        EventKind.JOB_DONE,
-        EventKind.JOB_FAILED,
-        EventKind.UNKNOWN_CODE,
-        EventKind.FLOODED,
-        EventKind.NOT_ENDED,
-        EventKind.NOT_LISTED,
-        EventKind.LISTING_DOUBTED,
-        EventKind.CLOUD_MISSING,
-        EventKind.SOLVED,
-        EventKind.ACCESS_DENIED,
-        EventKind.ACCESS_RESTORED,
-        EventKind.CERTIFICATE_ENDS,
-        EventKind.NODE_UNHEALTHY,
-        EventKind.UNHEALTHY_HELD,
-        EventKind.NODE_SLOW,
-        EventKind.SLOW_ENDED,
-        EventKind.MACHINE_TYPE_BLOCKED,
-        EventKind.FOREIGN_HOST,
-        EventKind.UNDECIDED,
-        EventKind.UNREADABLE,
-        EventKind.NODE_SUSPECT,
-        EventKind.ORPHAN,
-        EventKind.UNJOURNALED,
-        EventKind.WAITS_LONG,
-        EventKind.WAIT_ENDED,
-        EventKind.QUOTA_REFUSED,
-        EventKind.NO_LEADER,
-        EventKind.DAILY_SUMMARY,
-        EventKind.ALERTS_DROPPED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Nodes(Strict):
 
     min: Annotated[int, Field(ge=1, le=MAX_NODES)]
     """Training starts, and goes on, with at least this many nodes."""
-    desired: Annotated[int, Field(ge=1, le=MAX_NODES, json_schema_extra={"x-default": "`min`"})]
+    desired: Annotated[int, Field(ge=1, le=MAX_NODES, json_schema_extra={"x-default": "`min`", "x-option": "--nodes"})]
     """How many nodes are asked for, and replaced when lost."""
     max: Annotated[int, Field(ge=1, le=MAX_NODES, json_schema_extra={"x-default": "`desired`"})]
     """The largest number that `spotsupctl scale JOB N` accepts."""
@@ -232,8 +232,8 @@ class JobSpec(Strict):
     """The folder that is packed and copied to every node, relative to the job file. `.spotsupignore` leaves files
     out."""
     environment: str = "image"
-    """The Python environment. `image`: the machine's own interpreter. `uv`: from `uv.lock` in the code. A path such as
-    `requirements.txt`: from that file of the code. `docker://…`: a container image."""
+    """The Python environment: `image`, the machine's own interpreter; `uv`, from `uv.lock` in the code; a path such as
+    `requirements.txt`, from that file of the code; or `docker://…`, a container image."""
     setup: str = ""
     """A shell line that runs once on each node before training starts. Not possible with a container image."""
     run: Annotated[str, Field(min_length=1)]

@@ -14,12 +14,8 @@ LIMITS_OF_MONEY = ("usd", "usd_per_month", "usd_per_hour", "usd_per_node_hour")
 MIN_USD_PER_NODE_HOUR = 0.001  # EC2's lowest price of a spot request has to be above it
 
 
-class Limits(Strict):
-    """What the job may use. `spotsupctl limits` shows how much is used, and changes limits while the job runs.
-
-    People are warned when 80 % of `hours`, or 50 % and 80 % of `usd` or `usd_per_month`, are used. A job that reaches
-    one checkpoints on all nodes at the same step, releases its machines and is paused; raising the limit lets it go on.
-    """
+class LimitChanges(Strict):
+    """What `spotsupctl limits` changes of a job that runs; None leaves a limit as it is."""
 
     hours: Annotated[float, Field(gt=0)] | None = None
     """The job is paused after training for this many hours in all. Time without a round of at least `min` nodes, such
@@ -37,6 +33,16 @@ class Limits(Strict):
     """No node is asked for that costs more than this many US dollars per hour, or whose price is unknown; a job for
     which no price is known is refused. It goes with the request to clouds that take it for spot machines, which then
     take a node whose price rises above it, as any preemption."""
+    app_failures: Annotated[int, Field(ge=0, le=1000)] | None = None
+
+
+class Limits(LimitChanges):
+    """What the job may use. `spotsupctl limits` shows how much is used, and changes limits while the job runs.
+
+    People are warned when 80 % of `hours`, or 50 % and 80 % of `usd` or `usd_per_month`, are used. A job that reaches
+    one checkpoints on all nodes at the same step, releases its machines and is paused; raising the limit lets it go on.
+    """
+
     app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
     """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
     finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2

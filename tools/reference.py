@@ -23,6 +23,7 @@ from supervisor.cli.daemon import main as spotsupd
 from supervisor.config import Config
 from supervisor.spec import JobSpec
 from tools.broken_setups import ROWS
+from tools.job_options import model_of
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -141,9 +142,9 @@ def documents() -> dict[str, str]:
 # -- models ------------------------------------------------------------------------------------------------
 
 
-def job_file() -> str:
+def job_file(model: type[JobSpec] = JobSpec) -> str:
     """Every key of a job file."""
-    schema = JobSpec.model_json_schema()
+    schema = model.model_json_schema()
     lines = [
         *_head("Job file", "supervisor/spec.py"),
         (
@@ -151,22 +152,22 @@ def job_file() -> str:
             "required; all other keys have defaults."
         ),
         "",
-        "Every key at once:",
+        "Most keys at once:",
         *("", "```yaml", *JOB_EXAMPLE.splitlines(), "```", ""),
         "## Top level",
         "",
         *_table(schema, schema),
     ]
     for key in ("nodes", "resources", "placement", "storage", "limits"):
-        model = _model_of(schema, schema["properties"][key])
-        lines += ["", f"## {key}", "", _text(model["description"]), "", *_table(schema, model)]
+        part = model_of(schema, schema["properties"][key])
+        lines += ["", f"## {key}", "", _text(part["description"]), "", *_table(schema, part)]
     return "\n".join([*lines, ""])
 
 
 def configuration() -> str:
     """Every table and key of spotsupd.toml."""
     schema = Config.model_json_schema()
-    plain = {name: each for name, each in schema["properties"].items() if not _model_of(schema, each)}
+    plain = {name: each for name, each in schema["properties"].items() if not model_of(schema, each)}
     lines = [
         *_head("spotsupd.toml", "supervisor/config.py and provisioners/*/settings.py"),
         (
@@ -184,7 +185,7 @@ def configuration() -> str:
         *_table(schema, {**schema, "properties": plain}),
     ]
     shared = CloudSettings.model_json_schema()
-    tables = {key: model for key, each in schema["properties"].items() if (model := _model_of(schema, each))}
+    tables = {key: model for key, each in schema["properties"].items() if (model := model_of(schema, each))}
     clouds = [
         f"`[{key}]`" for key, model in tables.items() if shared["properties"].keys() <= model["properties"].keys()
     ]
@@ -196,7 +197,7 @@ def configuration() -> str:
         own = {name: each for name, each in model["properties"].items() if name not in hidden}
         lines += ["", f"## [{key}]", "", _text(model["description"]), ""]
         lines += _table(schema, {**model, "properties": own})
-        inner = {name: found for name, each in own.items() if (found := _model_of(schema, each))}
+        inner = {name: found for name, each in own.items() if (found := model_of(schema, each))}
         alike: dict[str, list[str]] = {}
         for name, found in inner.items():
             listed = own[name].get("type") == "array"
@@ -227,7 +228,7 @@ def _table(schema: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
             f"`{key}`",
             _type(schema, property_) + (f", {limits}" if limits else ""),
             _default(schema, model, key, property_),
-            _text(property_.get("description") or _model_of(schema, property_).get("description", "")),
+            _text(property_.get("description") or model_of(schema, property_).get("description", "")),
         ]
         lines.append(_row(cells))
     return lines
@@ -237,21 +238,11 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _model_of(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model behind a key, also of a list of models; {} for a plain value."""
-    inner = property_.get("items", property_)
-    for each in (inner, *inner.get("anyOf", ())):
-        if "$ref" in each:
-            found: Mapping[str, Any] = schema["$defs"][each["$ref"].rpartition("/")[2]]
-            return found
-    return {}
-
-
 def _type(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> str:
     options = [each for each in property_.get("anyOf", [property_]) if each.get("type") != "null"]
     first = options[0]
     if first.get("type") == "array":
-        return f"list of {'tables' if _model_of(schema, first) else _type(schema, first['items']) + 's'}"
+        return f"list of {'tables' if model_of(schema, first) else _type(schema, first['items']) + 's'}"
     if first.get("type") == "object":
         inner = first.get("additionalProperties") or next(iter(first["patternProperties"].values()))
         return f"table of {'lists of strings' if inner.get('type') == 'array' else _type(schema, inner) + 's'}"
@@ -266,7 +257,7 @@ def _default(schema: Mapping[str, Any], model: Mapping[str, Any], key: str, prop
     default = property_.get("default")
     if default in ("", [], {}):
         return "empty"
-    if _model_of(schema, property_):
+    if model_of(schema, property_):
         return "see there"
     return "none" if default is None else _code(default)
 

@@ -20,12 +20,16 @@ State = TypeVar("State", bound=StrEnum)
 
 def updated(text: str) -> str:
     """The document with both diagrams as the tables have them."""
-    for name, diagram in (("node", states(NodeState, NODE_EDGES)), ("job", states(JobState, JOB_EDGES))):
-        begin, end = f"<!-- states of a {name}: written by `make docs` -->\n", "<!-- end -->"
-        before, found, rest = text.partition(begin)
-        assert found, f"{DOCUMENT} has no place for the states of a {name}"
-        text = before + begin + diagram + rest[rest.index(end) :]
-    return text
+    text = put(text, "states of a node", states(NodeState, NODE_EDGES))
+    return put(text, "states of a job", states(JobState, JOB_EDGES))
+
+
+def put(text: str, what: str, written: str) -> str:
+    """The document with what is written for its part of this name."""
+    begin, end = f"<!-- {what}: written by `make docs` -->\n", "<!-- end -->"
+    before, found, rest = text.partition(begin)
+    assert found, f"there is no place for the {what}"
+    return before + begin + written + rest[rest.index(end) :]
 
 
 def states(kind: type[State], edges: Mapping[tuple[State, State], str]) -> str:

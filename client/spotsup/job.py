@@ -135,7 +135,7 @@ class Job:
         )
 
     def limits(self, **limits: float) -> Status:
-        """Change its limits: `hours`, `usd`, `usd_per_month`, `usd_per_hour`, `usd_per_node_hour`, `app_failures`."""
+        """Change its limits, by their names in a job file, such as `hours` and `usd`: those of `spotsupctl limits`."""
         return self._post("/limits", limits)
 
     def cancel(self) -> Status:

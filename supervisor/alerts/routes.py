@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from supervisor.alerts.levels import Level, level_of
+from supervisor.events import Level
 from supervisor.model import Event
 
 
@@ -58,7 +58,7 @@ class Channel:
 
     def takes(self, event: Event) -> bool:
         """Whether this event goes there, sooner or later."""
-        return level_of(event.kind) >= self.least(event.job)
+        return event.kind.level >= self.least(event.job)
 
     def least(self, job: str) -> Level:
         """The least level that a job's events need; "" for those of no job."""
@@ -71,7 +71,7 @@ class Channel:
         before them: the order within a job is kept."""
         if self.quiet is None or not self.quiet.lasts(now):
             return pending
-        last = {event.job: number for number, event in enumerate(pending) if level_of(event.kind) >= Level.CRITICAL}
+        last = {event.job: number for number, event in enumerate(pending) if event.kind.level >= Level.CRITICAL}
         return [event for number, event in enumerate(pending) if number <= last.get(event.job, -1)]
 
 

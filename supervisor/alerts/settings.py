@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from supervisor.alerts.levels import Level
 from supervisor.alerts.routes import Channel, QuietHours
 from supervisor.cron import next_run
+from supervisor.events import Level
 from supervisor.features.waits.record import WaitsRules
 
 LevelName = Literal["info", "warning", "critical", "off"]

@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.alerts.levels import level_of
 from supervisor.alerts.senders import MAX_ANSWER_BYTES, TIMEOUT_S, Outgoing, Receipt, seconds_of, without
 from supervisor.alerts.texts import plain_text
 
@@ -59,7 +58,7 @@ class SignedWebhook:
                 "job": event.job,
                 "node": event.node,
                 "kind": str(event.kind),
-                "level": level_of(event.kind).name.lower(),
+                "level": event.kind.level.name.lower(),
                 "text": event.text,
                 "data": dict(event.data),
             }

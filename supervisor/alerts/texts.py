@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from supervisor.alerts.levels import BULK_KINDS, SIGNS
 from supervisor.alerts.stories import Story
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 
 # Slack shows at most about 4,000 characters of a message as one.
 MAX_TEXT_CHARACTERS = 3800
@@ -58,7 +58,7 @@ def grouped(events: Iterable[Event]) -> list[list[Event]]:
     open_bulks: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         key = ("" if (event.job, event.kind) in over_jobs else event.job, str(event.kind))
-        if event.kind not in BULK_KINDS:
+        if not _bulk(event):
             open_bulks = {each: group for each, group in open_bulks.items() if each[0] != event.job}
             groups.append([event])
         elif key in open_bulks:
@@ -71,12 +71,17 @@ def grouped(events: Iterable[Event]) -> list[list[Event]]:
 
 def _over_jobs(events: Sequence[Event]) -> set[tuple[str, EventKind]]:
     """Which jobs and kinds are reported together."""
-    others = {event.job for event in events if event.kind not in BULK_KINDS}
+    others = {event.job for event in events if not _bulk(event)}
     jobs: dict[EventKind, set[str]] = {}
     for event in events:
-        if event.kind in BULK_KINDS and event.job not in others:
+        if _bulk(event) and event.job not in others:
             jobs.setdefault(event.kind, set()).add(event.job)
     return {(job, kind) for kind, found in jobs.items() if len(found) >= MIN_BULK_JOBS for job in found}
+
+
+def _bulk(event: Event) -> str:
+    """What many nodes have in common of which there is this event; "" for a kind that does not come in bulk."""
+    return event.kind.alert.bulk if event.kind.alert else ""
 
 
 def bulk_text(group: Sequence[Event]) -> str:
@@ -84,7 +89,7 @@ def bulk_text(group: Sequence[Event]) -> str:
     first, last = group[0], group[-1]
     names = node_names(event.node or event.id for event in group)
     span = _clock(first.at) if _clock(first.at) == _clock(last.at) else f"{_clock(first.at)} to {_clock(last.at)}"
-    return f"{len(group)} nodes {BULK_KINDS[first.kind]}: {names}  ({span}, {first.id} to {last.id})"
+    return f"{len(group)} nodes {_bulk(first)}: {names}  ({span}, {first.id} to {last.id})"
 
 
 def node_names(names: Iterable[str]) -> str:
@@ -123,7 +128,7 @@ def _slack_lines(events: Sequence[Event], *, in_thread: bool) -> Iterable[str]:
 
 
 def _slack_line(event: Event, text: str, *, in_thread: bool, whose: str = "") -> str:
-    sign = SIGNS.get(event.kind, ":information_source:")
+    sign = event.kind.alert.sign if event.kind.alert else ":information_source:"
     name = "" if in_thread else f"*{escaped(whose or event.job or 'spotsup')}*: "
     while len(line := f"{sign} {name}{escaped(text)}") > MAX_TEXT_CHARACTERS:
         text = _cut(text, len(text) * 3 // 4)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 from spotsup_trainer.objects import url as urls
@@ -21,7 +22,7 @@ from supervisor.market.prices import named
 from supervisor.model import WAITING_NODE_STATES, JobRecord, JobState, NodeState
 from supervisor.planner.world import JobView
 from supervisor.spec import NO_CHECKPOINTS, JobSpec, check_nodes
-from supervisor.spec_limits import LIMITS_OF_MONEY, Limits
+from supervisor.spec_limits import LIMITS_OF_MONEY, LimitChanges
 from supervisor.validation import first_error
 
 MAX_NAMES_SHOWN = 8
@@ -63,18 +64,6 @@ class Scale:
     spares: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitChanges:
-    """What `spotsupctl limits` changes; None leaves a limit as it is."""
-
-    hours: float | None = None
-    usd: float | None = None
-    usd_per_month: float | None = None
-    usd_per_hour: float | None = None
-    usd_per_node_hour: float | None = None
-    app_failures: int | None = None
-
-
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     """The job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
@@ -100,6 +89,14 @@ def numbers_of(job: JobRecord) -> str:
     return f"{nodes} (min {job.min_nodes}, max {job.max_nodes}{spares})"
 
 
+def limit_changes(given: Mapping[str, Any]) -> LimitChanges:
+    """The changes that a request asks for. Raises UsageError: one sentence that names the limit."""
+    try:
+        return LimitChanges.model_validate(given)
+    except ValidationError as error:
+        raise UsageError(first_error(error, "limits", LimitChanges)) from error
+
+
 def check_priced(view: JobView, changes: LimitChanges) -> None:
     """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
     wanted = any(getattr(changes, each) is not None for each in LIMITS_OF_MONEY)
@@ -114,13 +111,9 @@ def check_priced(view: JobView, changes: LimitChanges) -> None:
 
 
 def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
-    """The job with new limits; resumed where it was paused for one, and none is reached any more. Raises UsageError."""
+    """The job with new limits; resumed where it was paused for one, and none is reached any more."""
     job = view.record
-    given = {each.name: value for each in fields(changes) if (value := getattr(changes, each.name)) is not None}
-    try:
-        limits = Limits.model_validate({**job.spec.limits.model_dump(), **given})
-    except ValidationError as error:
-        raise UsageError(first_error(error, "limits", Limits)) from error
+    limits = job.spec.limits.model_copy(update=changes.model_dump(exclude_none=True))
     job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
     if job.pause.by in {"", PRIORITY, BUDGET, USER_BUDGET}:
         return job

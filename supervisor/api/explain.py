@@ -160,8 +160,8 @@ def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
 
     @app.post("/v1/explain", openapi_extra=may(Action.PLAN))
     def explain(body: ExplainBody) -> dict[str, Any]:
-        quote = service.plan(body.spec)
-        plans = explainer.explain(service.parse(body.spec), quote, body)
+        spec, quote = service.plan(body.spec)
+        plans = explainer.explain(spec, quote, body)
         rows = [
             {
                 "instance_types": list(each.instance_types),

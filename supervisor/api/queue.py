@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 
 from fastapi import FastAPI, Request, Response
+from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Action
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.rows import QueueRow
 from supervisor.api.rules import may
 from supervisor.api.service import Service
 from supervisor.features.limits.rule import LIFTED
@@ -22,6 +22,24 @@ from supervisor.runtime.loop import Status
 from supervisor.starting_time import moment
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
+
+
+class QueueRow(TypedDict):
+    """A job that waits. `place`: None for one that is let start."""
+
+    place: int | None
+    job: str
+    owner: str
+    priority: int
+    state: JobState
+    nodes: int
+    gpus: int
+    gpu: str
+    alternatives: list[str]
+    reason: str
+    starts_when: str
+    submitted_at: float
+    waiting_s: float
 
 
 def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from statistics import median
 
 from supervisor.api.rows import RankRow
+from supervisor.features.slow.rank_times import by_node
 from supervisor.planner.world import JobView
 
 # Of what a rank works in a step: a shorter wait for it is noise.
@@ -25,18 +26,17 @@ def rank_rows(view: JobView) -> list[RankRow]:
     times, current = view.rank_times, view.round
     if times is None or current is None or times.round != current.number or view.record.ended:
         return []
-    nodes = current.nodes()
-    per_node, left = divmod(len(times.step_s), len(nodes))
-    if left or not per_node:
-        return []
-    of_rank = [nodes[rank // per_node] for rank in range(len(times.step_s))]
-    kinds = [view.nodes[node].offer.instance_type if node in view.nodes else "" for node in of_rank]
+    ranks = [
+        (node, view.nodes[node].offer.instance_type if node in view.nodes else "", seconds)
+        for node, reported in by_node(times.step_s, current.nodes()).items()
+        for seconds in reported
+    ]
     alike: dict[str, list[float]] = defaultdict(list)
-    for kind, seconds in zip(kinds, times.step_s, strict=True):
+    for _, kind, seconds in ranks:
         if seconds > 0:
             alike[kind].append(seconds)
     return [
         {"rank": rank, "node": node, "step_s": seconds, "waited_s": round(max(0.0, seconds - median(alike[kind])), 6)}
-        for rank, (node, kind, seconds) in enumerate(zip(of_rank, kinds, times.step_s, strict=True))
+        for rank, (node, kind, seconds) in enumerate(ranks)
         if seconds > 0
     ]

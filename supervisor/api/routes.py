@@ -8,13 +8,13 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi import Body, FastAPI, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.access import Action, AuditEntry
 from supervisor.api.adoption import Adoption
 from supervisor.api.audit import add_audit
-from supervisor.api.changes import LimitChanges, Scale, Terms, etag
+from supervisor.api.changes import Scale, Terms, etag, limit_changes
 from supervisor.api.described import describe
 from supervisor.api.events import add_events
 from supervisor.api.explain import Explainer, add_explain
@@ -22,7 +22,7 @@ from supervisor.api.gate import Gate, Users, caller_of_request, name_target
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.problems import add_problems
 from supervisor.api.queue import add_queue
-from supervisor.api.quote import quote_row
+from supervisor.api.quote import Quote, quote_row
 from supervisor.api.recorded import add_recorded
 from supervisor.api.report import OnDemand, add_report, on_demand_row, report_row
 from supervisor.api.rows import (
@@ -57,6 +57,8 @@ from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
+from supervisor.spec import JobSpec
+from supervisor.spec_limits import LimitChanges
 
 # A header of a standby's responses: which daemon leads.
 LEADER_HEADER = "spotsup-leader"
@@ -70,6 +72,9 @@ IfMatch = Annotated[str, Header(max_length=400)]
 
 # The client's own id of a submission: one that is sent again is the same job. An alias of `submission` in the body.
 IdempotencyKey = Annotated[str, Header(max_length=64)]
+
+# A limit that no job can have is refused by its name, as in a job file.
+LimitsBody = Annotated[dict[str, Any], Body(json_schema_extra=LimitChanges.model_json_schema())]
 
 
 class _Body(BaseModel):
@@ -100,17 +105,6 @@ class ScaleBody(_Body):
     min_nodes: int | None = None
     max_nodes: int | None = None
     spares: int | None = None
-
-
-class LimitsBody(_Body):
-    """What to change; None leaves a limit as it is."""
-
-    hours: float | None = None
-    usd: float | None = None
-    usd_per_month: float | None = None
-    usd_per_hour: float | None = None
-    usd_per_node_hour: float | None = None
-    app_failures: int | None = None
 
 
 class PauseBody(_Body):
@@ -334,12 +328,16 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
     @app.post("/v1/check", openapi_extra=may(Action.PLAN))
     def check(body: CheckBody, request: Request) -> CheckedRow:
         caller = caller_of_request(request)
-        spec, quote = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
-        return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
+        found = service.under(Terms(caller)).check(body.spec, body.resume_from, caller.name)
+        quoted = planned(found.spec, found.quote) if found.quote else None
+        return {"name": found.spec.name, "warnings": quoted["warnings"] if quoted else [], "plan": quoted}
+
+    def planned(spec: JobSpec, quote: Quote) -> PlanRow:
+        return {**quote_row(quote), "rented": service.is_rented(spec)}
 
     @app.post("/v1/plan", openapi_extra=may(Action.PLAN))
     def plan(body: CheckBody) -> PlanRow:
-        return {**quote_row(service.plan(body.spec)), "rented": service.is_rented(body.spec)}
+        return planned(*service.plan(body.spec))
 
     @app.post("/v1/jobs", openapi_extra=may(Action.SUBMIT))
     def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> JobRow:
@@ -379,7 +377,7 @@ def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status
 
     @app.post("/v1/jobs/{name}/limits", openapi_extra=may(Action.CHANGE))
     def limits(name: str, body: LimitsBody, request: Request, response: Response, if_match: IfMatch = "") -> JobRow:
-        return changed(bound(request, if_match).limits(name, LimitChanges(**body.model_dump())), response)
+        return changed(bound(request, if_match).limits(name, limit_changes(body)), response)
 
     @app.post("/v1/jobs/{name}/cancel", openapi_extra=may(Action.CHANGE))
     def cancel(name: str, request: Request) -> JobRow:

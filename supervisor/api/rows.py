@@ -7,7 +7,8 @@ from typing import Any
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Role
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 
 
 class CountRow(TypedDict):
@@ -187,24 +188,6 @@ class EventRow(TypedDict):
     data: dict[str, Any]
 
 
-class QueueRow(TypedDict):
-    """A job that waits. `place`: None for one that is let start."""
-
-    place: int | None
-    job: str
-    owner: str
-    priority: int
-    state: JobState
-    nodes: int
-    gpus: int
-    gpu: str
-    alternatives: list[str]
-    reason: str
-    starts_when: str
-    submitted_at: float
-    waiting_s: float
-
-
 class PauseOfDaemons(TypedDict):
     """Since when, and why."""
 
@@ -231,13 +214,6 @@ class CallerRow(TypedDict):
     name: str
     role: Role
     token: str | None
-
-
-class CheckedRow(TypedDict):
-    """A job that may be submitted."""
-
-    name: str
-    warnings: list[str]
 
 
 class ChunkRow(TypedDict):
@@ -385,6 +361,14 @@ class PlanRow(QuoteRow):
     """`rented`: its machines cost money."""
 
     rented: bool
+
+
+class CheckedRow(TypedDict):
+    """A job that may be submitted. `plan`: None where this daemon asks no cloud for offers."""
+
+    name: str
+    warnings: list[str]
+    plan: PlanRow | None
 
 
 class MemberRow(TypedDict):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor import checkpoints
 from supervisor.api.changes import (
-    LimitChanges,
     Scale,
     Terms,
     active_nodes,
@@ -25,6 +24,7 @@ from supervisor.api.changes import (
     unreadable_by,
     waits_warm,
 )
+from supervisor.api.checked import Checked, LastChecked
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.place_order import prefers_the_cheapest, with_places
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
@@ -39,6 +39,7 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import PAUSED_BY_USER, reached
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
@@ -46,21 +47,14 @@ from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.market.admission import QueueRules
-from supervisor.model import (
-    DaemonPause,
-    Event,
-    EventKind,
-    JobRecord,
-    JobState,
-    NodeRecord,
-    NodeState,
-)
+from supervisor.model import DaemonPause, Event, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.new_job import new_job
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec_limits import LimitChanges
 from supervisor.starting_time import starts_at
 
 MAX_TRIES = 20
@@ -114,6 +108,7 @@ class Service:
         self._queue = queue
         self._curve = curve or journal.curve
         self._terms = Terms()
+        self._checked = LastChecked()
 
     def under(self, terms: Terms) -> Service:
         """For one caller: its changes raise ForbiddenError and PreconditionError by these terms."""
@@ -158,19 +153,24 @@ class Service:
 
     def parse(self, value: Any) -> JobSpec:
         """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""
-        spec = parse_spec(value)
+        spec = parse_spec(self._with_cloud(value))
         if not spec.placement.cloud:
-            if len(self._clouds) != 1:
-                *first, last = self._clouds
-                raise CommandRefusedError(
-                    "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
-                    f"{', '.join(first)} or {last}"
-                )
-            spec = parse_spec({**value, "placement": {**value.get("placement", {}), "cloud": self._clouds[0]}})
+            *first, last = self._clouds
+            raise CommandRefusedError(
+                "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
+                f"{', '.join(first)} or {last}"
+            )
         self._check_supported(spec)
         return spec
 
-    def check(self, spec_value: Any, resume_from: str = "", owner: str = "") -> tuple[JobSpec, Quote | None]:
+    def _with_cloud(self, value: Any) -> Any:
+        """The job file, with the only cloud where it names none."""
+        placement = value.get("placement", {}) if isinstance(value, dict) else None
+        if len(self._clouds) != 1 or not isinstance(placement, dict) or placement.get("cloud"):
+            return value
+        return {**value, "placement": {**placement, "cloud": self._clouds[0]}}
+
+    def check(self, spec_value: Any, resume_from: str = "", owner: str = "") -> Checked:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
         spec = self.parse(spec_value)
@@ -185,27 +185,47 @@ class Service:
         quote = self._quote(spec) if self._quote else None
         if quote is not None:
             check_prices_known(quote, self._queue)
-            spec = with_places(spec, quote.places)
-        return spec, quote
+        checked = Checked(owner, spec_value, spec, quote, self._clock.now())
+        self._checked.keep(checked)
+        return checked
 
-    def plan(self, spec_value: Any) -> Quote:
+    def plan(self, spec_value: Any) -> tuple[JobSpec, Quote]:
         """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
-        return self._planned(self.parse(spec_value))
+        spec = self.parse(spec_value)
+        if self._quote is None:
+            raise CommandRefusedError("this daemon cannot ask its clouds for offers")
+        return spec, self._quote(spec)
 
-    def is_rented(self, spec_value: Any) -> bool:
+    def is_rented(self, spec: JobSpec) -> bool:
         """Whether the job's machines cost money: they are not processes of this computer."""
-        return any(cloud not in self._hosted for cloud in self.parse(spec_value).clouds)
+        return any(cloud not in self._hosted for cloud in spec.clouds)
 
     def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
         """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
-        spec = self.parse(spec_value)
-        quote = self._planned(spec)
+        spec, quote = self.plan(spec_value)
         return with_places(spec, quote.places), quote, self._journal.pool_days()
 
-    def _planned(self, spec: JobSpec) -> Quote:
-        if self._quote is None:
-            raise CommandRefusedError("this daemon cannot ask its clouds for offers")
-        return self._quote(spec)
+    def _admitted(self, spec_value: Any, owner: str) -> Checked:
+        """The submission as it was just checked; else parsed and admitted now, without a quote."""
+        now = self._clock.now()
+        if known := self._checked.find(owner, spec_value, now):
+            return known
+        spec = self.parse(spec_value)
+        check_admissible(spec, owner, self._queue)
+        return Checked(owner, spec_value, spec, None, now)
+
+    def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
+        """The job with its places in order, and that order for people. Raises CommandRefusedError without the prices
+        that it needs."""
+        spec, quote = checked.spec, checked.quote
+        needs_prices = spec.limits.of_money or self._queue.of_money or self._budgeted or prefers_the_cheapest(spec)
+        if not needs_prices or self._quote is None:
+            return spec, ""
+        if quote is None:
+            quote = self._quote(spec)
+            check_prices_known(quote, self._queue)
+        order = f"; its places by price: {', '.join(map(str, quote.places))}" if quote.places else ""
+        return with_places(spec, quote.places), order
 
     def submit(
         self, spec_value: Any, code_sha256: str, submission: str, resume_from: str = "", owner: str = ""
@@ -215,27 +235,23 @@ class Service:
 
         `resume_from`: the name of a job that has ended or is paused, with whose newest checkpoint this one begins.
         """
-        spec = self.parse(spec_value)
-        check_admissible(spec, owner, self._queue)
+        checked = self._admitted(spec_value, owner)
+        spec = checked.spec
         self._catch_up(spec.name)
         now = self._clock.now()
         record = new_job(spec, code_sha256, submission, now)
         begins = starts_at(spec.start_after, spec.schedule, now)
         finish_by = finish_by_at(spec.finish_by, spec.work, begins, now)
         record = replace(record, owner=owner, starts_at=begins, deadline=replace(record.deadline, finish_by=finish_by))
+        placed, order = None, ""
         for _ in range(MAX_TRIES):
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
                 return present
             if present is not None:
                 self._check_replaceable(present)
-            placed, order = record.spec, ""
-            needs_prices = spec.limits.of_money or self._queue.of_money or self._budgeted or prefers_the_cheapest(spec)
-            if needs_prices and self._quote:
-                quote = self._quote(spec)
-                check_prices_known(quote, self._queue)
-                placed = with_places(placed, quote.places)
-                order = f"; its places by price: {', '.join(map(str, quote.places))}" if quote.places else ""
+            if placed is None:
+                placed, order = self._placed(replace(checked, spec=record.spec))
             code = self._journal.find_blob(code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")
@@ -266,7 +282,7 @@ class Service:
     def limits(self, name: str, changes: LimitChanges) -> JobView:
         """Change a job's limits; one that is paused for a limit goes on once none is reached.
 
-        Raises UsageError for a limit that no job can have, CommandRefusedError for one that cannot be kept.
+        Raises CommandRefusedError for one that cannot be kept.
         """
 
         def change(view: JobView) -> Change | None:
@@ -274,9 +290,8 @@ class Service:
             limited = limited_job(view, changes, self._clock.now())
             if limited == view.record:
                 return None
-            limits = limited.spec.limits
-            given = [each.name for each in fields(changes) if getattr(changes, each.name) is not None]
-            text = ", ".join(f"limits.{each} {getattr(limits, each):g}" for each in given)
+            given = changes.model_dump(exclude_none=True)
+            text = ", ".join(f"limits.{each} {value:g}" for each, value in given.items())
             return Change(limited, EventKind.LIMITS_CHANGED, f"{name} now has {text}")
 
         return self._change(name, change)

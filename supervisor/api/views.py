@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spotsup_trainer.wire import Pause
 
-from supervisor.accounts import Booking, by_purpose, month_of
+from supervisor.accounts import Booking, by_purpose
 from supervisor.api.ranks import rank_rows
 from supervisor.api.rows import (
     AlternativeRow,
@@ -21,14 +21,14 @@ from supervisor.api.rows import (
     PauseRow,
 )
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
-from supervisor.features.budgets.rule import month_usd
 from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.deadline.rule import in_words as deadline_in_words
-from supervisor.features.limits.rule import spent_usd, trained_s
+from supervisor.features.limits.rule import USED, spent_usd, trained_s
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
 from supervisor.planner.pauses import in_words, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
+from supervisor.spec_limits import LimitChanges
 
 
 def job_row(view: JobView, sentence: str, now: float) -> JobRow:
@@ -92,16 +92,12 @@ def _deadline_row(view: JobView, now: float) -> DeadlineRow | None:
 
 def _limit_rows(view: JobView, now: float) -> dict[str, LimitRow]:
     """Each limit, and how much of it is used."""
-    limits, nodes = view.record.spec.limits, view.nodes.values()
-    used = {
-        "hours": round(trained_s(view.record, now) / 3600, 4),
-        "usd": round(spent_usd(view.record, nodes, now), 4),
-        "usd_per_month": round(month_usd(view.record, nodes, month_of(now), now), 4),
-        "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in _billed(view)), 4),
-        "usd_per_node_hour": max((node.offer.usd_per_hour or 0.0 for node in _billed(view)), default=0.0),
-        "app_failures": view.round.app_failures if view.round else 0,
-    }
-    return {name: {"limit": getattr(limits, name), "used": amount} for name, amount in used.items()}
+    limits, nodes, billed = view.record.spec.limits, tuple(view.nodes.values()), _billed(view)
+    used = {name: round(used(view.record, nodes, now), 4) for name, used in USED.items()}
+    used["usd_per_hour"] = round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4)
+    used["usd_per_node_hour"] = max((node.offer.usd_per_hour or 0.0 for node in billed), default=0.0)
+    used["app_failures"] = view.round.app_failures if view.round else 0
+    return {name: {"limit": getattr(limits, name), "used": used[name]} for name in LimitChanges.model_fields}
 
 
 def _billed(view: JobView) -> list[NodeRecord]:

@@ -53,7 +53,8 @@ def _send(config: Config) -> list[tuple[str, str, float]]:
     """Name, error or "", and seconds, of each channel; all at the same time."""
     from supervisor.alerts.senders import Outgoing
     from supervisor.channels import channels_of, open_senders
-    from supervisor.model import Event, EventKind
+    from supervisor.events import EventKind
+    from supervisor.model import Event
     from supervisor.runtime.background import in_background
 
     now = time.time()

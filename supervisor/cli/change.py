@@ -11,6 +11,7 @@ import click
 
 from supervisor.cli.common import connected, job_path, node_path, output_option, print_json
 from supervisor.cli.completing import complete_jobs, complete_nodes
+from supervisor.cli.job_options import limit_options
 from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 
@@ -57,12 +58,7 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
-@click.option("--hours", type=float, help="The job pauses after training for so many hours in all.")
-@click.option("--usd", type=float, help="The job pauses once its nodes have cost so many US dollars.")
-@click.option("--usd-per-month", type=float, help="The job pauses once its nodes have cost this in a month (UTC).")
-@click.option("--usd-per-hour", type=float, help="No node is asked for that would bring the job above this.")
-@click.option("--usd-per-node-hour", type=float, help="No node that costs more than this is asked for.")
-@click.option("--app-failures", type=int, help="The job fails when its program failed more often than this.")
+@limit_options
 @output_option
 @click.pass_context
 def limits(context: click.Context, /, job: str, output: str, **changes: float | None) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from supervisor.errors import UsageError
 from supervisor.job_keys import section, set_key
+
+# Written by tools/job_options.py from the model of a job file, which commands need not load.
+_WRITTEN = Path(__file__).with_name("job_options.json")
+_TYPES = {"text": str, "integer": int, "number": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,66 +26,28 @@ class JobOption:
     flag: str
     key: str
     help: str
-    type: click.ParamType[Any] | type = str
-    metavar: str | None = None
+    type: str | Sequence[str]  # the name of a type, or the values that it can have
     repeated: bool = False
+    changeable: bool = False  # also of a job that runs
 
     @property
     def parameter(self) -> str:
         """The name under which click passes it."""
         return self.flag.removeprefix("--").replace("-", "_")
 
+    def add_to(self, command: Callable[..., None]) -> Callable[..., None]:
+        """The command with this option."""
+        return click.option(
+            *(self.flag, self.parameter),
+            type=_TYPES[self.type] if isinstance(self.type, str) else click.Choice(self.type),
+            multiple=self.repeated,
+            default=() if self.repeated else None,
+            help=f"{self.help} May be given several times." if self.repeated else self.help,
+        )(command)
 
-# Keys that only make sense as a whole are given as YAML; whatever has no option is set by --set.
-JOB_OPTIONS = (
-    JobOption("--name", "name", "The job's name."),
-    JobOption("--kind", "kind", "What it runs on its nodes.", click.Choice(["training", "data"])),
-    JobOption("--nodes", "nodes.desired", "How many nodes to ask for.", int),
-    JobOption("--min", "nodes.min", "Train with at least this many nodes.", int),
-    JobOption("--max", "nodes.max", "The largest number that `scale` accepts.", int),
-    JobOption("--spares", "nodes.spares", "Extra prepared nodes that replace a lost node at once.", int),
-    JobOption("--multiple-of", "nodes.multiple_of", "Train on a multiple of so many nodes only.", int),
-    JobOption("--gpu", "resources.gpu", "GPU type, such as V100."),
-    JobOption("--gpus-per-node", "resources.gpus_per_node", "GPUs on each node; one worker runs per GPU.", int),
-    JobOption("--instance-type", "resources.instance_types", "Only this instance type.", repeated=True),
-    JobOption(
-        "--prefer",
-        "prefer",
-        "Which of several `resources` is taken, and which place first.",
-        click.Choice(["listed", "cheapest"]),
-    ),
-    JobOption("--disk-gb", "resources.disk_gb", "Size of each node's boot disk.", int),
-    JobOption(
-        *("--market", "market", "How nodes are bought."), click.Choice(["spot", "on-demand", "spot-then-on-demand"])
-    ),
-    JobOption("--start-after", "start_after", "No node is asked for before, such as 2026-12-24T22:00Z.", str, "TIME"),
-    JobOption("--schedule", "schedule", "Again and again, at times in UTC, such as '0 22 * * 1-5'.", str, "CRON"),
-    JobOption("--finish-by", "finish_by", "When its work is to be done, such as 2026-12-24T22:00Z.", str, "TIME"),
-    JobOption("--work", "work", "What has to be done by --finish-by, such as 48h of training, or steps."),
-    JobOption("--priority", "priority", "Jobs of a higher priority come first.", click.IntRange(-100, 100)),
-    JobOption("--cloud", "placement.cloud", "The cloud to rent from, as in a job file."),
-    JobOption("--region", "placement.regions", "Only this region.", repeated=True),
-    JobOption("--zone", "placement.zones", "Only this zone.", repeated=True),
-    JobOption("--spread", "placement.spread", "What all nodes share.", click.Choice(["zone", "region"])),
-    JobOption("--code", "code", "The folder that is copied to every node.  [default: the job file's, or .]"),
-    JobOption("--environment", "environment", "image, uv, a requirements file of the code, or docker://IMAGE."),
-    JobOption(
-        *("--checkpoints", "checkpoints"),
-        "Where checkpoints go: a folder on shared storage, s3://…, gs://…, abfs://…, or none.",
-    ),
-    JobOption("--setup", "setup", "A shell line that runs once on each node before training."),
-    JobOption("--preload", "preload", "Import this module before training starts.", str, "MODULE", repeated=True),
-    JobOption("--hours", "limits.hours", "The job pauses after training for so many hours.", float),
-    JobOption("--usd", "limits.usd", "The job pauses once its nodes have cost so many US dollars.", float),
-    JobOption("--usd-per-month", "limits.usd_per_month", "The same in one month (UTC).", float),
-    JobOption("--usd-per-hour", "limits.usd_per_hour", "No node is asked for that would bring it above this.", float),
-    JobOption("--usd-per-node-hour", "limits.usd_per_node_hour", "No node that costs more is asked for.", float),
-    JobOption("--app-failures", "limits.app_failures", "The job fails when its program failed more often.", int),
-    JobOption("--finish-minutes", "limits.finish_minutes", "Idle ranks end so long after the first.", float),
-    JobOption("--stop-seconds", "limits.stop_seconds", "To save in on SIGTERM, without a Session.", float),
-    JobOption("--hang", "limits.hang", "What follows when steps hang.", click.Choice(["alert", "restart"])),
-    JobOption("--slow", "limits.slow", "What follows when all wait for a node.", click.Choice(["tell", "replace"])),
-)
+
+# Whatever has no option is set by --set.
+JOB_OPTIONS = tuple(JobOption(**each) for each in json.loads(_WRITTEN.read_text(encoding="utf-8")))
 _LONE_FLAGS = (
     click.option(
         *("--gpus", "gpus"),
@@ -111,16 +79,17 @@ def spec_options(command: Callable[..., None], without: Collection[str] = ()) ->
     """All options that describe a job. `without`: flags that mean something else for this command."""
     for lone in reversed(_LONE_FLAGS):
         command = lone(command)
-    for each in reversed([each for each in JOB_OPTIONS if each.flag not in without]):
-        help_text = f"{each.help} May be given several times." if each.repeated else each.help
-        command = click.option(
-            *(each.flag, each.parameter),
-            type=each.type,
-            metavar=each.metavar,
-            multiple=each.repeated,
-            default=() if each.repeated else None,
-            help=help_text,
-        )(command)
+    for each in reversed(JOB_OPTIONS):
+        if each.flag not in without:
+            command = each.add_to(command)
+    return command
+
+
+def limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The limits that can be changed while a job runs."""
+    for each in reversed(JOB_OPTIONS):
+        if each.changeable:
+            command = each.add_to(command)
     return command
 
 
@@ -139,9 +108,9 @@ def _what(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("what", nargs=-1, required=True, metavar=metavar)(command)
 
 
-def merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
+def merge(spec: dict[str, Any], options: Mapping[str, Any], known: Sequence[JobOption] = JOB_OPTIONS) -> None:
     """Set in `spec` what the options say. Raises UsageError with one sentence."""
-    for each in JOB_OPTIONS:
+    for each in known:
         given = options.get(each.parameter)
         if given is not None and given != ():
             set_key(spec, each.key, list(given) if each.repeated else given)

@@ -11,8 +11,6 @@ from supervisor.cli.common import connected, output_option, print_json, warn
 from supervisor.cli.job_options import job_options, planned_job_options
 
 if TYPE_CHECKING:
-    from spotsup.transport import Transport
-
     from supervisor.cli.submission import Prepared
 
 OFFERS_EXPLAINED = 5
@@ -88,9 +86,10 @@ def submit(  # noqa: PLR0913, PLR0917 - one argument for each option
             print_json(sweep) if output == "json" else click.echo(sweep["name"])
             return
         asked = {"spec": prepared.spec, "resume_from": resume_from}
-        warn(daemon.post("/v1/check", asked)["warnings"])
-        if not yes and output == "text" and at_a_terminal():
-            _agree(daemon, prepared)
+        checked = daemon.post("/v1/check", asked)
+        warn(checked["warnings"])
+        if checked["plan"] and not yes and output == "text" and at_a_terminal():
+            _agree({**checked["plan"], "warnings": []}, checked["name"])
         from spotsup.upload import upload
 
         digest = upload(prepared.pack(), daemon)
@@ -167,20 +166,19 @@ def at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _agree(daemon: Transport, prepared: Prepared, at_once: int = 1) -> None:
+def _agree(quote: dict[str, Any], name: str, at_once: int = 1) -> None:
     """Ask the person at the terminal, before money is spent. `at_once`: so many jobs like it run together.
 
     Raises CommandRefusedError if they do not agree.
     """
     from supervisor.errors import CommandRefusedError
 
-    quote = daemon.post("/v1/plan", {"spec": prepared.spec})
     if not quote["rented"]:
         return
     _show(quote, "text", OFFERS_EXPLAINED)
     if at_once > 1:
         click.echo(f"up to {at_once} jobs at a time, each at that price")
-    if not click.confirm(f"Submit {prepared.spec['name']}?", default=True):
+    if not click.confirm(f"Submit {name}?", default=True):
         raise CommandRefusedError("nothing was submitted; `--set KEY=VALUE` changes the job, -y does not ask")
 
 

@@ -47,7 +47,7 @@ def submit_sweep(
     axes: Sequence[str],
     parallel: int | None,
     by: tuple[str, str],
-    agree: Callable[[Transport, Prepared, int], None] | None,
+    agree: Callable[[dict[str, Any], str, int], None] | None,
 ) -> dict[str, Any]:
     """Store a sweep. Returns it. Raises SpotsupError.
 
@@ -58,7 +58,7 @@ def submit_sweep(
     count = math.prod(len(values) for _, values in parsed)
     at_once = min(parallel or count, count)
     if agree is not None:
-        agree(daemon, prepared, at_once)
+        agree(daemon.post("/v1/plan", {"spec": prepared.spec}), prepared.spec["name"], at_once)
     digest = upload(prepared.pack(), daemon)
     body = {
         "spec": prepared.spec,

@@ -13,9 +13,10 @@ from cryptography import x509
 from spotsup_trainer.etcd import Compare, Etcd
 
 from supervisor.errors import StartError
+from supervisor.events import EventKind
 from supervisor.journal.connection import EtcdLogin
 from supervisor.journal.journal import Journal
-from supervisor.model import Event, EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import Commit
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from spotsup_trainer.etcd import KeyValue
 
 from supervisor.alerts.stories import Thread, decode_thread
 from supervisor.errors import SchemaError
+from supervisor.events import EventKind
 from supervisor.journal.codec import load
-from supervisor.model import MAX_TEXT_CHARACTERS, Event, EventKind
+from supervisor.model import MAX_TEXT_CHARACTERS, Event
 
 # Below `world/`: `alerts/<event>`, `alerted/<channel>/<event>`, `threads/<channel>/<task id>`.
 ALERTS, ALERTED, THREADS = "alerts", "alerted", "threads"

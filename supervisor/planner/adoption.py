@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
+from supervisor.events import EventKind
+from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_places import Placement

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from spotsup_trainer.decoding import printable
 
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import Commit, Fault
 
 Result = TypeVar("Result")

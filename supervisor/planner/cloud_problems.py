@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from supervisor.model import EventKind, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import NodeRecord
 from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named
 from supervisor.planner.world import CloudView, VolatileState, World

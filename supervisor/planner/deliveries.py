@@ -15,11 +15,11 @@ from types import MappingProxyType
 from spotsup_trainer.wire import Keys
 
 from supervisor.alerts.batches import ChannelState, after, next_batch, tokens
-from supervisor.alerts.levels import level_of
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing
 from supervisor.alerts.stories import Story, Thread
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.stories import story_of
@@ -165,7 +165,7 @@ def _dropped(world: World, keys: Keys, deletes: Sequence[str], now: float) -> li
     """The commit that drops the oldest events of the lowest level, where more wait than are kept, and says so."""
     if len(world.alerts) - len(deletes) <= MAX_WAITING:
         return []
-    in_order = sorted(enumerate(world.alerts), key=lambda each: (level_of(each[1].kind), each[0]))
+    in_order = sorted(enumerate(world.alerts), key=lambda each: (each[1].kind.level, each[0]))
     chosen = [event for _, event in in_order[:DROPPED_AT_ONCE]]
     first = min(chosen, key=lambda event: event.at)
     since = datetime.fromtimestamp(first.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -18,15 +18,14 @@ from provisioners.base import Instance
 from supervisor.accounts import merged
 from supervisor.alerts.routes import is_wanted
 from supervisor.budget import BudgetUse
+from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.billing.bookings import bookings_of_node
 from supervisor.features.unhealthy.reports import too_many_unhealthy
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
-    ALERT_KINDS,
     MAX_TEXT_CHARACTERS,
     Event,
-    EventKind,
     JobPart,
     JobRecord,
     JobState,

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioners.base import Market, Offer
+from supervisor.events import EventKind
 from supervisor.features.deadline.rule import may_pay
 from supervisor.features.moves.destinations import best_target
 from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
 from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
-from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, JobState, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import pause_reason, spent_usd
 from supervisor.features.queue.rule import is_held_back
 from supervisor.features.silence.rule import may_train
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import has_trained, is_held, part_of_round
 from supervisor.planner.sentences import ENDED_AS, lasted, node_count, training_count

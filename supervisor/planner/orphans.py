@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from provisioners.base import Instance, InstanceState, Leftover
 from supervisor.alerts.routes import is_wanted
-from supervisor.model import Event, EventKind, NodeState
+from supervisor.events import EventKind
+from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
 from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named

@@ -20,8 +20,9 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from supervisor.events import EventKind
 from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState
+from supervisor.model import JobState, NodeRecord, NodeState
 from supervisor.planner.actions import (
     BootstrapDone,
     CleanDone,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Pause
 
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from supervisor.alerts.routes import is_wanted
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Reminder, VolatileState, World
 

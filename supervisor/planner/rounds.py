@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Hint, Tombstone, encode
 
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
+from supervisor.events import EventKind
+from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import done, in_round, is_kept, may_be_in_round, must_leave, place
 from supervisor.planner.release import retire_doomed

@@ -7,9 +7,10 @@ from dataclasses import replace
 from spotsup_trainer.timing import MAX_PREPARE_S
 
 from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
+from supervisor.events import EventKind
 from supervisor.features.silence.rule import ask, in_hold, why_lost
 from supervisor.market.hazard import HOUR_S
-from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
 from supervisor.planner.outcomes import (
     accept,

@@ -28,6 +28,7 @@ from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.features.checkpoints.record import CheckpointsRules
 from supervisor.features.gang.record import GangRules
@@ -44,7 +45,7 @@ from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
-from supervisor.model import Event, EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.model import Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200

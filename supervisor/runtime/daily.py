@@ -11,9 +11,10 @@ from spotsup_trainer.etcd import Compare
 
 from supervisor.accounts import month_of
 from supervisor.alerts.routes import Channel, is_wanted
+from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd
 from supervisor.journal.journal import Journal
-from supervisor.model import Event, EventKind, JobState, NodeState
+from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock

@@ -21,11 +21,12 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Transient
 from supervisor.alerts.senders import Receipt
 from supervisor.errors import JournalFullError, JournalUnavailableError
+from supervisor.events import EventKind
 from supervisor.journal.journal import Reading
 from supervisor.market.admission import Admission
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.journaled import CapacityRecord, memory_of
-from supervisor.model import ClusterRecord, EventKind
+from supervisor.model import ClusterRecord
 from supervisor.planner.actions import (
     Action,
     AlertsDone,

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import SpotsupError
+from supervisor.events import EventKind
 from supervisor.journal.journal import Journal
-from supervisor.model import Event, EventKind, JobRecord, NodeState
+from supervisor.model import Event, JobRecord, NodeState
 from supervisor.new_job import new_job
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock

@@ -16,9 +16,10 @@ import structlog
 from spotsup_trainer.etcd import Compare
 
 from supervisor.errors import JournalUnavailableError, SpotsupError
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import spent_usd, trained_s
 from supervisor.journal.journal import Journal, Reading
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeState
+from supervisor.model import Event, JobRecord, JobState, NodeState
 from supervisor.new_job import new_job, uid_of
 from supervisor.planner.world import JobView
 from supervisor.runtime.background import in_background

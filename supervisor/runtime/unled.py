@@ -11,7 +11,8 @@ import structlog
 
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt, Sender
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 

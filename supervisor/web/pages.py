@@ -314,28 +314,6 @@ def _waits(ranks: Sequence[RankRow]) -> dict[str, int]:
     return {each["node"]: round(1000 * each["waited_s"]) for each in slowest if is_waited_for(each)}
 
 
-_EVENT_TONES = {
-    "notice": "near",
-    "node-lost": "bad",
-    "node-failed": "bad",
-    "node-suspect": "near",
-    "node-unhealthy": "bad",
-    "node-slow": "near",
-    "slow-ended": "good",
-    "launch-refused": "near",
-    "checkpoints-failing": "bad",
-    "steps-hang": "bad",
-    "workers-stuck": "bad",
-    "job-failed": "bad",
-    "job-done": "good",
-    "replacement-joined": "good",
-    "round": "good",
-    "limit-reached": "near",
-    "budget-reached": "near",
-    "too-few-nodes": "near",
-}
-
-
 def event_lines(events: Sequence[Event]) -> list[dict[str, Any]]:
     """The newest first."""
     return [
@@ -344,7 +322,7 @@ def event_lines(events: Sequence[Event]) -> list[dict[str, Any]]:
             "kind": str(each.kind),
             "text": each.text,
             "node": each.node,
-            "tone": _EVENT_TONES.get(str(each.kind), "calm"),
+            "tone": each.kind.tone,
         }
         for each in reversed(events[-MAX_EVENTS:])
     ]

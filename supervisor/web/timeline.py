@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from supervisor.api.views import in_order
 from supervisor.curve import Curve
-from supervisor.model import Event, EventKind, NodeRecord, NodeState
+from supervisor.events import EventKind
+from supervisor.model import Event, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 from supervisor.web.words import duration
 

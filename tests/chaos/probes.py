@@ -15,7 +15,7 @@ from spotsup_trainer.etcd import Etcd, EtcdError
 from spotsup_trainer.session import audit
 
 from provisioners.localcloud import processes
-from supervisor.model import ALERT_KINDS
+from supervisor.events import ALERT_KINDS
 from tests.chaos import space
 from tests.chaos.context import Outcome
 from tests.chaos.growth import Sample

@@ -17,6 +17,7 @@ from supervisor.api.report import OnDemand
 from supervisor.budget import Budgets
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended
 from supervisor.errors import NotFoundError
+from supervisor.events import EventKind
 from supervisor.features.billing.record import BillingRecord
 from supervisor.features.bootstraps.record import BootstrapsRecord
 from supervisor.features.checkpoints.record import CheckpointsRecord
@@ -25,7 +26,7 @@ from supervisor.features.limits.record import LimitsRecord
 from supervisor.features.pause.record import PauseRecord
 from supervisor.journal.journal import DayKey
 from supervisor.market.admission import Admission
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
+from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, Row, pool_of
 from supervisor.runtime.loop import Status

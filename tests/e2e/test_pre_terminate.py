@@ -14,8 +14,9 @@ from bootstrap import Setup, bootstrap
 from bootstrap.mounts.model import Mount
 from provisioners.base import EndCause, Market, Offer
 from supervisor.config import Config
+from supervisor.events import EventKind
 from supervisor.identity import Identity
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.nodes.pre_terminate import LOG_LINES, LOG_S, UNMOUNT_S, SshPreTerminate
 from supervisor.planner.actions import BootstrapDone
 from supervisor.spec import parse_spec

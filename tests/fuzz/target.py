@@ -30,9 +30,10 @@ from provisioners.gcp.settings import GcpSettings
 from provisioners.local import read_machine
 from provisioners.readings import read_each
 from supervisor.api.views import cost_row, job_detail, node_rows
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
-from supervisor.model import ClusterRecord, Event, EventKind
+from supervisor.model import ClusterRecord, Event
 from supervisor.planner.actions import Action, FetchOffers, ListDone, ListInstances, OffersDone, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import SystemClock

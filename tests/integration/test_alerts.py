@@ -22,7 +22,8 @@ from supervisor.alerts.slack import SlackBot, SlackWebhook
 from supervisor.alerts.stories import Story, Thread
 from supervisor.alerts.texts import slack_text
 from supervisor.cli.daemon import main as spotsupd
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import AlertsDone, SendAlerts
 from supervisor.runtime.actor import ThreadActor
 from supervisor.runtime.senders import BoundedSender

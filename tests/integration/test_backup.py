@@ -13,9 +13,10 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Progress, encode
 
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, SpotsupError, UsageError
+from supervisor.events import EventKind
 from supervisor.journal.backup import CopyCounts, export_journal, import_journal
 from supervisor.journal.codec import dump
-from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, EventKind, JobRecord, PastRun
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, JobRecord, PastRun
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")

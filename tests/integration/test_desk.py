@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from provisioners.base import Market, Offer
 from supervisor.api.quote import Quotes
 from supervisor.cli.following import Pace, follow, progress_text
-from supervisor.cli.job_options import JOB_OPTIONS
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
-from supervisor.spec import JobSpec, parse_spec
-from supervisor.spec_places import Resources
+from supervisor.spec import parse_spec
 from tests.support.desk import Desk
 from tests.support.desk import desk as a_desk
 from tests.unit.quoting import Stub
@@ -153,20 +150,6 @@ def test_gpus_without_a_file_are_one_on_each_node_and_must_divide(job: str) -> N
         changed(job, {"gpus": 15})
     with pytest.raises(UsageError, match="leave --nodes out"):
         changed(job, {"gpus": 4, "nodes": 2})
-
-
-def test_each_key_of_a_job_file_has_an_option() -> None:
-    def keys(model: Any, prefix: str = "") -> Iterator[str]:
-        for key, field in model.model_fields.items():
-            inner = Resources if key == "resources" else field.annotation  # of a list of one
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                yield from keys(inner, f"{prefix}{key}.")
-            else:
-                yield f"{prefix}{key}"
-
-    flags = {each.key for each in JOB_OPTIONS} | {"env", "storage", "run"}
-    of_lists = {"places", "resources.speed"}  # of several places and alternatives: a file's, or a whole list by --set
-    assert set(keys(JobSpec)) - of_lists == flags
 
 
 def test_each_option_sets_its_key(desk: Desk, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from spotsup_trainer.wire import AgentStatus, Hint, Keys, encode
 from provisioners.base import Market, Offer
 from supervisor.curve import Point, Seen, begun
 from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump, load
 from supervisor.journal.journal import BLOB_CHUNK_BYTES, Journal, Reading
 from supervisor.journal.past import KEPT_RUNS
@@ -23,7 +24,6 @@ from supervisor.model import (
     ClusterRecord,
     DaemonPause,
     Event,
-    EventKind,
     JobRecord,
     NodeRecord,
     NodeState,

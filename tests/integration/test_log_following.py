@@ -25,11 +25,12 @@ from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl, status
 from supervisor.cli.logs import LogPrinter
 from supervisor.errors import DaemonUnreachableError, UsageError
+from supervisor.events import EventKind
 from supervisor.journal import output
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Status
 from supervisor.spec import parse_spec

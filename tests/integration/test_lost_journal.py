@@ -12,9 +12,10 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, InstanceState, Owner
+from supervisor.events import EventKind
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
-from supervisor.model import Event, EventKind, JobRecord
+from supervisor.model import Event, JobRecord
 from supervisor.planner.actions import (
     Action,
     FetchOffers,

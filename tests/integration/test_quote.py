@@ -10,6 +10,7 @@ import pytest
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from supervisor.api.quote import Quotes
+from supervisor.errors import UsageError
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.unit.quoting import Answer, Api, Stub, api, raising, service_over, spec
 
@@ -49,8 +50,31 @@ def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
         market="on-demand",
         placement={"regions": ["r"], "zones": ["a", "b"]},
     )
-    assert api(local=Stub(answer)).post("/v1/check", json=job).json() == {"name": "job", "warnings": []}
+    found = api(local=Stub(answer)).post("/v1/check", json=job).json()
+    assert (found["name"], found["warnings"], found["plan"]["offers_total"]) == ("job", [], 3)
     assert asked == [OfferQuery("T4", 1, (), ("r",), ("a", "b"), Market.ON_DEMAND)]
+
+
+def test_what_was_just_checked_is_neither_parsed_nor_quoted_again() -> None:
+    asked: list[OfferQuery] = []
+
+    def answer(query: OfferQuery) -> Sequence[Offer]:
+        asked.append(query)
+        return OFFERS
+
+    service, _ = service_over(Quotes({"local": Stub(answer)}), "local")
+    job = spec(limits={"usd": 5.0})["spec"]
+
+    def submit(value: Any, owner: str) -> None:
+        with pytest.raises(UsageError, match="the job's code was not uploaded first"):
+            service.submit(value, "0" * 64, "submission", owner=owner)
+
+    service.check(job, owner="ann")
+    submit({**job}, "ann")
+    assert len(asked) == 1
+    submit(job, "bob")
+    submit({**job, "priority": 1}, "ann")
+    assert len(asked) == 3, "another user's, and another job"
 
 
 OTHER = "ask for other `resources`, or for another `placement`"
@@ -94,7 +118,7 @@ def test_a_cloud_that_hangs_delays_no_one_for_long() -> None:
     stub = Stub(lambda _: OFFERS if over.wait(60.0) else ())
     quotes = Quotes({"local": stub}, timeout_s=0.2)
     service, _ = service_over(quotes, "local")
-    _, quote = service.check(spec()["spec"])
+    quote = service.check(spec()["spec"]).quote
     over.set()
     assert quote is not None
     assert quote.warnings == ("local did not list its offers (no answer within 0.2 s): the job waits until it does",)
@@ -141,7 +165,7 @@ def test_without_a_limit_an_unknown_price_is_a_warning_and_the_operators_price_i
     ]
     quotes = Quotes({"local": Stub(lambda _: OFFERS)}, prices={"local/c/small/spot": 0.1})
     service, _ = service_over(quotes, "local")
-    planned = service.plan(spec(limits={"usd": 5.0})["spec"])
+    _, planned = service.plan(spec(limits={"usd": 5.0})["spec"])
     assert [(each.zone, each.usd_per_hour) for each in planned.offers] == [("c", 0.1), ("a", 0.25), ("b", 0.5)]
     assert planned.warnings == ()
 

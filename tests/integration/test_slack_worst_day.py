@@ -17,10 +17,11 @@ from spotsup_trainer.wire import Keys
 from benchmarks.control.daemon import PaperNodes
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.slack import SlackWebhook
+from supervisor.events import EventKind
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
-from supervisor.model import Event, EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects, ThreadActor

@@ -17,8 +17,9 @@ from spotsup_trainer import __version__
 from provisioners.base import EndCause, Market
 from supervisor.accounts import Purpose, by_purpose
 from supervisor.cli.show import counted
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import spent_usd
-from supervisor.model import Event, EventKind, JobState
+from supervisor.model import Event, JobState
 from supervisor.planner.world import JobView
 from supervisor.web.timeline import Timeline, Window, timeline
 from tests.scenario.day import Day, lost_s, useful_s

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from spotsup_simulator.replay.recording import read
 
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from tests.scenario.__main__ import main, run
 from tests.scenario.day import Day
 from tests.scenario.facts import facts

@@ -24,9 +24,11 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.errors import SpotsupError
-from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState, NodeState
+from supervisor.events import ALERT_KINDS
+from supervisor.model import OPEN_NODE_STATES, JobState, NodeState
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import NO_FAULTS, RULES, machine_of, service, submit
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 

@@ -16,8 +16,9 @@ from spotsup_simulator.world import World
 
 from provisioners.base import LeftoverKind
 from supervisor.budget import Budgets
+from supervisor.events import EventKind
 from supervisor.market.admission import QueueRules
-from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind
+from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import ACCEPTED_AFTER_S

@@ -11,15 +11,8 @@ from spotsup_simulator.machine import Machine
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.model import (
-    COUNTED_NODE_STATES,
-    ENDED_JOB_STATES,
-    OPEN_NODE_STATES,
-    EventKind,
-    JobState,
-    NodeRecord,
-    NodeState,
-)
+from supervisor.events import EventKind
+from supervisor.model import COUNTED_NODE_STATES, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean, Commit, Find, Launch, Remove, Terminate
 from supervisor.planner.predicates import done_nodes
 from supervisor.planner.problems import GROWN_S

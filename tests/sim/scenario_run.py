@@ -10,9 +10,10 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
+from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY
-from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
+from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, NodeState
 from tests.sim.injector import Injector
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 from tests.sim.scenario import Scenario

@@ -7,7 +7,8 @@ from spotsup_simulator.etcd import CLUSTER
 from spotsup_simulator.etcd_clients import NodeClient
 from spotsup_simulator.world import World
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from tests.sim.access import AccessFaults, user_of
 from tests.sim.harness import alive, empty_world, in_state, record, service, submit, training_world
 from tests.sim.promises import Violation, events_of, jobs_of, settled

@@ -8,7 +8,8 @@ import pytest
 from spotsup_simulator.world import World
 
 from supervisor.errors import CommandRefusedError, NotFoundError
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import adopt, in_state, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

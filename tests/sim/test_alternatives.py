@@ -9,9 +9,10 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
+from supervisor.events import EventKind
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from supervisor.planner.world import Rules
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit
 from tests.sim.promises import jobs_of, settled

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from tests.sim.harness import alive, in_state, submit, training_world
 from tests.sim.promises import jobs_of
 

@@ -14,7 +14,8 @@ from supervisor.accounts import month_start
 from supervisor.api.queue import queue_rows
 from supervisor.budget import Budgets
 from supervisor.errors import CommandRefusedError
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState
 from supervisor.planner.world import Rules
 from tests.sim.harness import RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import jobs_of

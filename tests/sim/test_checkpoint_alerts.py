@@ -8,7 +8,8 @@ from spotsup_simulator.world import World
 from supervisor.alerts.texts import slack_text
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
-from supervisor.model import Event, EventKind
+from supervisor.events import EventKind
+from supervisor.model import Event
 from tests.sim.harness import RULES, machine_of, training_world
 from tests.sim.promises import jobs_of
 

@@ -16,7 +16,8 @@ from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Prov
 from supervisor.api.quote import Quotes
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, UsageError
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from supervisor.spec import parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, in_state, record, wait_in
 from tests.sim.promises import Promises, jobs_of, settled
@@ -267,8 +268,8 @@ def test_a_job_that_may_come_to_a_rented_cloud_is_one_that_costs_money() -> None
         world.daemon.journal, world.daemon.leader, world.clock, list(ZONE_OF), wait_in(world), hosted=["gcp"]
     )
     spec = {"name": "job", "nodes": 1, "run": "a.py", "checkpoints": STORE}
-    assert service.is_rented({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]})
-    assert not service.is_rented({**spec, "placement": {"cloud": "gcp"}})
+    assert service.is_rented(service.parse({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]}))
+    assert not service.is_rented(service.parse({**spec, "placement": {"cloud": "gcp"}}))
 
 
 def test_each_place_has_to_be_on_a_cloud_of_the_daemon() -> None:

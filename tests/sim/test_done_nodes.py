@@ -9,7 +9,8 @@ from spotsup_simulator.machine import Machine
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import alive, in_state, machine_of, record, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

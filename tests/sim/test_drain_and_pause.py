@@ -11,7 +11,8 @@ from spotsup_trainer.wire import Hint, Member, Round, RoundMember
 from provisioners.base import EndCause
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, NotFoundError
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import (
     RULES,
     alive,

@@ -9,7 +9,8 @@ from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from tests.sim.harness import (
     NO_FAULTS,

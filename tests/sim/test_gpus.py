@@ -8,7 +8,8 @@ from functools import partial
 from spotsup_simulator.world import World
 from spotsup_trainer.wire import Round
 
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

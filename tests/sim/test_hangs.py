@@ -8,7 +8,8 @@ import pytest
 from spotsup_simulator.training import FINISH_S, HANG_S, HUNG_YIELD_S, OUTLIVE_S
 from spotsup_simulator.world import World
 
-from supervisor.model import Event, EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState, NodeState
 from tests.sim.harness import in_state, record, sentence, training_world
 from tests.sim.promises import jobs_of
 

@@ -8,10 +8,11 @@ import pytest
 from spotsup_simulator.cloud import CAPACITY
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import LimitChanges
 from supervisor.errors import CommandRefusedError
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import trained_s
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import alive, empty_world, in_state, record, sentence, service, submit, training_world
 from tests.sim.promises import settled
 

@@ -10,8 +10,9 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump
-from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState, NodeState
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, JobState, NodeState
 from supervisor.planner.actions import Bootstrap, Launch
 from supervisor.runtime.loop import Loop
 from tests.sim.harness import (

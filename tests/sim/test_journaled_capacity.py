@@ -8,10 +8,10 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump, load
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.market.journaled import EVERY_S, MAX_BELIEVED_S, MAX_JOURNALED, CapacityRecord, due_record, memory_of
-from supervisor.model import EventKind
 from supervisor.planner.actions import Launch
 from tests.sim.harness import RULES, empty_world, record, sentence, submit
 from tests.sim.promises import events_of, jobs_of

@@ -8,7 +8,8 @@ from spotsup_simulator.etcd import LEADER_KEY, MIN_TTL_S
 from spotsup_simulator.nodes import LEASE_S
 from spotsup_simulator.world import World
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from supervisor.runtime.leader import SILENT_TTLS
 from tests.sim.etcd_faults import EtcdFaults
 from tests.sim.harness import alive, empty_world, in_state, machine_of, record, service, submit, training_world

@@ -12,7 +12,8 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import Instance, LaunchOutcome, LaunchRequest, Owner
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import NO_FAULTS, RULES, record, service, submit
 from tests.sim.promises import jobs_of
 

@@ -12,8 +12,9 @@ from supervisor.api.changes import unreadable_by
 from supervisor.api.service import MAX_SOURCES
 from supervisor.api.views import cost_row, job_detail
 from supervisor.errors import CommandRefusedError, NotFoundError
+from supervisor.events import EventKind
 from supervisor.journal.past import KEPT_NODES, past_run
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from supervisor.new_job import new_job
 from supervisor.spec import parse_spec
 from tests.sim.harness import in_state, record, service, submit, training_world

@@ -11,9 +11,10 @@ from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
+from supervisor.events import EventKind
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import EVERY_S
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

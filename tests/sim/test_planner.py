@@ -11,7 +11,8 @@ from spotsup_trainer.wire import Result, encode
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
-from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, JobState, NodeState
 from supervisor.planner.world import CLOCKS_S
 from tests.sim.harness import (
     NO_FAULTS,

@@ -11,7 +11,8 @@ from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState
 from supervisor.planner.actions import ListDone, ListInstances
 from tests.sim.harness import RULES, alive, in_state, machine_of, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled

@@ -10,8 +10,9 @@ from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
+from supervisor.events import EventKind
 from supervisor.market.admission import Cap, QueueRules
-from supervisor.model import EventKind, JobState
+from supervisor.model import JobState
 from tests.sim.harness import RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import jobs_of
 

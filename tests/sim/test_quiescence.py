@@ -9,7 +9,7 @@ from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.quiescence import Steady, skipped
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit
 from tests.sim.promises import events_of, settled

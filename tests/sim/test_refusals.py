@@ -8,9 +8,11 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
+from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

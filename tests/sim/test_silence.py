@@ -10,7 +10,8 @@ from spotsup_simulator.machine import Machine
 from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,

@@ -10,7 +10,8 @@ from spotsup_simulator.etcd_clients import NodeClient
 from spotsup_simulator.world import World
 from spotsup_trainer.wire import RankTimes, encode
 
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import Event, JobState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit
 from tests.sim.promises import jobs_of
 

@@ -19,7 +19,8 @@ from supervisor.api.changes import Scale
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.errors import CommandRefusedError
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
 from tests.sim.harness import (
     NO_FAULTS,

@@ -9,7 +9,8 @@ from spotsup_simulator.world import World
 
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, NodeState
+from supervisor.events import EventKind
+from supervisor.model import NodeState
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 

@@ -9,7 +9,8 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from supervisor.api.changes import Scale
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from tests.sim.harness import NO_FAULTS, RULES, alive, in_state, record, service, submit
 from tests.sim.promises import Promises, events_of, jobs_of, settled
 from tests.sim.tunnel_faults import TunnelFaults

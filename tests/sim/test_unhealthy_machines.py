@@ -10,7 +10,8 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, sentence, submit
 from tests.sim.promises import jobs_of, settled

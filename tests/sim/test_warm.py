@@ -10,11 +10,12 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
 from supervisor.accounts import Purpose, by_purpose
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
-from supervisor.model import Event, EventKind, JobState, NodeState
+from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.actions import Action, Bootstrap, Clean
 from supervisor.planner.world import Rules
 from tests.sim.harness import NO_FAULTS, RULES, alive, empty_world, record, service, submit

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.model import EventKind, JobState
+from supervisor.events import EventKind
+from supervisor.model import JobState
 from tests.sim.harness import RULES, in_state, machine_of, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of
 

@@ -15,7 +15,7 @@ from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
-from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.changes import Scale
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
@@ -24,6 +24,7 @@ from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.new_job import uid_of
 from supervisor.planner.orphans import ADOPT
 from supervisor.planner.world import JobView
+from supervisor.spec_limits import LimitChanges
 from tests.sim.promises import Violation, jobs_of
 
 # So many checkpoints between two failures of the program are progress: the first of them does not count any more.

@@ -16,12 +16,13 @@ from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMe
 
 from provisioners.base import Instance, InstanceState, Market, Offer, Owner, Scope
 from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import BOOTING_NODE_STATES
 from supervisor.features.billing.record import BillingRecord
 from supervisor.features.rounds.record import RoundsRecord
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Action, AskDone, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan

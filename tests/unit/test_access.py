@@ -39,9 +39,10 @@ from supervisor.api.throttle import Folded, Throttle
 from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
 from supervisor.config import Config
+from supervisor.events import EventKind
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
-from supervisor.model import Event, EventKind
+from supervisor.model import Event
 from supervisor.planner.actions import Commit
 from supervisor.runtime.loop import Status
 from supervisor.web.routes import add_dashboard

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from supervisor.alerts.levels import LEVELS, SIGNS, Level
 from supervisor.alerts.routes import Channel, QuietHours
 from supervisor.alerts.stories import Story, Thread, decode_thread
 from supervisor.alerts.texts import (
@@ -18,7 +18,8 @@ from supervisor.alerts.texts import (
     plain_text,
     slack_text,
 )
-from supervisor.model import ALERT_KINDS, Event, EventKind
+from supervisor.events import EventKind, Level
+from supervisor.model import Event
 
 K = EventKind
 NIGHT = datetime(2026, 11, 24, 23, 30, tzinfo=UTC).timestamp()
@@ -29,9 +30,14 @@ def event(number: int, kind: EventKind = K.NOTICE, job: str = "resnet", text: st
     return Event(f"{name}-{number:06d}", at, job, kind, text or f"{name}-{number} will go", f"{name}-{number}")
 
 
-def test_each_kind_of_alert_has_a_level_and_a_sign_and_no_other_kind_has() -> None:
-    assert LEVELS.keys() == SIGNS.keys() == ALERT_KINDS
-    assert not [sign for sign in SIGNS.values() if not (sign[0] == sign[-1] == ":")]
+def test_each_kind_of_alert_has_a_level_at_which_it_is_sent_and_a_sign_of_slack() -> None:
+    assert {each.alert.level for each in K if each.alert} == {Level.INFO, Level.WARNING, Level.CRITICAL}
+    assert not [each for each in K if each.alert and not re.fullmatch(r":[a-z_]+:", each.alert.sign)]
+
+
+def test_each_kind_has_a_level_and_a_tone_of_the_dashboard() -> None:
+    assert (str(K.NOTICE), K.NOTICE.level, K.SCALED.level) == ("notice", Level.INFO, Level.INFO)
+    assert {each.tone for each in K} == {"bad", "near", "good", "calm"}
 
 
 @pytest.mark.parametrize(

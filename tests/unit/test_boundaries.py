@@ -22,11 +22,12 @@ from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
 from supervisor.budget import Budgets
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
+from supervisor.events import EventKind
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.warm import WarmRules
-from supervisor.model import ClusterRecord, Event, EventKind, NoticeRecord
+from supervisor.model import ClusterRecord, Event, NoticeRecord
 from supervisor.planner.actions import (
     MAX_COMMIT_BYTES,
     Action,

@@ -16,9 +16,10 @@ from supervisor.api.report import OnDemand
 from supervisor.budget import Budgets
 from supervisor.curve import Cause
 from supervisor.errors import JournalUnavailableError
+from supervisor.events import EventKind
 from supervisor.journal.output import Chunk, Output
 from supervisor.market.admission import Admission
-from supervisor.model import DaemonPause, Event, EventKind, JobState, NodeState, NoticeRecord, Transition
+from supervisor.model import DaemonPause, Event, JobState, NodeState, NoticeRecord, Transition
 from supervisor.pool_days import PoolDay, PoolName, Row
 from supervisor.runtime.loop import Status
 from supervisor.web import words

@@ -13,10 +13,11 @@ from supervisor.accounts import Booking, Purpose, RoundTimes
 from supervisor.api.views import job_row
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError
+from supervisor.events import EventKind
 from supervisor.features.deadline.rule import deadline_of, in_words, pace_of
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.deadline import Deadline
-from supervisor.model import EventKind, JobRecord, NodeRecord
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import Launch
 from supervisor.runtime.renewals import renewed
 from supervisor.spec import parse_spec

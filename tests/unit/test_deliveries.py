@@ -16,12 +16,12 @@ from supervisor.alerts.batches import (
     after,
     next_batch,
 )
-from supervisor.alerts.levels import Level
 from supervisor.alerts.routes import Channel, QuietHours
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.alerts.stories import Thread
 from supervisor.alerts.texts import MAX_TEXT_CHARACTERS, slack_text
-from supervisor.model import Event, EventKind, JobState
+from supervisor.events import EventKind, Level
+from supervisor.model import Event, JobState
 from supervisor.planner.actions import AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deliveries import (

@@ -19,11 +19,11 @@ from supervisor.cli.ctl import main as spotsupctl
 from supervisor.cli.daemon import main as spotsupd
 from supervisor.config import parse_config
 from supervisor.installation.layout import UNITS
-from supervisor.model import ALERT_KINDS, EventKind, JobState, NodeState
+from supervisor.model import JobState, NodeState
 from supervisor.spec import parse_spec
 from tests.support.documents import Block, blocks
 from tests.unit.test_systemd import service
-from tools import states
+from tools import states, tables
 from tools.stack import ROOT
 
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
@@ -293,10 +293,9 @@ def glossary(section: str) -> list[str]:
     return re.findall(r"^\| `?([^`|]+?)`?(?: \*)? \|", text, re.MULTILINE)[1:]
 
 
-def test_the_glossary_has_the_states_and_events_of_the_code() -> None:
+def test_the_glossary_has_the_states_of_the_code() -> None:
     assert glossary("Node states") == [str(state) for state in NodeState]
     assert glossary("Job states") == [str(state) for state in JobState]
-    assert glossary("Events") == [str(kind) for kind in EventKind]
     assert glossary("Terms") == sorted(set(glossary("Terms")))
 
 
@@ -308,9 +307,9 @@ def test_a_term_of_the_glossary_has_one_meaning_of_a_line() -> None:
     assert [each for each in meanings if len(each.split()) > 20] == []
 
 
-def test_the_glossary_marks_the_events_that_are_alerts() -> None:
-    marked = re.findall(r"^\| `([\w-]+)` \* \|", GLOSSARY.read_text(), re.MULTILINE)
-    assert set(marked) == {str(kind) for kind in ALERT_KINDS}
+@pytest.mark.parametrize(("document", "text"), tables.written().items(), ids=lambda each: getattr(each, "name", ""))
+def test_the_tables_of_events_and_metrics_are_what_the_code_says(document: Path, text: str) -> None:
+    assert document.read_text() == text, f"run `make docs` and commit {document.name}"
 
 
 def test_the_state_diagrams_are_those_of_the_tables() -> None:

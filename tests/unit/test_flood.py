@@ -10,10 +10,11 @@ from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.etcd.quota import Kept, Quota
 
+from supervisor.events import EventKind
 from supervisor.features.flood.record import MAX_MESSAGE_BYTES, messages_quota
 from supervisor.features.flood.rule import FLOOD
 from supervisor.features.pause.record import PauseRecord
-from supervisor.model import EventKind, NodeState
+from supervisor.model import NodeState
 from tests.unit.scene import KEYS, NOW, J, N, job, member, node, scene
 from tests.unit.test_reading import WHOLE, read_by_a_new_reader
 

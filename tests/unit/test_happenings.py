@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.cli import show
 from supervisor.cli.happenings import BULK_S, FOLD_S, Line, story, totals
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from tests.unit.test_show import printed
 
 __all__ = ["printed"]

@@ -58,7 +58,7 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron", "files", "plots", "removed"),
+    ("errors", "cron", "events", "files", "plots", "removed"),
     ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
     ("deadlines", "spec_places"),

@@ -17,15 +17,17 @@ from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, 
 from supervisor.alerts.batches import MAX_RETRY_S
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.api.changes import Scale
+from supervisor.api.checked import MAX_AGE_S, MAX_KEPT, Checked, LastChecked
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
 from supervisor.api.unix_socket import PEER
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
@@ -262,3 +264,15 @@ def test_a_plan_shows_a_maximum_of_offers() -> None:
     spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py", "placement": {"cloud": "local"}})
     row = quote_row(Quotes({"local": Stub(answer)}).quote(spec))
     assert (len(row["offers"]), row["offers_total"]) == (MAX_SHOWN, 3 * MAX_SHOWN)
+
+
+def test_of_submissions_that_were_checked_the_last_are_known_for_a_minute() -> None:
+    jobs = [{"name": f"job-{number}", "nodes": 2, "run": "t.py"} for number in range(MAX_KEPT + 1)]
+    found = [Checked("ann", each, parse_spec(each), None, 100.0) for each in jobs]
+    last = LastChecked()
+    for each in found:
+        last.keep(each)
+    assert [last.find("ann", each, 101.0) for each in jobs] == [None, *found[1:]]
+    assert last.find("bob", jobs[-1], 101.0) is None
+    assert last.find("ann", jobs[-1], 99.0 + MAX_AGE_S) is found[-1]
+    assert last.find("ann", jobs[-1], 100.0 + MAX_AGE_S) is None, "prices of a minute ago"

@@ -30,7 +30,7 @@ from supervisor.runtime.loop import Status
 from supervisor.runtime.supervision import PartHealth
 from tests.unit.scene import NOW, OFFER, job, member, node, round_of, view
 from tests.unit.test_docs import anchors
-from tools import grafana
+from tools import grafana, tables
 from tools.stack import ROOT
 
 DOCUMENT = ROOT / "docs" / "monitoring.md"
@@ -324,10 +324,9 @@ def test_rules_and_panels_name_only_metrics_and_labels_that_are_exported(
     assert len(used) > 30
 
 
-def test_the_document_lists_every_metric_and_no_other(exported: Mapping[str, set[str]]) -> None:
-    table = DOCUMENT.read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
-    listed = set(re.findall(r"`(spotsup_\w+)`", table)) - {"spotsup_job"}
-    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported}
+def test_what_make_docs_lists_is_what_is_exported(exported: Mapping[str, set[str]]) -> None:
+    listed = {name: set(labels) for name, (_, labels) in tables.metrics().items()}
+    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name): labels - {"le"} for name, labels in exported.items()}
 
 
 def test_every_alert_says_what_it_is_and_has_an_entry_in_the_document() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
-from supervisor.model import ClusterRecord, EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.events import EventKind
+from supervisor.model import ClusterRecord, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import ListInstances
 from supervisor.planner.adoption import Adopted, MachineGroup, adopt, group_by_job
 from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings

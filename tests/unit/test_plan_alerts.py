@@ -11,10 +11,11 @@ import pytest
 from spotsup_trainer.wire import Member, Progress
 
 from provisioners.base import Market
+from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.features.waits.record import WaitsRecord
 from supervisor.features.waits.rule import drive_wait_alerts, waits_since
-from supervisor.model import HISTORY_LIMIT, EventKind, JobRecord, JobState, Transition
+from supervisor.model import HISTORY_LIMIT, JobRecord, JobState, Transition
 from supervisor.planner.actions import MAX_OPERATIONS
 from supervisor.planner.world import Denial, Reminder, Rules, VolatileState
 from tests.unit.scene import (

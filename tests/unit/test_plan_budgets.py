@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from supervisor.accounts import Booking, NodeAccount, Purpose, Spent
-from supervisor.api.changes import LimitChanges, limited_job
+from supervisor.api.changes import limited_job
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.budgets.rule import (
     budget_uses,
     current_month,
@@ -19,10 +20,11 @@ from supervisor.features.budgets.rule import (
     over_budget,
     spent_before,
 )
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import JobRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.world import Rules
+from supervisor.spec_limits import LimitChanges
 from tests.unit.scene import NOW, J, hint_of, job, member, scene, spec, view, world_of
 
 MONTH = "1970-01"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.model import EventKind, JobRecord, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import Terminate
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import is_complete

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.actions import Fault
 from supervisor.planner.boundary import fault, report, unreadable
 from tests.unit.scene import NOW

@@ -9,8 +9,9 @@ import pytest
 from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, OfferQuery, Scope
+from supervisor.events import EventKind
 from supervisor.market.capacity import LATE_DECAY_S, CapacityMemory, CapacityRefusal
-from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.predicates import machine_room
 from supervisor.planner.world import Rules

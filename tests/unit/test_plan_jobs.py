@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Ended, Result
 
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, Find, Launch, Terminate
 from supervisor.planner.world import Rules
 from tests.unit.scene import (

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Progress
 
-from supervisor.api.changes import LimitChanges, limited_job
+from supervisor.api.changes import limit_changes, limited_job
 from supervisor.errors import UsageError
+from supervisor.events import EventKind
 from supervisor.features.limits.rule import Use, trained_s
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import JobRecord
+from supervisor.spec_limits import LimitChanges
 from tests.unit.scene import NOW, J, N, hint_of, job, launcher, member, name, node, round_of, scene, spec, view
 
 HOUR = 3600.0
@@ -185,4 +187,4 @@ def test_a_users_own_pause_stays_and_a_limit_may_be_lowered() -> None:
 
 def test_a_limit_that_no_job_can_have_is_refused() -> None:
     with pytest.raises(UsageError, match=r"limits: `hours` is 0\.0: input should be greater than 0"):
-        limited_job(view(job(), []), LimitChanges(hours=0.0), NOW)
+        limit_changes({"hours": 0.0})

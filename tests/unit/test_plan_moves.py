@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
+from supervisor.events import EventKind
 from supervisor.market.capacity import CapacityMemory
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import FetchOffers, Launch, LaunchDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (

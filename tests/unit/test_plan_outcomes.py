@@ -23,8 +23,9 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from supervisor.events import EventKind
 from supervisor.market.capacity import CapacityMemory
-from supervisor.model import EventKind, JobRecord, JobState, NodeState
+from supervisor.model import JobRecord, JobState, NodeState
 from supervisor.planner.actions import Bootstrap, BootstrapDone, Find, FindDone, Launch, LaunchDone
 from supervisor.planner.outcomes import BACKOFF_S, FATAL_MEMORY_S
 from supervisor.planner.world import Rules, VolatileState

@@ -10,7 +10,7 @@ import pytest
 from spotsup_trainer.wire import Pause, Pauses, WireError, decode, encode
 
 from supervisor.api.views import job_detail
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, MAX_RESTORED_BYTES, MAX_STEPS_AGAIN, pauses_of
 from tests.unit.scene import NOW, job, member, name, round_of, scene, view
 

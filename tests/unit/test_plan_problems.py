@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from provisioners.base import InstanceState, Leftover, LeftoverKind
-from supervisor.model import EventKind, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import NodeRecord
 from supervisor.planner.actions import Terminate, TerminateDone
 from supervisor.planner.cloud_problems import UNENDED_S, UNLISTED_S, UNREMOVED_S
 from supervisor.planner.outcomes import MAX_BACKOFF_S

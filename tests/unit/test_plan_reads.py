@@ -9,8 +9,9 @@ import pytest
 from spotsup_trainer.wire import Result
 
 from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
+from supervisor.events import EventKind
 from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, NodeRecord, NodeState
+from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.actions import (
     AskDone,
     LeftoversDone,

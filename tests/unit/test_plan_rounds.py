@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
-from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord, Transition
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, NodeRecord, NodeState, NoticeRecord, Transition
 from tests.unit.scene import (
     KEYS,
     NOW,

@@ -9,7 +9,8 @@ import pytest
 from spotsup_trainer.wire import Ended, Result
 
 from provisioners.base import InstanceState
-from supervisor.model import EventKind, NodeRecord
+from supervisor.events import EventKind
+from supervisor.model import NodeRecord
 from supervisor.planner.actions import AskDone, AskNode, Terminate
 from supervisor.planner.world import JobView, Rules
 from tests.unit.scene import (

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.wire import RankTimes
 
+from supervisor.events import EventKind
 from supervisor.features.slow.rank_times import Watch, factors, watched
 from supervisor.features.slow.record import SlowNode
-from supervisor.model import EventKind, JobRecord
+from supervisor.model import JobRecord
 from supervisor.planner.world import Rules
 from tests.unit.scene import NOW, SOON, Decided, J, N, job, member, name, names, node, scene, spec
 

@@ -10,7 +10,8 @@ import pytest
 from spotsup_trainer.wire import Ended, Notice
 
 from provisioners.base import Denied, EndCause, Fatal, InstanceState, NoCapacity, Quota, Refusal, Scope
-from supervisor.model import EventKind, NodeState, NoticeRecord, Transition
+from supervisor.events import EventKind
+from supervisor.model import NodeState, NoticeRecord, Transition
 from supervisor.planner.actions import AskDone, BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (

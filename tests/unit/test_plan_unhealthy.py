@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Health, Result
 
+from supervisor.events import EventKind
 from supervisor.features.unhealthy.reports import too_many_unhealthy
-from supervisor.model import EventKind, NodeRecord, NodeState
+from supervisor.model import NodeRecord, NodeState
 from tests.unit.scene import NOW, OFFER, J, N, as_job, decide, job, member, name, node, round_of, scene, view, world_of
 
 

@@ -13,7 +13,8 @@ from provisioners.base import Leftover, LeftoverKind, NoCapacity, Scope
 from supervisor.accounts import Purpose, RoundTimes
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing
-from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
+from supervisor.events import EventKind
+from supervisor.model import JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (
     Action,
     Bootstrap,

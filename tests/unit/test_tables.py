@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from supervisor.model import (
-    ALERT_KINDS,
     COUNTED_NODE_STATES,
     ENDED_JOB_STATES,
     IN_FLIGHT_NODE_STATES,
@@ -48,18 +47,6 @@ paused:    starting succeeded failed cancelled
 succeeded:
 failed:
 cancelled:
-"""
-
-ALERTED = """
-notice node-lost silence silence-ended replacement-requested replacement-joined
-checkpoints-failing checkpoints-resumed checkpoints-too-slow bootstraps-failing bootstraps-recovered
-steps-hang steps-resumed workers-stuck
-job-done job-failed limit-near limit-reached budget-near budget-reached displaced deadline-missed
-flooded not-ended not-listed listing-doubted cloud-missing solved
-unknown-code access-denied access-restored certificate-ends
-node-unhealthy unhealthy-held node-slow slow-ended machine-type-blocked foreign-host
-undecided unreadable
-node-suspect orphan unjournaled waits-long wait-ended quota-refused no-leader daily-summary alerts-dropped
 """
 
 
@@ -157,7 +144,3 @@ def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
     assert len(a_node.history) == len(a_job.history) == 40
     assert a_node.history[-1].reason == a_job.history[-1].reason == "turn 99"
     assert a_node.state_since == 99.0
-
-
-def test_alerts_are_preemptions_ends_and_what_needs_a_person() -> None:
-    assert {kind.value for kind in ALERT_KINDS} == set(ALERTED.split())

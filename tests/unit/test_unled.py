@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from supervisor.alerts.levels import Level
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt
+from supervisor.events import Level
 from supervisor.model import JobState, NodeState, Transition
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.daily import summary

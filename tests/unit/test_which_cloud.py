@@ -27,7 +27,7 @@ def test_the_only_cloud_is_the_default_and_stored_with_the_job(clouds: tuple[str
     api = service(*clouds)
     kept = {**JOB, "checkpoints": "none"}
     for given in (kept, {**kept, "placement": {"spread": "region"}}):
-        assert api.check(given)[0].placement.cloud == clouds[0]
+        assert api.check(given).spec.placement.cloud == clouds[0]
     stored = api.submit({**kept, "placement": {"regions": ["r"]}}, api.put_blob(b"code"), "once").record.spec
     assert (stored.placement.cloud, stored.placement.regions) == (clouds[0], ("r",))
 
@@ -38,7 +38,7 @@ def test_of_several_clouds_one_has_to_be_named() -> None:
     for ask in (api.check, api.plan):
         with pytest.raises(CommandRefusedError, match=refused):
             ask(JOB)
-    assert api.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}})[0].placement.cloud == "gcp"
+    assert api.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}}).spec.placement.cloud == "gcp"
 
 
 @pytest.mark.parametrize(("cloud", "refused"), [("local", False), ("aws", True)])
@@ -46,7 +46,7 @@ def test_what_the_default_cloud_demands_holds_for_a_job_that_does_not_name_it(cl
     api = service(cloud)
     asked: Any = DATA
     if not refused:
-        assert api.check(asked)[0].placement.cloud == cloud
+        assert api.check(asked).spec.placement.cloud == cloud
         return
     with pytest.raises(UsageError, match="a data job needs instance types without a GPU"):
         api.check(asked)
@@ -78,7 +78,7 @@ def test_a_job_on_a_rented_cloud_has_to_say_where_its_checkpoints_outlive_its_no
         with pytest.raises(CommandRefusedError, match=why):
             api.submit({**ON_AWS, **more}, api.put_blob(b"code"), "once")
     else:
-        assert api.check({**ON_AWS, **more})[0].placement.cloud == "aws"
+        assert api.check({**ON_AWS, **more}).spec.placement.cloud == "aws"
 
 
 def test_checkpoints_of_the_local_cloud_and_data_jobs_need_no_storage() -> None:

@@ -12,8 +12,9 @@ from functools import partial
 from supervisor.accounts import Spent, month_of, month_start
 from supervisor.alerts.routes import is_wanted
 from supervisor.budget import CLUSTER, BudgetRecord, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
-from supervisor.model import Event, EventKind, JobRecord, NodeRecord
+from supervisor.model import Event, JobRecord, NodeRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.world import JobView, World

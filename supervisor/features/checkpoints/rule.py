@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioners.base import Market
-from supervisor.model import EventKind
+from supervisor.events import EventKind
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import members
 

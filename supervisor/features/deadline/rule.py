@@ -9,9 +9,10 @@ from spotsup_trainer.wire import Progress
 
 from supervisor.accounts import Purpose
 from supervisor.deadlines import work_of
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.market.deadline import Deadline
-from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.model import JobRecord, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.starting_time import moment
 

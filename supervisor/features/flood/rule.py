@@ -7,9 +7,9 @@ go, then its keys (P11, P16).
 
 from __future__ import annotations
 
+from supervisor.events import EventKind
 from supervisor.features.flood.record import MAX_JOB_BYTES, MAX_JOB_KEYS
 from supervisor.features.pause.record import PauseRecord
-from supervisor.model import EventKind
 from supervisor.planner.draft import Draft
 
 # In PauseRecord.by; a job that pauses for it has no etcd user any more (journal/users.py).

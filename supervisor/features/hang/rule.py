@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
-from supervisor.model import EventKind
 from supervisor.planner.draft import Draft
 
 

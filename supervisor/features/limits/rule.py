@@ -5,18 +5,20 @@ A limit destroys nothing: the job checkpoints and pauses as if a user had asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from supervisor.accounts import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
+from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd, over_budget
 from supervisor.features.flood.rule import FLOOD
 from supervisor.features.flood.rule import reason as flood_reason
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.features.silence.rule import advances, kept
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import done, in_round
 
@@ -71,18 +73,24 @@ def spent_usd(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> float:
     return job.billing.dropped_usd + sum(node.usd(now) for node in nodes)
 
 
+# What a job has used of each limit that pauses it, by the limit's name in the job file.
+USED: Mapping[str, Callable[[JobRecord, Sequence[NodeRecord], float], float]] = MappingProxyType(
+    {
+        "hours": lambda job, _, now: trained_s(job, now) / 3600,
+        "usd": spent_usd,
+        USD_PER_MONTH: lambda job, nodes, now: month_usd(job, nodes, month_of(now), now),
+    }
+)
+
+
 def uses(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> list[Use]:
     """Of each limit that pauses the job."""
-    limits, nodes = job.spec.limits, tuple(nodes)
-    found = []
-    if limits.hours is not None:
-        found.append(Use("hours", trained_s(job, now) / 3600, limits.hours))
-    if limits.usd is not None:
-        found.append(Use("usd", spent_usd(job, nodes, now), limits.usd))
-    if limits.usd_per_month is not None:
-        month = month_of(now)
-        found.append(Use(USD_PER_MONTH, month_usd(job, nodes, month, now), limits.usd_per_month, month))
-    return found
+    nodes = tuple(nodes)
+    return [
+        Use(name, used(job, nodes, now), limit, month_of(now) if name == USD_PER_MONTH else "")
+        for name, used in USED.items()
+        if (limit := getattr(job.spec.limits, name)) is not None
+    ]
 
 
 def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | None:

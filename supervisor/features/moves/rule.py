@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provisioners.base import Offer
+from supervisor.events import EventKind
 from supervisor.features.moves.destinations import (
     Target,
     best_target,
@@ -21,7 +22,7 @@ from supervisor.features.moves.destinations import (
 from supervisor.features.queue.rule import is_admitted
 from supervisor.market.capacity import pool_of
 from supervisor.market.offers import is_allowed
-from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, has_old_offers, is_asked_enough, offers_of, request
 from supervisor.planner.predicates import (

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.events import EventKind
 from supervisor.features.queue.rule import is_held_back
 from supervisor.market.offers import OffersView, is_allowed, obstacle
-from supervisor.model import EventKind
 from supervisor.planner.actions import FetchOffers
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, offers_of, without_dear

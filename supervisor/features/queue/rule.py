@@ -7,20 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from provisioners.base import Market, Offer
+from supervisor.events import EventKind
 from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.record import QueueRecord
 from supervisor.market.admission import Admission, Amount, Claim, admit
 from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
-from supervisor.model import (
-    COUNTED_NODE_STATES,
-    WAITING_NODE_STATES,
-    EventKind,
-    JobRecord,
-    JobState,
-    NodeRecord,
-    NodeState,
-)
+from supervisor.model import COUNTED_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, done_nodes

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 
-from supervisor.model import EventKind, NodeRecord, NodeState
+from supervisor.events import EventKind
+from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.actions import AskNode
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import ENDED_BY_ITSELF, TALKING_NODE_STATES, in_round, is_talking

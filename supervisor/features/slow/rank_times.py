@@ -7,7 +7,7 @@ slowest rank. What one report says is never enough: it has to be so for ten minu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
@@ -38,27 +38,32 @@ class Watch:
         return self.seen_at - max(self.verdicts[node].since, paused_until)
 
 
+def by_node(seconds: Sequence[float], nodes: Sequence[str]) -> dict[str, Sequence[float]]:
+    """What a round's ranks report, by their node; nothing where the nodes have not as many ranks each."""
+    per_node, left = divmod(len(seconds), max(1, len(nodes)))
+    if left or not per_node:
+        return {}
+    return {node: seconds[number * per_node : (number + 1) * per_node] for number, node in enumerate(nodes)}
+
+
 def factors(times: RankTimes, kinds: Mapping[str, str]) -> dict[str, float]:
     """Node -> how many times as long as the median of its kind its slowest rank works in a step.
 
     `kinds`: by node, in rank order, of the round that `times` is of; nodes of different kinds take different times.
     Parts of a batch may differ by a sample: the time for each sample has to be as much longer as that for the step.
     """
-    nodes = list(kinds)
-    per_node, left = divmod(len(times.step_s), max(1, len(nodes)))
-    if left or not per_node or len(times.sample_s) != len(times.step_s):
+    if len(times.sample_s) != len(times.step_s):
         return {}
-    by_step, by_sample = (_compared(each, per_node, kinds) for each in (times.step_s, times.sample_s))
+    by_step, by_sample = (_compared(by_node(each, list(kinds)), kinds) for each in (times.step_s, times.sample_s))
     return {node: min(factor, by_sample.get(node, factor)) for node, factor in by_step.items()}
 
 
-def _compared(seconds: tuple[float, ...], per_node: int, kinds: Mapping[str, str]) -> dict[str, float]:
+def _compared(ranks: Mapping[str, Sequence[float]], kinds: Mapping[str, str]) -> dict[str, float]:
     """Of the nodes that are known as a whole, where they are known of more than one node of their kind."""
     slowest: dict[str, dict[str, float]] = defaultdict(dict)
-    for number, (node, kind) in enumerate(kinds.items()):
-        ranks = seconds[number * per_node : (number + 1) * per_node]
-        if min(ranks) > 0:
-            slowest[kind][node] = max(ranks)
+    for node, seconds in ranks.items():
+        if min(seconds) > 0:
+            slowest[kinds[node]][node] = max(seconds)
     alike = [found for found in slowest.values() if len(found) > 1]
     return {node: took / median(found.values()) for found in alike for node, took in found.items()}
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from supervisor.events import EventKind
 from supervisor.features.queue.rule import is_admitted
 from supervisor.features.slow.rank_times import Watch, watched
 from supervisor.features.slow.record import SlowRecord
 from supervisor.market.offers import is_allowed
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState
+from supervisor.model import JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, has_old_offers, offers_of
 from supervisor.planner.predicates import counted, done, lacking, machine_room, members

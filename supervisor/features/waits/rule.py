@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from supervisor.events import EventKind
 from supervisor.features.waits.record import WaitsRecord
-from supervisor.model import HISTORY_LIMIT, EventKind, JobRecord, JobState
+from supervisor.model import HISTORY_LIMIT, JobRecord, JobState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import part_of_round
 from supervisor.planner.sentences import lasted, node_count

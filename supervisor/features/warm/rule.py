@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from provisioners.base import InstanceState, Offer
 from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
+from supervisor.events import EventKind
 from supervisor.features.billing.bookings import begun
 from supervisor.features.budgets.rule import over_budget
 from supervisor.features.limits.rule import reached
@@ -21,7 +22,6 @@ from supervisor.market.warm import Wish, fits, has_room, is_alike, offered_as
 from supervisor.model import (
     COUNTED_NODE_STATES,
     WAITING_NODE_STATES,
-    EventKind,
     JobRecord,
     JobState,
     NodeRecord,
