@@ -181,7 +181,7 @@ class Shell:
             timer.cancel()
 
     def _send(self, channel: Any, data: bytes, limit: _Limit) -> None:
-        """Ignores a command that ends before it has read everything: its status says why."""
+        """Ignore a command that ends before it has read everything: its status says why."""
         try:
             for start in range(0, len(data), _CHUNK_BYTES):
                 channel.settimeout(max(0.001, limit.at - self._clock()))
@@ -249,7 +249,7 @@ def as_root(script: str, node: str, timeout_s: float) -> str:
 
 @contextmanager
 def connected(target: Target, node: str, clock: Clock, deadline: float) -> Iterator[Shell]:
-    """A shell on the machine. Retries until `deadline` (of `clock`) while its sshd is not up yet.
+    """Yield a shell on the machine. Retries until `deadline` (of `clock`) while its sshd is not up yet.
 
     Raises HostKeyMismatchError at once, LoginRefusedError after LOGIN_PATIENCE_S of refusals, else UnreachableError.
     """
@@ -363,12 +363,12 @@ def _private_key(text: str) -> Any:
 
 
 def _fingerprint(key: Any) -> str:
-    """As `ssh-keygen -l` prints it."""
+    """Return it as `ssh-keygen -l` prints it."""
     digest = binascii.b2a_base64(sha256(key.asbytes()).digest(), newline=False).decode().rstrip("=")
     return f"SHA256:{digest} ({key.get_name()})"
 
 
 def _last_line(stderr: str) -> str:
-    """The last line that a program prints is usually the reason."""
+    """Return the last line that a program prints: it is usually the reason."""
     lines = stderr.rstrip().splitlines()
     return f": {lines[-1].strip()[:_LINE_CHARACTERS]}" if lines else ""

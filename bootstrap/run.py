@@ -70,7 +70,7 @@ class Report:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was left to do."""
+        """True if anything was left to do."""
         return any(step.state is StepState.DONE for step in self.steps)
 
 
@@ -83,7 +83,7 @@ class StopOutcome(StrEnum):
 
 
 def new_nonce() -> str:
-    """A unique name."""
+    """Return a unique name."""
     return secrets.token_hex(8)
 
 
@@ -132,7 +132,7 @@ def bootstrap(
 
 
 def dry_run(target: Target, setup: Setup, *, clock: Clock, deadline_s: float) -> tuple[PlannedStep, ...]:
-    """What `bootstrap` would do now; changes nothing. `steps.explain` formats it. Raises as `bootstrap` does."""
+    """Return what `bootstrap` would do now; changes nothing. `steps.explain` formats it. Raises as `bootstrap` does."""
     with connected(target, setup.node, clock, clock() + deadline_s) as shell:
         return plan(_gather(shell, setup), setup)
 
@@ -197,7 +197,8 @@ def collect(
     deadline_s: float,
     lines: int = STDERR_LINES,
 ) -> str:
-    """The last lines of the agent's log, and of its launcher's; "" where there are none. Raises BootstrapError."""
+    """Return the last lines of the agent's log, and of its launcher's; "" where there are none. Raises
+    BootstrapError."""
     check_place(node, root)
     command = Run("read the agent's log", scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
     with connected(target, node, clock, clock() + deadline_s) as shell:
@@ -206,8 +207,8 @@ def collect(
 
 
 def look(target: Target, node: str, *, root: str = DEFAULT_ROOT, clock: Clock, deadline_s: float) -> tuple[bool, float]:
-    """Whether the node's agent runs, and how many seconds ago its workers wrote anything, by the node's clock. Changes
-    nothing. Raises BootstrapError."""
+    """Return whether the node's agent runs, and how many seconds ago its workers wrote anything, by the node's clock.
+    Changes nothing. Raises BootstrapError."""
     check_place(node, root)
     command = Run("look whether its steps advance", scripts.advance(Paths(root, node)), LOOK_TIMEOUT_S)
     with connected(target, node, clock, clock() + deadline_s) as shell:
@@ -231,7 +232,7 @@ def _gather(shell: Shell, setup: Setup) -> Facts:
 
 
 def _until_new_facts(planned: tuple[PlannedStep, ...]) -> tuple[tuple[PlannedStep, ...], Reboot | Again | None]:
-    """The steps that these facts are valid for, and what needs new ones: the last command of the last step."""
+    """Return the steps that these facts are valid for, and what needs new ones: the last command of the last step."""
     for position, step in enumerate(planned):
         if needs_new_facts(step.decision):
             assert isinstance(step.decision, tuple)

@@ -35,7 +35,8 @@ Value: TypeAlias = Scalar | Sequence[Scalar]
 
 
 def fill(name: str, /, **values: Value) -> str:
-    """The template `name`, a path below `bootstrap/`, with its holes filled. A sequence fills a hole with many words.
+    """Return the template `name`, a path below `bootstrap/`, with its holes filled. A sequence fills a hole with many
+    words.
 
     Raises ValueError for a hole without a value, and for a value without a hole.
     """
@@ -53,7 +54,7 @@ def _template(name: str) -> tuple[str, frozenset[str]]:
 
 
 def _load(path: Path) -> str:
-    """A template with what it includes. Raises ValueError for a hole that is not a word of its own."""
+    """Return a template with what it includes. Raises ValueError for a hole that is not a word of its own."""
     text = _DIRECTIVE.sub("", path.read_text(encoding="utf-8"))
     for line in text.splitlines():
         unquoted = sum(_is_unquoted(line[: hole.start()]) for hole in _HOLE.finditer(f"{line}\n"))

@@ -93,13 +93,13 @@ class Tunnel:
             self._thread.join(timeout=5.0)
 
     def problem(self, carried_s: float = 0.0) -> str:
-        """Why it has not carried without a break for so long; "" where it has."""
+        """Return why it has not carried without a break for so long; "" where it has."""
         if not self._problem and time.monotonic() - self._carries_since < carried_s:
             return "its connection was made again just now"
         return self._problem
 
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """True if its thread runs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -182,7 +182,7 @@ class Tunnel:
                 )
 
     def _asked(self, transport: Any, port: int) -> bool:
-        """Whether sshd agreed to forward a port."""
+        """True if sshd agreed to forward a port."""
         import paramiko
 
         try:

@@ -68,7 +68,7 @@ class RoundTimes:
     step_at: float = 0.0
 
     def until(self, at: float) -> RoundTimes:
-        """With what lasts counted until `at`."""
+        """Return the times with what lasts counted until `at`."""
         passed = max(0.0, at - self.since) if self.since else 0.0
         match self.phase:
             case Purpose.USEFUL:
@@ -105,11 +105,11 @@ class NodeAccount:
 
     @property
     def usd(self) -> float:
-        """What is booked."""
+        """Return what is booked."""
         return sum(each.usd for each in self.bookings)
 
     def counted(self) -> dict[Purpose, float]:
-        """The round totals at `booked_to`."""
+        """Return the round totals at `booked_to`."""
         return {
             Purpose.USEFUL: self.useful_s,
             Purpose.PAUSE: self.pause_s,
@@ -123,7 +123,7 @@ NOTHING_BOOKED = NodeAccount()
 
 
 def booked(account: NodeAccount, usd: float, at: float, rounds: RoundTimes) -> NodeAccount:
-    """The account with all of `usd`, what the node has cost until `at`, booked."""
+    """Return the account with all of `usd`, what the node has cost until `at`, booked."""
     at = max(at, account.booked_to)
     length_s = at - account.booked_to
     counts = rounds.until(at)
@@ -156,8 +156,8 @@ def booked(account: NodeAccount, usd: float, at: float, rounds: RoundTimes) -> N
 def _round_shares(
     account: NodeAccount, counts: RoundTimes, length_s: float
 ) -> tuple[NodeAccount, dict[Purpose, float]]:
-    """Of the time since `booked_to`, by the growth of the round totals. Useful time that turned out not to be so since
-    it was booked moves to what it was."""
+    """Share out the time since `booked_to`, by the growth of the round totals. Useful time that turned out not to be so
+    since it was booked moves to what it was."""
     before = account.counted()
     growth = {purpose: seconds - before[purpose] for purpose, seconds in counts.totals().items()}
     gained = {purpose: seconds for purpose, seconds in growth.items() if seconds > 0}
@@ -172,7 +172,7 @@ def _round_shares(
 
 
 def moved(account: NodeAccount, seconds: float, purpose: Purpose) -> NodeAccount:
-    """The account with so many of its last useful seconds booked for another purpose."""
+    """Return the account with so many of its last useful seconds booked for another purpose."""
     kept: list[Booking] = []
     for each in sorted(account.bookings, key=lambda booking: booking.month, reverse=True):
         if each.purpose is not Purpose.USEFUL or seconds <= 0 or each.seconds <= 0:
@@ -186,13 +186,13 @@ def moved(account: NodeAccount, seconds: float, purpose: Purpose) -> NodeAccount
 
 
 def priced(account: NodeAccount, usd_per_hour: float) -> NodeAccount:
-    """The account of a node whose price was not known until now: it is taken for that of the whole time."""
+    """Return the account of a node whose price was not known until now: it is taken for that of the whole time."""
     found = tuple(each._replace(usd=each.seconds / HOUR_S * usd_per_hour) for each in account.bookings)
     return replace(account, bookings=found)
 
 
 def merged(bookings: Iterable[Booking]) -> tuple[Booking, ...]:
-    """One booking per month and purpose, in order; the oldest months together."""
+    """Return one booking per month and purpose, in order; the oldest months together."""
     sums: dict[tuple[str, Purpose], tuple[float, float]] = {}
     found = [each for each in bookings if each.seconds or each.usd]
     kept = set(sorted({each.month for each in found})[-MAX_MONTHS:])
@@ -209,13 +209,13 @@ def month_of(at: float) -> str:
 
 
 def month_start(at: float) -> float:
-    """When the month of this time began, in UTC."""
+    """Return when the month of this time began, in UTC."""
     now = time.gmtime(at)
     return float(calendar.timegm((now.tm_year, now.tm_mon, 1, 0, 0, 0)))
 
 
 def _months(begin: float, end: float) -> list[tuple[str, float]]:
-    """The months from `begin` to `end`, each with its share of that time."""
+    """Return the months from `begin` to `end`, each with its share of that time."""
     if end <= begin or month_of(begin) == month_of(end):
         return [(month_of(end), 1.0)]
     parts: list[tuple[str, float]] = []

@@ -51,12 +51,12 @@ def ticks(low: float, high: float, most: int = MAX_TICKS, least: float = 0.0) ->
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit in which an axis of so many seconds is read best, and its name."""
+    """Return the unit in which an axis of so many seconds is read best, and its name."""
     return next((unit, name) for unit, name in (*_UNITS[:-1], _UNITS[-1]) if seconds >= 2 * unit or unit == 1.0)
 
 
 def plot(title: str, lines: Sequence[Line], bands: Sequence[Band], length_s: float) -> str:
-    """One plot over `length_s` seconds. Without a value it says so."""
+    """Return one plot over `length_s` seconds. Without a value it says so."""
     drawn = [line for line in lines if line.points]
     body = (
         list(_body(drawn, bands, max(length_s, 1.0)))
@@ -109,7 +109,7 @@ def _body(lines: Sequence[Line], bands: Iterable[Band], length_s: float) -> Iter
 
 
 def number(value: float, unit: str = "") -> str:
-    """In at most five digits."""
+    """Return a number in at most five digits."""
     shown = f"{value:.2e}" if value and not 1e-4 <= abs(value) < 1e5 else f"{value:.5g}"
     return f"${shown}" if unit == "$" else f"{shown}{f' {unit}' if unit else ''}"
 

@@ -21,15 +21,15 @@ from provisioners.catalog import MachineType
 
 
 def needs_interface(settings: AwsSettings, machine: MachineType) -> bool:
-    """Whether the machine's first interface has to exist before its launch."""
+    """True if the machine's first interface has to exist before its launch."""
     return settings.public_address and launch.interface_count(settings, machine) > 1
 
 
 def ready_interface(
     aws: Aws, request: LaunchRequest, settings: AwsSettings, machine: MachineType, deadline: Deadline
 ) -> str:
-    """The id of the token's first interface, with a public address; both are created where they do not exist yet.
-    Raises as `Aws.ask`: nothing is launched then.
+    """Return the id of the token's first interface, with a public address; both are created where they do not exist
+    yet. Raises as `Aws.ask`: nothing is launched then.
     """
     region, wanted = request.offer.region, _filters(request)
     found = list(aws.pages("ec2", region, "describe_network_interfaces", deadline, "NetworkInterfaces", Filters=wanted))

@@ -74,7 +74,7 @@ class SimLeader(Election):
         self._due_at = self._world.clock.now() + LEADER_TTL_S  # it is about to end
 
     def lose_contact(self) -> None:
-        """It does nothing any more, or etcd does not hear it."""
+        """Lose contact: it does nothing any more, or etcd does not hear it."""
         lease = self._world.etcd.leases.get(self._lease)
         if lease is not None and lease.kept:
             lease.kept = False
@@ -92,7 +92,7 @@ class SimLeader(Election):
             self._world.etcd.revoke(self._lease)
 
     def regain_contact(self) -> None:
-        """It goes on: its next step shows how things are."""
+        """Regain contact: it goes on: its next step shows how things are."""
         self._due_at = self._world.clock.now() + self._world.rng.uniform(0.1, 1.0)
 
     def step_if_due(self) -> None:
@@ -103,14 +103,14 @@ class SimLeader(Election):
             self._take_step()
 
     def next_at(self) -> float:
-        """When the next step may show something."""
+        """Return when the next step may show something."""
         if not self._daemon.client.connected or self.deaf or self._is_calm():
             return NEVER
         return self._due_at
 
     @property
     def lease_held(self) -> bool:
-        """Whether etcd has its lease."""
+        """True if etcd has its lease."""
         return self._lease in self._world.etcd.leases
 
     def _take_step(self) -> None:
@@ -124,7 +124,7 @@ class SimLeader(Election):
             self._world.note(f"{self._daemon.name} {'leads' if self.leading else 'notices that it does not lead'}")
 
     def _is_calm(self) -> bool:
-        """Whether the leader is there, and each step of it would find the same."""
+        """True if the leader is there, and each step of it would find the same."""
         etcd = self._world.etcd
         found, mine = etcd.keys.get(LEADER_KEY), etcd.leases.get(self._lease)
         if found is None or mine is None or not mine.kept:
@@ -215,7 +215,7 @@ class SimActor:
         return outcome
 
     def next_at(self) -> float:
-        """When the next call takes effect or is answered."""
+        """Return when the next call takes effect or is answered."""
         return min((min(call.effect_at, call.reply_at) for call in self._calls), default=NEVER)
 
     def crash(self) -> None:
@@ -328,12 +328,12 @@ class Daemon:
         return not (self.frozen or self.dead)
 
     def at_boundary(self, where: str, kind: str) -> None:
-        """An action of this kind passes a boundary."""
+        """Let an action of this kind pass a boundary."""
         for hook in self.world.hooks.boundary:
             hook(self, where, kind)
 
     def take_outcomes(self, commit: Commit) -> list[str]:
-        """The kinds of actions whose outcomes a commit has written."""
+        """Return the kinds of actions whose outcomes a commit has written."""
         return [kind for node in commit.nodes if (kind := self._outcome_kinds.pop(node.id, ""))]
 
     def wake(self) -> None:
@@ -368,7 +368,7 @@ class Daemon:
             carrier.end()
 
     def next_at(self, now: float) -> float:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         if not self.runs:
             return NEVER
         carriers = min((carrier.next_at() for carrier in self.carriers), default=NEVER)
@@ -416,7 +416,7 @@ class Daemon:
             self.world.note(f"{self.name}: {done}")
 
     def _work_done(self) -> int:
-        """How much the daemon has done so far; reads do not count."""
+        """Return how much the daemon has done so far; reads do not count."""
         return sum(count for name, count in self.loop.status.counters.items() if name not in _READS)
 
     def _note_outcomes(self, done: Iterable[tuple[Action, Outcome]]) -> None:

@@ -32,7 +32,7 @@ class World(Surroundings):
         self.set_fault_rates(conditions.fault_rates)
 
     def set_fault_rates(self, rates: FaultRates) -> None:
-        """How often each fault occurs from now on."""
+        """Set how often each fault occurs from now on."""
         self.fault_rates = self.cloud.fault_rates = self.nodes.fault_rates = rates
         for daemon in self.daemons:
             daemon.client.fault_rates = rates
@@ -41,7 +41,7 @@ class World(Surroundings):
 
     @property
     def no_daemon_acts(self) -> bool:
-        """Whether no running daemon leads and reaches etcd."""
+        """True if no running daemon leads and reaches etcd."""
         return not any(d.runs and d.leader.leading and d.client.connected for d in self.daemons)
 
     def start_daemon(self) -> Daemon:

@@ -26,11 +26,11 @@ class Story:
     reason: str = ""  # why it ended, waits or is paused
 
     def sentence(self) -> str:
-        """In one line, without the cost, which changes all the time."""
+        """Return the story in one line, without the cost, which changes all the time."""
         return " → ".join(self._steps()) + self._pause()
 
     def with_cost(self) -> str:
-        """The sentence, and what the job has cost so far."""
+        """Return the sentence, and what the job has cost so far."""
         return f"{self.sentence()}; ${self.usd:.2f} so far"
 
     def _steps(self) -> list[str]:
@@ -65,12 +65,12 @@ class Thread:
     at: float = 0.0  # when that was
 
     def encode(self) -> bytes:
-        """For the journal."""
+        """Return bytes for the journal."""
         return json.dumps(asdict(self)).encode()
 
 
 def decode_thread(raw: bytes) -> Thread | None:
-    """A thread from the journal; None for what is none: a new one is begun then."""
+    """Return a thread from the journal; None for what is none: a new one is begun then."""
     try:
         parsed = json.loads(raw)
         thread = Thread(**parsed)

@@ -18,7 +18,7 @@ _START_S = 120.0
 
 
 def main(config_file: str, port: str, shown: str, *runs: str) -> int:
-    """The exit code."""
+    """Return the exit code."""
     with open(os.path.expanduser(config_file), encoding="utf-8") as file:  # noqa: PTH111, PTH123 - small and fast
         config = json.load(file)
     folder = config.get("output", "")

@@ -84,7 +84,8 @@ def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) 
 def logged_in(
     client: Transport, node: str, jump: str, options: Sequence[str] = ()
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """The words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's answer.
+    """Yield the words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's
+    answer.
 
     Raises SpotsupError where this computer has no ssh.
     """
@@ -111,7 +112,7 @@ def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
 
 
 def ssh_command(program: str, login: Mapping[str, Any], key: Path, jump: str = "") -> list[str]:
-    """The ssh command line, without its destination; writes certificate and host key beside the key."""
+    """Return the ssh command line, without its destination; writes certificate and host key beside the key."""
     hosts = key.with_name("known_hosts")
     key.with_name(f"{key.name}-cert.pub").write_text(login["certificate"] + "\n")  # where ssh looks for it by itself
     hosts.write_text(login["known_hosts"])
@@ -154,7 +155,7 @@ def audit(context: click.Context, job: str, user: str, limit: int, output: str) 
 
 
 def audit_line(row: dict[str, Any]) -> str:
-    """An entry of the audit log, for people."""
+    """Return an entry of the audit log, for people."""
     at = f"{dt.datetime.fromtimestamp(row['at'], dt.UTC):%Y-%m-%d %H:%M:%S}"
     by = (
         f"{row['user'] or 'unknown'} ({row['token']} at {row['address']})" if row["token"] else row["user"] or "unknown"

@@ -37,11 +37,11 @@ class Prepared:
     submission: str  # the id of this request; if it is repeated, it still means the same job
 
     def pack(self) -> Archive:
-        """The code as an archive. Raises UsageError with one sentence."""
+        """Return the code as an archive. Raises UsageError with one sentence."""
         return self._packed()[0]
 
     def describe(self) -> dict[str, Any]:
-        """The body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
+        """Return the body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
         code, lock = self._packed()
         return {
             "spec": self.spec,

@@ -50,7 +50,7 @@ def tensorboard(context: click.Context, name: str, port: int, jump: str) -> None
 
 
 def _find(client: Transport, name: str) -> tuple[str, list[str]]:
-    """A node that is ready, and NAME=TASK_ID of each run to show. Raises SpotsupError."""
+    """Return a node that is ready, and NAME=TASK_ID of each run to show. Raises SpotsupError."""
     from supervisor.errors import CommandRefusedError, NotFoundError
 
     try:

@@ -124,7 +124,7 @@ Step: TypeAlias = Make | Replace | Admit | Keep
 
 
 def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple[list[Step], list[str]]:
-    """The steps in order, and why it cannot be done at all: then none is to be taken."""
+    """Return the steps in order, and why it cannot be done at all: then none is to be taken."""
     steps: list[Step] = []
     problems: list[str] = []
     for item in items:

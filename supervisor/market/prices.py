@@ -14,12 +14,12 @@ SOURCE = "[prices]"
 
 
 def is_within(usd: float, limit_usd: float) -> bool:
-    """Whether a sum of prices is at most that; sums are rounded in their last digits."""
+    """True if a sum of prices is at most that; sums are rounded in their last digits."""
     return usd <= limit_usd + 1e-9
 
 
 def priced(offers: Iterable[Offer], prices: Mapping[str, float]) -> tuple[Offer, ...]:
-    """The offers with these prices where they have one; cheapest first, those without a known price last."""
+    """Return the offers with these prices where they have one; cheapest first, those without a known price last."""
     if not prices:
         return tuple(offers)
     found = [_priced(offer, prices) for offer in offers]

@@ -53,7 +53,7 @@ def money_families(picture: Picture) -> Iterator[Metric]:
 
 
 def goodput_of(bookings: tuple[Booking, ...]) -> float | None:
-    """The share of paid time that was useful; None before any."""
+    """Return the share of paid time that was useful; None before any."""
     paid_s = sum(each.seconds for each in bookings)
     useful_s = sum(each.seconds for each in bookings if each.purpose is Purpose.USEFUL)
     return useful_s / paid_s if paid_s > 0 else None

@@ -46,11 +46,11 @@ class Carrier(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Whether it still tries."""
+        """True if it still tries."""
         ...
 
     def problem(self, carried_s: float = 0.0) -> str:
-        """Why it has not carried without a break for so long; "" where it has."""
+        """Return why it has not carried without a break for so long; "" where it has."""
         ...
 
 
@@ -85,7 +85,7 @@ class Keeper:
         self._keep({})
 
     def problem(self, node: NodeRecord, carried_s: float = 0.0) -> str:
-        """Why etcd was not carried to a node for so long; "" where it was, or needs no tunnel."""
+        """Return why etcd was not carried to a node for so long; "" where it was, or needs no tunnel."""
         if not self._uses(node.offer.cloud):
             return ""
         tunnel = self._open.get(node.id)
@@ -137,7 +137,7 @@ class Tunnels(Keeper):
             self._thread.join(timeout=10.0)
 
     def vitals(self) -> Vitals:
-        """How its thread is."""
+        """Return how its thread is."""
         return self._pulse.vitals(STUCK_S, self._thread)
 
     def _run(self) -> None:
@@ -157,7 +157,7 @@ class Tunnels(Keeper):
 
 
 def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRecord]:
-    """The nodes that need a tunnel, by id. `uses`: as Keeper's."""
+    """Return the nodes that need a tunnel, by id. `uses`: as Keeper's."""
     return {
         node.id: node
         for view in reading.jobs.values()
@@ -167,7 +167,7 @@ def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRe
 
 
 def forwards(node: str, endpoints: Sequence[str]) -> tuple[Forward, ...]:
-    """Which port of the node leads to which endpoint."""
+    """Return which port of the node leads to which endpoint."""
     from bootstrap.tunnel import Forward
 
     urls = [urlsplit(endpoint) for endpoint in endpoints]

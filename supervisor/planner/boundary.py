@@ -73,7 +73,7 @@ class Boundary:
         self.faults: dict[str, Fault] = {}
 
     def within(self, name: str, decide: Callable[[], Result], otherwise: Otherwise) -> Result | Otherwise:
-        """The decision about `name`; `otherwise` if anything is raised."""
+        """Return the decision about `name`; `otherwise` if anything is raised."""
         try:
             return decide()
         except Exception as error:  # noqa: BLE001 - the loop logs it with its traceback
@@ -82,7 +82,7 @@ class Boundary:
 
 
 def fault(what: str, source: str, error: Exception) -> Fault:
-    """An unforeseen exception as a sentence for an alert. `source`: the job, node or part that it concerns."""
+    """Return an unforeseen exception as a sentence for an alert. `source`: the job, node or part that it concerns."""
     frames = traceback.extract_tb(error.__traceback__)
     # The last two places: many functions raise the same error from one check that they share.
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-2:]]
@@ -105,7 +105,8 @@ def unreadable(found: Mapping[str, str]) -> list[Fault]:
 
 
 def report(kind: EventKind, faults: Sequence[Fault], now: float, *, alerts: bool) -> Commit:
-    """The commit that writes faults to the cluster's events, and to the outbox: each under the same id, if repeated."""
+    """Return the commit that writes faults to the cluster's events, and to the outbox: each under the same id, if
+    repeated."""
     events = [Event(_id(kind, each.cause), now, "", kind, each.sentence) for each in faults]
     return Commit(job="", guards={}, events=events, alerts=events if alerts else ())
 

@@ -18,7 +18,8 @@ MAX_STEPS_AGAIN = 10**12
 
 
 def pauses_of(view: JobView) -> tuple[Pause, ...]:
-    """The last pauses of a job, the oldest first; none of rounds that it does not have, or with impossible times."""
+    """Return the last pauses of a job, the oldest first; none of rounds that it does not have, or with impossible
+    times."""
     newest = view.round.number if view.round else 0
     found = view.pauses.pauses[-MAX_PAUSES:] if view.pauses else ()
     return tuple(sorted((each for each in found if _is_possible(each, newest)), key=lambda each: each.round))
@@ -35,7 +36,7 @@ def _is_possible(pause: Pause, newest: int) -> bool:
 
 
 def report_pauses(draft: Draft) -> None:
-    """An event for each pause that has none yet, of the node that measured it. What is not known is left out of its
+    """Add an event for each pause that has none yet, of the node that measured it. What is not known is left out of its
     data."""
     said_by = draft.view.pauses.node if draft.view.pauses else ""
     node = said_by if said_by in draft.nodes else ""
@@ -54,7 +55,7 @@ def report_pauses(draft: Draft) -> None:
 
 
 def _usd(draft: Draft, pause: Pause) -> float | None:
-    """What the machines of the present round cost meanwhile; None where that is not known."""
+    """Return what the machines of the present round cost meanwhile; None where that is not known."""
     current = draft.view.round
     nodes = [draft.nodes.get(name) for name in (current.nodes() if current else ())]
     prices = [node.offer.usd_per_hour for node in nodes if node is not None]
@@ -83,12 +84,12 @@ def steps_in_words(again: int) -> str:
 
 
 def size_of(size: int) -> str:
-    """In MiB or GiB."""
+    """Return a size in MiB or GiB."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB" if size else "0"
 
 
 def seconds(value: float | None) -> str:
-    """In seconds, to about three digits."""
+    """Return a time in seconds, to about three digits."""
     if value is None:
         return "unknown"
     return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"

@@ -24,7 +24,7 @@ class Finding:
 
 
 def findings(views: Sequence[JobView], status: Status, now: float) -> list[Finding]:
-    """Of the daemon and of all jobs; how many more there are is said."""
+    """Return the findings of the daemon and of all jobs; how many more there are is said."""
     found = [*_of_the_daemon(status, now), *(each for view in views for each in _of_a_job(view, now))]
     found.sort(key=lambda each: (each.level != "bad", each.job != ""))
     return found

@@ -29,7 +29,7 @@ class Chart:
 
     @property
     def data(self) -> list[list[float | str]]:
-        """For the page's script."""
+        """Return the data for the page's script."""
         return [[x, text] for x, text in self.values]
 
 

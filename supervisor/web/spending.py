@@ -66,7 +66,7 @@ class Budget:
 
     @property
     def kind(self) -> str:
-        """How near it is."""
+        """Return how near it is."""
         if self.usd >= self.limit:
             return "bad"
         return "near" if self.usd >= 0.8 * self.limit or self.forecast > self.limit else "good"
@@ -92,12 +92,12 @@ class Spending:
 
 
 def usd_per_hour(view: JobView) -> float:
-    """What its machines cost now."""
+    """Return what its machines cost now."""
     return sum(node.offer.usd_per_hour or 0.0 for node in view.nodes.values() if node.launched_at and not node.ended_at)
 
 
 def hours_left(now: float) -> float:
-    """Of this month, in UTC."""
+    """Return the hours that are left of this month, in UTC."""
     at = time.gmtime(now)
     days = calendar.monthrange(at.tm_year, at.tm_mon)[1]
     end = calendar.timegm((at.tm_year, at.tm_mon, days, 23, 59, 60, 0, 0, 0))
@@ -116,12 +116,12 @@ def shares_of(usd: dict[Purpose, float]) -> tuple[Share, ...]:
 
 
 def usd_by_purpose(view: JobView, now: float) -> dict[Purpose, float]:
-    """What a job has cost."""
+    """Return what a job has cost."""
     return by_purpose(bookings_of(view.record, view.nodes.values(), now))
 
 
 def job_cost(view: JobView, usd: dict[Purpose, float], on_demand: OnDemand | None, now: float) -> JobCost:
-    """One job's row. `usd`: by purpose."""
+    """Return one job's row. `usd`: by purpose."""
     total = sum(usd.values())
     found = on_demand_row(view, on_demand, now) if on_demand is not None else {"usd": None, "saved": None}
     goodput = usd[Purpose.USEFUL] / total if total > 0 else None
@@ -146,7 +146,7 @@ def spending_of(
     on_demand: Callable[[JobView], OnDemand | None],
     now: float,
 ) -> Spending:
-    """All jobs together. `usd_of`: a job's dollars by purpose."""
+    """Return all jobs together. `usd_of`: a job's dollars by purpose."""
     month, left_h = month_of(now), hours_left(now)
     rate = sum(map(usd_per_hour, views))
     users: dict[str, float] = {}

@@ -33,7 +33,7 @@ class Tails:
         self._lock = threading.Lock()
 
     def lines(self, job: str, node: str, task_id: str, most: int) -> list[tuple[str, str]]:
-        """The last lines, each with its node. Raises what reading raises.
+        """Return the last lines, each with its node. Raises what reading raises.
 
         `task_id`: of the job, so that another one of the same name begins anew.
         """

@@ -98,16 +98,16 @@ class Window:
     end: float
 
     def place(self, at: float) -> float:
-        """In percent."""
+        """Return the place in percent."""
         share = (at - self.begin) / max(self.end - self.begin, 1e-9)
         return round(100 * min(max(share, 0.0), 1.0), 3)
 
     def has(self, begin: float, end: float) -> bool:
-        """Whether it sees any of it."""
+        """True if it sees any of it."""
         return end >= self.begin and begin <= self.end
 
     def bar(self, kind: str, begin: float, end: float, text: str) -> Bar:
-        """A bar, wide enough to be seen."""
+        """Return a bar, wide enough to be seen."""
         left, right = self.place(begin), self.place(end)
         width = max(right - left, _LEAST)
         return Bar(kind, min(left, 100 - width), round(width, 3), text)
@@ -134,14 +134,14 @@ class Timeline:
 
 
 def window_of(view: JobView, now: float, length_s: float | None) -> Window:
-    """The whole job, or its last so many seconds."""
+    """Return the whole job, or its last so many seconds."""
     end = view.record.ended_at or now
     begin = min(view.record.submitted_at, end - 1.0)
     return Window(begin if length_s is None else max(begin, end - length_s), end)
 
 
 def timeline(view: JobView, curve: Curve | None, events: Iterable[Event], window: Window) -> Timeline:
-    """All that happened in the window."""
+    """Return all that happened in the window."""
     lanes = _lanes(view, window)
     return Timeline(
         window,
@@ -154,7 +154,8 @@ def timeline(view: JobView, curve: Curve | None, events: Iterable[Event], window
 
 
 def _lanes(view: JobView, window: Window) -> list[Lane]:
-    """Each node takes the lane that has been free for longest; so there are as many as nodes at once."""
+    """Return the lanes. Each node takes the lane that has been free for longest; so there are as many as nodes at
+    once."""
     slots: list[list[NodeRecord]] = []
     free_from: list[float] = []
     for node in sorted(in_order(view.nodes.values()), key=lambda each: each.created_at):
@@ -184,7 +185,7 @@ def _lane(nodes: Sequence[NodeRecord], window: Window) -> Lane:
 
 
 def short(node: str) -> str:
-    """The last part of a node's id: its number."""
+    """Return the last part of a node's id: its number."""
     return f"n{node.rpartition('-')[2]}" if "-" in node else node
 
 

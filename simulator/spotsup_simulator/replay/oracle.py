@@ -62,8 +62,8 @@ def best(
     usd_per_node_h: float,
     work_node_h: float | None = None,
 ) -> Result:
-    """What knowledge of the future is worth at most. A useful node-hour counts as `usd_per_node_h`: high, so that time
-    comes first, and the cheaper of two ways to the same hours is taken."""
+    """Return what knowledge of the future is worth at most. A useful node-hour counts as `usd_per_node_h`: high, so
+    that time comes first, and the cheaper of two ways to the same hours is taken."""
     return course(recording, least, desired, costs, usd_per_node_h, work_node_h)[0]
 
 
@@ -75,7 +75,7 @@ def course(
     usd_per_node_h: float,
     work_node_h: float | None = None,
 ) -> tuple[Result, list[Leg]]:
-    """The same, and where it is at each time."""
+    """Return the same, and where it is at each time."""
     worth_s = usd_per_node_h / HOUR_S
     ways: dict[int, _Way] = {NOWHERE: _Way(0.0)}
     end_s = 0.0
@@ -91,7 +91,7 @@ def course(
 
 
 def _legs(passed: list[tuple[_Interval, dict[int, _Way]]], zone: int) -> list[Leg]:
-    """From the end back to the beginning."""
+    """Return the legs from the end back to the beginning."""
     found: list[Leg] = []
     for number in range(len(passed) - 1, -1, -1):
         interval, ways = passed[number]
@@ -153,7 +153,7 @@ def _intervals(recording: Recording, desired: int) -> list[_Interval]:
 
 
 def _next(ways: dict[int, _Way], now: _Interval, least: int, costs: Costs, worth_s: float) -> dict[int, _Way]:
-    """The best way to be nowhere, or in each zone that has enough."""
+    """Return the best way to be nowhere, or in each zone that has enough."""
     after: dict[int, _Way] = {}
     for zone in (NOWHERE, *(zone for zone, nodes in enumerate(now.nodes) if nodes >= least)):
         steps = (_step(way, came_from, zone, now, least, costs, worth_s) for came_from, way in ways.items())

@@ -31,11 +31,11 @@ class Series:
     rows: tuple[tuple[float, ...], ...]
 
     def at(self, second: float) -> tuple[float, ...]:
-        """The row of a time; the first one before the first."""
+        """Return the row of a time; the first one before the first."""
         return self.rows[self.index(second)]
 
     def index(self, second: float) -> int:
-        """The row's number."""
+        """Return the row's number."""
         return max(0, bisect_right(self.seconds, second) - 1)
 
 
@@ -52,7 +52,7 @@ class Recording:
     drops: tuple[tuple[float, ...], ...] = field(default=())
 
     def cut(self, start_s: float, end_s: float) -> Recording:
-        """The part between two times, which begins at second 0."""
+        """Return the part between two times, which begins at second 0."""
         end_s = min(end_s, self.end_s)
         if not 0 <= start_s < end_s:
             raise UsageError(f"{self.name} has {self.end_s / 3600:.1f} h: nothing is left from {start_s / 3600:g} h on")
@@ -61,7 +61,7 @@ class Recording:
 
 
 def read(path: Path, prices: Path | None = None) -> Recording:
-    """A recording from its file. Raises UsageError, which names file and line."""
+    """Return a recording from its file. Raises UsageError, which names file and line."""
     rows = _rows(path)
     header = next(rows, None)
     if header is None:
@@ -139,7 +139,7 @@ def _series(
 
 
 def _members(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Series:
-    """How many nodes the group held."""
+    """Return how many nodes the group held."""
     present: set[str] = set()
     counts: dict[float, tuple[float, ...]] = {}
     last = -math.inf
@@ -169,7 +169,7 @@ def _number(path: Path, line: int, cell: str) -> float:
 
 
 def _last_interval_s(series: Series) -> float:
-    """The last row holds for as long as most do."""
+    """Return how long the last row holds: as long as most do."""
     gaps = sorted(later - earlier for earlier, later in zip(series.seconds, series.seconds[1:], strict=False))
     return gaps[len(gaps) // 2] if gaps else 300.0
 
@@ -181,7 +181,7 @@ def _cut(series: Series, start_s: float, end_s: float) -> Series:
 
 
 def made(name: str, zones: Sequence[str], capacity: Series, prices: Series | None, end_s: float) -> Recording:
-    """A recording with the times of its drops."""
+    """Return a recording with the times of its drops."""
     drops = tuple(tuple(_drops(capacity, zone)) for zone in range(len(zones)))
     return Recording(name, tuple(zones), capacity, prices, end_s, drops)
 

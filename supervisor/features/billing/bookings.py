@@ -12,7 +12,7 @@ BOOTING_NODE_STATES = frozenset({NodeState.REQUESTED, NodeState.PENDING, NodeSta
 
 
 def bookings_of(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> tuple[Booking, ...]:
-    """All of a job's bookings as of now."""
+    """Return all of a job's bookings as of now."""
     found = list(job.billing.dropped)
     # What was dropped before there were accounts.
     rest = job.billing.dropped_usd - sum(each.usd for each in found)
@@ -24,7 +24,7 @@ def bookings_of(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> tupl
 
 
 def bookings_of_node(job: JobRecord, node: NodeRecord, now: float) -> tuple[Booking, ...]:
-    """A node's bookings as of now."""
+    """Return a node's bookings as of now."""
     if not node.launched_at:
         return ()
     at = node.ended_at or now
@@ -32,7 +32,7 @@ def bookings_of_node(job: JobRecord, node: NodeRecord, now: float) -> tuple[Book
 
 
 def begun(node: NodeRecord) -> NodeAccount:
-    """The node's account. Where it has none, it boots, or was there before there were accounts."""
+    """Return the node's account. Where it has none, it boots, or was there before there were accounts."""
     if node.account.booked_to:
         return node.account
     boots = node.state in BOOTING_NODE_STATES and not node.has_joined

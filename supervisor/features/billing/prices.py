@@ -33,7 +33,7 @@ def drive_prices(draft: Draft) -> None:
 
 
 def _reprice(draft: Draft, node: NodeRecord, usd_per_hour: float | None, source: str) -> None:
-    """A price that was never known is taken for that of the whole time."""
+    """Take a price that was never known for that of the whole time."""
     offer = replace(node.offer, usd_per_hour=usd_per_hour, price_source=source)
     if node.offer.usd_per_hour is None:
         draft.set_node(replace(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0)))

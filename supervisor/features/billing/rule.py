@@ -50,7 +50,7 @@ def _number(draft: Draft) -> int:
 
 
 def _purpose(draft: Draft, node: NodeRecord) -> tuple[Purpose | None, bool]:
-    """The purpose of its time from now on, and whether that is its round's."""
+    """Return the purpose of its time from now on, and whether that is its round's."""
     if node.state is N.GONE:
         return None, False
     if node.state in BOOTING_NODE_STATES:
@@ -78,7 +78,8 @@ def _count_rounds(draft: Draft) -> None:
 
 
 def _progress(draft: Draft, current: Round) -> Progress | None:
-    """What is reported of its steps; of a data job the command itself is its work, and runs as long as its node."""
+    """Return what is reported of its steps; of a data job the command itself is its work, and runs as long as its
+    node."""
     progress = draft.view.progress
     if draft.job.spec.kind == "data":
         return Progress(current.number, 1, draft.now, current.formed_at)
@@ -86,7 +87,7 @@ def _progress(draft: Draft, current: Round) -> Progress | None:
 
 
 def _stands(draft: Draft, current: Round) -> bool:
-    """Whether a member says that the round makes no steps."""
+    """True if a member says that the round makes no steps."""
     if draft.job.ended or draft.view.result is not None:
         return True
     reports = draft.view.members
@@ -142,7 +143,8 @@ def _noted(times: RoundTimes, progress: Progress) -> RoundTimes:
 
 
 def _phase_from(draft: Draft, times: RoundTimes, at: float, phase: Purpose) -> RoundTimes:
-    """With another phase since `at`, which is a node's clock's: not before the present one, and not after now."""
+    """Return the times with another phase since `at`, which is a node's clock's: not before the present one, and not
+    after now."""
     at = min(max(at, times.since), draft.now)
     if times.phase is Purpose.USEFUL:
         _correct_those_that_left(draft, times.round, at, phase)
@@ -150,7 +152,7 @@ def _phase_from(draft: Draft, times: RoundTimes, at: float, phase: Purpose) -> R
 
 
 def _lost_s(times: RoundTimes, progress: Progress) -> float:
-    """For how long the round before made steps that are made again."""
+    """Return for how long the round before made steps that are made again."""
     again = times.step - progress.first_step + 1
     if not progress.first_step or not times.first_step or again <= 0:
         return 0.0
@@ -179,7 +181,7 @@ def _book_lost(draft: Draft, number: int, seconds: float) -> None:
 
 
 def _that_left(draft: Draft, number: int) -> Iterable[NodeRecord]:
-    """Nodes of the round that are in none any more; the commit may have no room for all of very many."""
+    """Yield nodes of the round that are in none any more; the commit may have no room for all of very many."""
     for node in list(draft.nodes.values()):
         account = node.account
         left = account.round == number and not account.in_round and account.left_at

@@ -27,7 +27,7 @@ class Target:
 
 
 def may_move(draft: Draft) -> bool:
-    """Whether it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
+    """True if it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
     Moves that were given up are tried again later in any case."""
     job, progress = draft.job, draft.view.progress
     if has_nothing_to_lose(draft):
@@ -42,7 +42,7 @@ def may_move(draft: Draft) -> bool:
 
 
 def has_nothing_to_lose(draft: Draft) -> bool:
-    """Whether the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
+    """True if the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
     job, kept = draft.job, counted(draft)
     if job.spec.kind != "training" or job.pause.at or draft.view.result is not None or left_behind(draft):
         return False
@@ -53,8 +53,8 @@ def has_nothing_to_lose(draft: Draft) -> bool:
 
 
 def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Target | None:
-    """The first offer, in the order of `offers`, that would do and may be asked for now: spot where the on-demand nodes
-    are, else another place."""
+    """Return the first offer, in the order of `offers`, that would do and may be asked for now: spot where the
+    on-demand nodes are, else another place."""
     kept = counted(draft)
     if not (offers and kept and may_move(draft)):
         return None
@@ -75,7 +75,7 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
 
 
 def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Target | None:
-    """What nodes of this offer would replace; None where that is worth nothing."""
+    """Return what nodes of this offer would replace; None where that is worth nothing."""
     # One that is only asked for is none yet: a request that is about to be refused must not end a move to machines.
     kept = [node for node in counted(draft) if node.instance_id] or counted(draft)
     if not kept:
@@ -107,12 +107,12 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
 
 
 def _has_stayed(draft: Draft, kept: Sequence[NodeRecord]) -> bool:
-    """Whether the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
+    """True if the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
     return draft.elapsed_s(min(node.created_at for node in kept)) >= draft.rules.moves.back_to_listed_s
 
 
 def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int, *, lacks: bool) -> bool:
-    """Whether so many nodes of an offer are worth paying twice while they start, and the pause. `lacks`: more nodes are
+    """True if so many nodes of an offer are worth paying twice while they start, and the pause. `lacks`: more nodes are
     a gain, as there are none to be had where the job is."""
     rules, before = draft.rules, _price_now(draft, kept)
     price = _usd(draft, offer)
@@ -126,13 +126,13 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
 
 
 def _useful(draft: Draft, kept: Sequence[NodeRecord]) -> int:
-    """How many of its nodes are no spares."""
+    """Return how many of its nodes are no spares."""
     return min(len(kept), draft.job.desired_nodes)
 
 
 def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:
-    """What a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for spot
-    until spot may be asked for again."""
+    """Return what a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for
+    spot until spot may be asked for again."""
     young = {node.id for node in kept if node.offer.market is Market.ON_DEMAND} - {
         node.id for node in bought_on_demand(draft, kept)
     }

@@ -65,7 +65,7 @@ def drive_moves(draft: Draft) -> None:
 
 
 def _is_settled(draft: Draft) -> bool:
-    """Whether nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
+    """True if nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
     about to be taken, or those that stay will not train where they are."""
     present = [node for node in draft.billed if node.state in PRESENT_NODE_STATES]
     if draft.hold.nodes and any(node.state in TALKING_NODE_STATES for node in present):
@@ -86,7 +86,7 @@ def _is_in_place(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _goes_at_once(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
-    """Whether no node that stays trains, or could, and more machines are coming than are on their way to where they
+    """True if no node that stays trains, or could, and more machines are coming than are on their way to where they
     were."""
     kept, granted = counted(draft), [node for node in coming if node.instance_id]
     arrive = all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
@@ -107,7 +107,7 @@ def _begin(draft: Draft) -> None:
 
 
 def _begin_within(draft: Draft, admitted: int) -> None:
-    """The operator's limits leave so many nodes beside those that it has: enough, or it stays."""
+    """Begin within the operator's limits: they leave so many nodes beside those that it has: enough, or it stays."""
     target = best_target(draft, offers_of(draft, read=False), constraints(draft))
     if target is None:
         draft.set_part(replace(draft.job.moves, since=0.0))
@@ -193,14 +193,14 @@ def _leave(draft: Draft, target: Target, coming: Sequence[NodeRecord], ready: Se
 
 
 def _to_leave(draft: Draft, coming: Sequence[NodeRecord], count: int) -> list[NodeRecord]:
-    """All that are elsewhere; of those that are where the new ones are, as many that are bought on demand."""
+    """Return all that are elsewhere; of those that are where the new ones are, as many that are bought on demand."""
     limits = constraints(draft)
     elsewhere = [node for node in counted(draft) if limits.place(node.offer) != limits.place(coming[0].offer)]
     return elsewhere or list(bought_on_demand(draft, counted(draft)))[: max(0, count - len(left_behind(draft)))]
 
 
 def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:
-    """Those that a job leaves were too many for one commit."""
+    """Leave the rest: those that a job leaves were too many for one commit."""
     left = left_behind(draft)
     if coming:
         ready = [node for node in coming if node.state is N.READY]
@@ -214,7 +214,7 @@ def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:
 
 
 def _switch(draft: Draft, coming: Sequence[NodeRecord], leaving: Sequence[NodeRecord], why: str) -> None:
-    """From now on those that come are the job's nodes, and these leave."""
+    """Switch: from now on those that come are the job's nodes, and these leave."""
     for node in leaving:
         if draft.full:
             return
@@ -242,13 +242,13 @@ def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer 
 
 
 def _requested(draft: Draft) -> list[NodeRecord]:
-    """Nodes of this move, those that are lost among them."""
+    """Return nodes of this move, those that are lost among them."""
     began = draft.job.moves.since
     return [node for node in draft.nodes.values() if node.ahead and node.created_at >= began]
 
 
 def _launched(draft: Draft) -> list[NodeRecord]:
-    """Nodes of this move that had a machine, those that are lost among them."""
+    """Return nodes of this move that had a machine, those that are lost among them."""
     return [node for node in _requested(draft) if node.instance_id]
 
 
