@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
@@ -136,7 +137,7 @@ class NodeConfig(_Strict):
     cache: Annotated[str, Field(pattern=r"^(~?/[^:\n]*)?$")] = ""
     """Folder on the node that keeps built environments. On shared storage or a scratch disk, replacements find there
     what earlier nodes built. Empty: below `root`."""
-    lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
+    lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = DEFAULT_LEASE_TTL_S
     """Time to live of a node's lease in etcd, in seconds: how soon peers notice that a node vanished."""
     env: dict[str, str] = Field(default={}, repr=False)
     """Environment variables of every job on every node; a job's own `env` wins."""

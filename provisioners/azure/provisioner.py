@@ -141,7 +141,7 @@ class AzureProvisioner:
         except ApiError as error:
             return self._after_deleting(name, cast("AzureErrorReply", error.reply), where, deadline)
         except DeniedError:
-            self._delete(name, deadline)  # if that fails, the sweep of orphans ends it
+            self._delete(name, deadline)  # if that fails, it is reaped as an orphan
             raise
         except ProvisionerError as error:
             return Unknown(f"Azure accepted the launch, and not its dead-man switch: {error}")

@@ -33,7 +33,7 @@ LEADER_TTL_S = 6.0
 MIN_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
 # As runtime.housekeeping.USERS_CRON.
-SWEEP_S = 60.0
+PRUNE_S = 60.0
 # Counters of reads: a tick that only reads has found nothing to do.
 _READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers", "actions_asknode")
 
@@ -301,8 +301,8 @@ class Daemon:
             lambda node: SimTunnel(world, self, node),
         )
         # When it compares etcd's users with the journal next, and as of which of their versions it has.
-        self._sweeps_at = 0.0
-        self._swept = (-1, -1)
+        self._prunes_at = 0.0
+        self._pruned = (-1, -1)
         effects = Effects(
             owner=OWNER,
             provisioners=world.provisioners,
@@ -390,28 +390,28 @@ class Daemon:
         self.loop.tick()
         if self.world.cloud.by_ssh:  # else there is none to open or close
             self.tunnels.look()
-        self._sweep(self._ticked_at)
+        self._prune(self._ticked_at)
         self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
 
-    def _sweep(self, now: float) -> None:
+    def _prune(self, now: float) -> None:
         """As runtime.housekeeping: once a minute, on the leader only. Where neither users nor records have changed,
         there is nothing to find."""
-        if self.world.faultless or now < self._sweeps_at or not self.leader.leading:
+        if self.world.faultless or now < self._prunes_at or not self.leader.leading:
             return
         reading = self.journal.read()
         if not reading.live or reading.cluster is None or reading.pause is not None:
             return
-        self._sweeps_at = now + SWEEP_S
+        self._prunes_at = now + PRUNE_S
         etcd = self.world.etcd
         seen = etcd.record_versions, etcd.accounts.version
-        if seen == self._swept:
+        if seen == self._pruned:
             return
         try:
-            done = self.users.sweep()
+            done = self.users.prune()
         except (EtcdError, SpotsupError) as error:
             self.world.note(f"{self.name}: {error}")  # and again in a minute
             return
-        self._swept = seen if not done else (-1, -1)
+        self._pruned = seen if not done else (-1, -1)
         if done:
             self.world.note(f"{self.name}: {done}")
 

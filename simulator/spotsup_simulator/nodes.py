@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from spotsup_trainer.timing import SaveTimes
-from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from bootstrap.errors import BootstrapError
 from spotsup_simulator.accounts import grants_of
@@ -20,7 +20,7 @@ from spotsup_simulator.training import LONG_AGO_S, REACTION_S, Training
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone, CleanDone
 
-LEASE_S = 5.0
+LEASE_S = DEFAULT_LEASE_TTL_S
 # xid: its worker exits with an error, again and again. hang: it is gone, and its worker only hangs. ecc: it has memory
 # errors, and still trains.
 BrokenGpu: TypeAlias = Literal["xid", "hang", "ecc"]

@@ -2,7 +2,7 @@
 
 A job's user is made before its first node is prepared, and deleted once the job has ended and its nodes are being
 terminated. Nothing about users is stored anywhere but in etcd: names and passwords follow from the journal and from the
-cluster's key, so any daemon may go on where another one died, and whatever is too much is swept.
+cluster's key, so any daemon may go on where another one died, and whatever is too much is pruned.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class JobUsers:
             raise _unavailable(error) from error
         return EtcdAccess(name, self.identity.etcd_password(name), self.ca())
 
-    def sweep(self) -> str:
+    def prune(self) -> str:
         """Delete the users of jobs that use etcd no more, and make those that are missing or not complete: an etcd that
         lost its data, or was restored, has none, and a daemon may have died while it made one. Returns what was done,
         or "". Raises EtcdError, SpotsupError.
@@ -194,7 +194,7 @@ class JobUsers:
         _ask(self.etcd, "user/grant", {"user": name, "role": name})
 
     def _delete(self, name: str) -> None:
-        """Delete the user first: its tokens end with it. A role without a user is swept the next time."""
+        """Delete the user first: its tokens end with it. A role without a user is pruned the next time."""
         _ask(self.etcd, "user/delete", {"name": name}, _MISSING)
         _ask(self.etcd, "role/delete", {"role": name}, _MISSING)
 

@@ -25,7 +25,7 @@ from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from bootstrap import Archive, BootstrapError, Setup, Target
+    from bootstrap import Archive, BootstrapError, Setup, SshHost
     from bootstrap.environment.lock import Lock
     from bootstrap.log_agent.model import LogAgent
     from bootstrap.model import Uv
@@ -65,14 +65,14 @@ class SshPreparer:
         """Bootstrap one node within the configured time limit."""
         from bootstrap import BootstrapError, PackError, bootstrap, lock_of
 
-        target = target_of(self._config, self._identity, node)
+        ssh = ssh_host_of(self._config, self._identity, node)
         try:
             code = self._code(job)
             lock = lock_of(code, job.spec.environment, torch=job.spec.kind != "data")
             trainer, uv = self._trainer_archive(), pack_uv() if lock else None
             setup = setup_of(self._config, node, job, self._endpoints_for(node), code, trainer, lock, uv)
             setup = replace(setup, etcd_access=self._access_for(job))
-            bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
+            bootstrap(ssh, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
             if isinstance(error, BootstrapError) and error.step == "reach":
                 tunnel = self._tunnel_problem(node, REACH_S)
@@ -120,11 +120,11 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
     )
 
 
-def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
+def ssh_host_of(config: Config, identity: Identity, node: NodeRecord) -> SshHost:
     """Return how to reach a node over SSH."""
-    from bootstrap import Target
+    from bootstrap import SshHost
 
-    return Target(
+    return SshHost(
         host=node.ssh_host,
         port=node.ssh_port,
         user=user_of(config, node),

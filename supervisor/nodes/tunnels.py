@@ -21,7 +21,7 @@ from supervisor.endpoints import tunnel_ports, uses_tunnel
 from supervisor.identity import Identity
 from supervisor.journal.journal import USES_ETCD, Journal, Reading
 from supervisor.model import NodeRecord
-from supervisor.nodes.prepare import target_of
+from supervisor.nodes.prepare import ssh_host_of
 from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class Tunnels(Keeper):
     def _tunnel(self, node: NodeRecord) -> Tunnel:
         from bootstrap.tunnel import Tunnel
 
-        target = target_of(self._config, self._identity, node)
-        return Tunnel(target, node.id, forwards(node.id, self._endpoints), self._clock.now, partial(_report, node.id))
+        ssh = ssh_host_of(self._config, self._identity, node)
+        return Tunnel(ssh, node.id, forwards(node.id, self._endpoints), self._clock.now, partial(_report, node.id))
 
 
 def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRecord]:

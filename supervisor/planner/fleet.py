@@ -12,7 +12,7 @@ from dataclasses import replace
 from provisioners.base import Market, Offer
 from supervisor.events import EventKind
 from supervisor.features.deadline.rule import may_pay
-from supervisor.features.moves.destinations import best_target
+from supervisor.features.moves.destinations import best_destination
 from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
 from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
@@ -152,7 +152,7 @@ def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     if not placed(draft):
         return offers
     if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
-        goes = draft.job.moves.since or best_target(draft, offers, constraints(draft)) is not None
+        goes = draft.job.moves.since or best_destination(draft, offers, constraints(draft)) is not None
     else:
         limits = constraints(draft, anywhere=True)
         goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)

@@ -85,7 +85,7 @@ def _unknown_of(world: World, job: JobView, clouds: Iterable[CloudView]) -> list
 
 
 def warnings(world: World, left: Sequence[Instance] = ()) -> tuple[str, ...]:
-    """Return what is left alone until a person has looked at it. `left`: the machines that no sweep ends."""
+    """Return what is left alone until a person has looked at it. `left`: the machines that are not reaped."""
     found = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
     machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
     if odd := [each for each in machines if each.state is InstanceState.UNREADABLE]:

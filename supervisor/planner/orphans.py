@@ -69,7 +69,7 @@ def sightings(
     return found
 
 
-def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
+def reap(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
     """Return the commits that terminate orphans, seen twice and `orphan_grace_s` old, and the machines that are left
     alone. What is terminated has to be seen twice again before the next try."""
     due = {
@@ -160,7 +160,7 @@ def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileSt
     return replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, done.cloud: view}))
 
 
-def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
+def reap_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
     """Return the commits that remove what has no open node any more; the next listings show whether it is gone. Seen
     twice, a period apart: Azure holds the interface of a deleted machine back for 3 minutes."""
     if not any(view.leftovers for view in volatile.leftovers.values()):

@@ -70,14 +70,14 @@ def plan(
             steady.append(name)
         if decided.unclear:
             unclear.append(world.jobs[name])
-    swept, volatile, left = undecided.within(
-        "(orphans)", lambda: orphans.sweep(world, volatile, now), ([], volatile, [])
+    reaped, volatile, left = undecided.within(
+        "(orphans)", lambda: orphans.reap(world, volatile, now), ([], volatile, [])
     )
-    commits += swept
-    swept, volatile = undecided.within(
-        "(leftovers)", lambda: orphans.sweep_leftovers(world, volatile, now), ([], volatile)
+    commits += reaped
+    reaped, volatile = undecided.within(
+        "(leftovers)", lambda: orphans.reap_leftovers(world, volatile, now), ([], volatile)
     )
-    commits += swept
+    commits += reaped
     actions += undecided.within("(listings)", lambda: due_listings(world, unclear, now), [])
     actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
     reports, volatile, problems = undecided.within(

@@ -227,7 +227,7 @@ def etcd_security_tasks(
     users: JobUsers | None, renew: Callable[[], str] | None, trust: EtcdTrust | None = None
 ) -> list[Task]:
     """Return what an etcd with users, with certificates of ours, and with TLS needs."""
-    tasks = [Task("etcd_users", USERS_CRON, users.sweep)] if users else []
+    tasks = [Task("etcd_users", USERS_CRON, users.prune)] if users else []
     tasks += [Task("etcd_certificates", CERTIFICATES_CRON, renew)] if renew else []
     if trust:
         tasks += [Task("etcd_ca", USERS_CRON, trust.publish), Task("certificate_ends", ENDS_CRON, trust.warn)]

@@ -45,15 +45,15 @@ def test_a_user_is_made_before_the_first_node_and_deleted_after_the_end() -> Non
 
 def test_a_node_can_log_in_as_soon_as_it_is_prepared() -> None:
     world = empty_world()
-    no_sweeps(world)
+    no_pruning(world)
     submit(world, "job", 2, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert barred(world) == []
 
 
-def no_sweeps(world: World) -> None:
+def no_pruning(world: World) -> None:
     """Housekeeping stands still."""
-    world.daemon._sweeps_at = world.clock.now() + 10_000.0
+    world.daemon._prunes_at = world.clock.now() + 10_000.0
 
 
 def test_a_user_that_was_deleted_is_made_again_and_its_nodes_train_on() -> None:
@@ -92,7 +92,7 @@ def test_a_name_that_is_used_again_locks_the_earlier_user_out_before_its_own_is_
     service(world).cancel("job")
     assert world.run_until(settled, 60.0)
     state = world.etcd.accounts.state
-    no_sweeps(world)
+    no_pruning(world)
     assert earlier in state.users
     both: list[set[str]] = []
     world.hooks.step.append(lambda: both.append(users(world)))

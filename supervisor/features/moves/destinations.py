@@ -17,7 +17,7 @@ from supervisor.spec import NO_CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """Nodes that would take the place of others."""
 
     offer: Offer  # what they are
@@ -52,7 +52,7 @@ def has_nothing_to_lose(draft: Draft) -> bool:
     return few or all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
 
 
-def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Target | None:
+def best_destination(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Destination | None:
     """Return the first offer, in the order of `offers`, that would do and may be asked for now: spot where the
     on-demand nodes are, else another place."""
     kept = counted(draft)
@@ -67,14 +67,14 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
             continue
         if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.moves.probe_s):
             continue
-        target = target_of(draft, offer, offers, limits)
-        billed = (*limits.billed, *[offer] * (target.needed - 1)) if target else ()
-        if target is not None and replace(anywhere, billed=billed).affordable(offer):
-            return target
+        destination = destination_of(draft, offer, offers, limits)
+        billed = (*limits.billed, *[offer] * (destination.needed - 1)) if destination else ()
+        if destination is not None and replace(anywhere, billed=billed).affordable(offer):
+            return destination
     return None
 
 
-def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Target | None:
+def destination_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Destination | None:
     """Return what nodes of this offer would replace; None where that is worth nothing."""
     # One that is only asked for is none yet: a request that is about to be refused must not end a move to machines.
     kept = [node for node in counted(draft) if node.instance_id] or counted(draft)
@@ -83,7 +83,7 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
     if limits.place(kept[0].offer) == limits.place(offer):
         bought = bought_on_demand(draft, kept)
         saves = any(_usd(draft, each.offer) > _usd(draft, offer) for each in bought)
-        return Target(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
+        return Destination(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
     refused_here = all(
         draft.capacity.is_wary(each, draft.now) or not is_allowed(each, draft.capacity, limits, draft.now, spare=False)
         for each in offers
@@ -103,7 +103,7 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
         return None  # while it trains it keeps what it would rather have
     else:
         needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
-    return None if needed is None else Target(offer, tuple(kept), needed, draft.job.desired_nodes)
+    return None if needed is None else Destination(offer, tuple(kept), needed, draft.job.desired_nodes)
 
 
 def _has_stayed(draft: Draft, kept: Sequence[NodeRecord]) -> bool:

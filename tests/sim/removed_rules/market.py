@@ -288,8 +288,8 @@ MARKET = (
     Mutant(
         "moves: within the operator's limits",
         "supervisor.features.moves.rule",
-        "    for _ in range(len(coming), min(target.count, admitted, len(coming) + machine_room(draft))):\n",
-        "    for _ in range(len(coming), target.count):\n",
+        "    for _ in range(len(coming), min(destination.count, admitted, len(coming) + machine_room(draft))):\n",
+        "    for _ in range(len(coming), destination.count):\n",
         "sim/test_queue.py::test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_limits",
     ),
     Mutant(
