@@ -159,7 +159,7 @@ class Shell:
         All in one round trip. If the connection breaks, the machine itself removes what is half written.
         """
         files = [(each.path, f"{each.mode:o}", len(each.data), sha256(each.data).hexdigest()) for each in uploads]
-        script = fill("shell/put.sh", nonce=nonce, files=[word for file in files for word in file])
+        script = fill("shell/put.sh", nonce=nonce, files=[part for file in files for part in file])
         what = "; ".join(map(str, uploads))
         self.run(Run(what, script, UPLOAD_TIMEOUT_S, stdin=b"".join(each.data for each in uploads)))
 

@@ -44,7 +44,7 @@ def fill(name: str, /, **values: Value) -> str:
     if holes != values.keys():
         missing, unused = sorted(holes - values.keys()), sorted(values.keys() - holes)
         raise ValueError(f"{name}: holes without a value: {missing}; values without a hole: {unused}")
-    return _HOLE.sub(lambda hole: _words(values[hole[1]]), text)
+    return _HOLE.sub(lambda hole: _quoted_all(values[hole[1]]), text)
 
 
 @cache
@@ -67,13 +67,13 @@ def _is_unquoted(before: str) -> bool:
     return before.count('"') % 2 == before.count("'") % 2 == 0
 
 
-def _words(value: Value) -> str:
+def _quoted_all(value: Value) -> str:
     if isinstance(value, str | int | float):
-        return _word(value)
-    return " ".join(_word(each) for each in value)
+        return _quoted(value)
+    return " ".join(_quoted(each) for each in value)
 
 
-def _word(value: Scalar) -> str:
+def _quoted(value: Scalar) -> str:
     match value:
         case Quoted():
             return value

@@ -175,5 +175,5 @@ def _is_gpu(name: str, wanted: str) -> bool:
 def _smallest(types: list[MachineType], gpus: int) -> list[MachineType]:
     unlisted = [each for each in types if not each.gpus]
     enough = [each for each in types if each.gpus >= max(1, gpus)]
-    least = min((each.gpus for each in enough), default=0)
-    return unlisted + (enough if gpus == 0 else [each for each in enough if each.gpus == least])
+    fewest = min((each.gpus for each in enough), default=0)
+    return unlisted + (enough if gpus == 0 else [each for each in enough if each.gpus == fewest])

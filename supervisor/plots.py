@@ -38,12 +38,12 @@ class Band:
     label: str
 
 
-def ticks(low: float, high: float, most: int = MAX_TICKS, least: float = 0.0) -> list[float]:
-    """Round numbers around `low` to `high`: 1, 2 or 5 times a power of ten apart, and `least` or more."""
+def ticks(low: float, high: float, max_ticks: int = MAX_TICKS, min_step: float = 0.0) -> list[float]:
+    """Round numbers around `low` to `high`: 1, 2 or 5 times a power of ten apart, and `min_step` or more."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low, low + 1.0]
-    raw = max(span / most, least)
+    raw = max(span / max_ticks, min_step)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -72,7 +72,7 @@ def _body(lines: Sequence[Line], bands: Iterable[Band], length_s: float) -> Iter
     low, high = min(values), max(values)
     if low == high or 0 <= low < high - low:  # an axis that begins at 0 is read best
         low = min(low, 0.0)
-    marks = ticks(low, high, least=1.0 if all(line.whole for line in lines) else 0.0)
+    marks = ticks(low, high, min_step=1.0 if all(line.whole for line in lines) else 0.0)
     low, high = marks[0], marks[-1]
     unit, name = time_unit(length_s)
 

@@ -1,7 +1,7 @@
 """What a cluster's jobs held of a pool in the course of a day, and were refused there: kept in etcd for
 `spotsupctl plan --simulate`. Pure.
 
-It decides nothing, and measures no capacity: a pool of which 2 machines were held had 2 at least. A time for which
+It decides nothing, and measures no capacity: a pool of which 2 machines were held had 2 at lowest. A time for which
 nobody watched is a gap, and a record that does not fit is not used: guesses could only make the past look better.
 """
 
@@ -91,21 +91,21 @@ def pool_of(offer: Offer) -> PoolName:
 def extended(day: PoolDay, minute: int, before: int, seen: Seen) -> PoolDay:
     """Return the day with what was seen in a minute; the same object if that is nothing new.
 
-    `before`: how many were held when it was last seen. Within one row the least counts; machines that were granted
+    `before`: how many were held when it was last seen. Within one row the lowest counts; machines that were granted
     meanwhile may have come after others had gone.
     """
     slot = minute - minute % SLOT_MINUTES
     last = day.rows[-1] if day.rows else Row(-1, 0, 0, 0, None)
     if minute < max(last.minute, day.until):
         return day  # the clock went back
-    least = max(0, min(before, seen.held - seen.granted))
+    lowest = max(0, min(before, seen.held - seen.granted))
     usd = last.usd_per_hour if seen.usd_per_hour is None else round(seen.usd_per_hour, 6)
     if slot == last.minute:
-        low = None if last.held is None else min(last.held, least)
+        low = None if last.held is None else min(last.held, lowest)
         row = Row(slot, low, last.granted + seen.granted, last.refused + seen.refused, usd)
         rows = (*day.rows[:-1], row)
     else:
-        row = Row(slot, least, seen.granted, seen.refused, usd)
+        row = Row(slot, lowest, seen.granted, seen.refused, usd)
         changed = seen.granted or seen.refused or seen.held != before
         changed = changed or (row.held, usd) != (last.held, last.usd_per_hour)
         rows = (*day.rows, row) if changed else day.rows
@@ -211,8 +211,8 @@ def _row(value: Any) -> Row | None:
     return Row(minute, held, granted, refused, None if usd is None else float(usd))
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_count(value: Any, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
 def _is_price(value: float) -> bool:

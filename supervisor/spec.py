@@ -26,7 +26,7 @@ from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
-from supervisor.run_line import words_of
+from supervisor.run_line import arguments_of
 from supervisor.spec_limits import Limits
 from supervisor.spec_places import (
     Alternatives,
@@ -417,13 +417,13 @@ class JobSpec(Strict):
     @classmethod
     def _splits(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("kind") != "data":
-            words_of(value)
+            arguments_of(value)
         return value
 
     @property
     def command(self) -> tuple[str, ...]:
         """Return the script and its arguments; of a data job its one line."""
-        return (self.run,) if self.kind == "data" else words_of(self.run)
+        return (self.run,) if self.kind == "data" else arguments_of(self.run)
 
     @property
     def image(self) -> Image | None:

@@ -44,12 +44,12 @@ Description=spotsup: the agent of node {paths.node}
 [Service]
 Type=exec
 User={user}
-Environment={_word(f"{AGENT_FOLDER_VARIABLE}={paths.own}")} {AGENT_KEY_VARIABLE}={key}
-ExecStart=/bin/sh {_word(paths.agent_start).replace("$", "$$")}
+Environment={_quoted(f"{AGENT_FOLDER_VARIABLE}={paths.own}")} {AGENT_KEY_VARIABLE}={key}
+ExecStart=/bin/sh {_quoted(paths.agent_start).replace("$", "$$")}
 {CONFINEMENT}"""
 
 
-def _word(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return one word of a unit: systemd.syntax(7), quoting, and systemd.unit(5), specifiers."""
     for sign, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):
         text = text.replace(sign, escaped)

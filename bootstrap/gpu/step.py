@@ -203,13 +203,13 @@ def is_as_offered(found: Gpu, offered: str) -> bool:
 
     `RTXPRO6000` is "NVIDIA RTX PRO 6000 Blackwell Server Edition", `A100-80GB` is "NVIDIA A100-SXM4-80GB".
     """
-    words = [word for word in _words(found.name) if not _SIZE.fullmatch(word)]
+    tokens = [token for token in _tokens(found.name) if not _SIZE.fullmatch(token)]
     # Whole words, joined as the catalogue joins them: A10 is no part of "A100", and H200 none of "GH200".
-    runs = {"".join(words[first:end]) for end in range(len(words) + 1) for first in range(end)}
-    name = "".join(part for part in _words(offered) if not _SIZE.fullmatch(part))
+    runs = {"".join(tokens[first:end]) for end in range(len(tokens) + 1) for first in range(end)}
+    name = "".join(part for part in _tokens(offered) if not _SIZE.fullmatch(part))
     if name and name not in runs:
         return False
-    for size in filter(None, map(_SIZE.fullmatch, _words(offered))):
+    for size in filter(None, map(_SIZE.fullmatch, _tokens(offered))):
         # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
         lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
         if found.memory_mib and not lowest <= found.memory_mib <= highest:
@@ -217,7 +217,7 @@ def is_as_offered(found: Gpu, offered: str) -> bool:
     return True
 
 
-def _words(name: str) -> list[str]:
+def _tokens(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", name.lower())
 
 

@@ -177,7 +177,7 @@ def _patch(behaviour: dict[str, Any]) -> Any:
         if behaviour["capacity"]:
             given["capacity"] = {zone: int(room) for zone, room in map(_pair, behaviour["capacity"])}
         if behaviour["types"]:
-            given["instance_types"] = [_type(*_pair(word)) for word in behaviour["types"]]
+            given["instance_types"] = [_type(*_pair(text)) for text in behaviour["types"]]
         if behaviour["faults"]:
             given["next_launch_faults"] = behaviour["faults"]
         return SettingsPatch.model_validate_json(json.dumps(given))

@@ -54,7 +54,7 @@ class SimLeader(Election):
         self._daemon = daemon
         self._due_at = 0.0
         # Its thread has ended.
-        self.deaf = False
+        self.unresponsive = False
         gateway = SimGateway(world.etcd, lambda: daemon.client.connected)
         super().__init__(gateway, LEADER_KEY, daemon.name, LEADER_TTL_S, now_s=world.clock.now)
 
@@ -97,14 +97,14 @@ class SimLeader(Election):
 
     def step_if_due(self) -> None:
         """Renew, and hold or seek leadership."""
-        if self._world.faultless and self._is_calm():
+        if self._world.faultless and self._is_steady():
             return
-        if self._world.clock.now() >= self._due_at and not self.deaf:
+        if self._world.clock.now() >= self._due_at and not self.unresponsive:
             self._take_step()
 
     def next_at(self) -> float:
         """Return when the next step may show something."""
-        if not self._daemon.client.connected or self.deaf or self._is_calm():
+        if not self._daemon.client.connected or self.unresponsive or self._is_steady():
             return NEVER
         return self._due_at
 
@@ -123,7 +123,7 @@ class SimLeader(Election):
         if led != self.leading:
             self._world.note(f"{self._daemon.name} {'leads' if self.leading else 'notices that it does not lead'}")
 
-    def _is_calm(self) -> bool:
+    def _is_steady(self) -> bool:
         """True if the leader is there, and each step of it would find the same."""
         etcd = self._world.etcd
         found, mine = etcd.keys.get(LEADER_KEY), etcd.leases.get(self._lease)

@@ -126,7 +126,7 @@ class Surroundings:
 
     def call_s(self, action: Action) -> tuple[float, float]:
         """After how long a call takes effect, and how long after that its reply arrives."""
-        longest = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
+        max_call_s = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
         if isinstance(action, Bootstrap):
-            longest += self.bootstrap_s
-        return self.rng.uniform(0.0, longest), 0.0 if longest < 1 else 0.5
+            max_call_s += self.bootstrap_s
+        return self.rng.uniform(0.0, max_call_s), 0.0 if max_call_s < 1 else 0.5

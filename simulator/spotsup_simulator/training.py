@@ -309,8 +309,8 @@ class Training:
             return
         # Workers agree among themselves when to park: one that is asked to is enough.
         if yields or leaving:
-            told_by_peers = running if self._cut.intersection(leaving) else cut
-            yields = [*yields, *(node for node in told_by_peers if node not in yields and node not in leaving)]
+            reported_by_peers = running if self._cut.intersection(leaving) else cut
+            yields = [*yields, *(node for node in reported_by_peers if node not in yields and node not in leaving)]
         all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes()) - done
         if self._has_saved(now, all_leave):
             self.steps.save(now)

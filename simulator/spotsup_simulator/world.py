@@ -47,8 +47,8 @@ class World(Surroundings):
     def start_daemon(self) -> Daemon:
         """Start one more process; it leads once no other does."""
         self._daemons_started += 1
-        most_s = self.conditions.max_clock_error_s
-        error_s = self.rng.uniform(-most_s, most_s) if most_s else 0.0
+        max_error_s = self.conditions.max_clock_error_s
+        error_s = self.rng.uniform(-max_error_s, max_error_s) if max_error_s else 0.0
         daemon = Daemon(self, f"daemon-{self._daemons_started}", error_s)
         self.daemons.append(daemon)
         return daemon

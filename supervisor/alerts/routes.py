@@ -58,10 +58,10 @@ class Channel:
 
     def takes(self, event: Event) -> bool:
         """True if this event goes there, sooner or later."""
-        return event.kind.level >= self.least(event.job)
+        return event.kind.level >= self.min_level(event.job)
 
-    def least(self, job: str) -> Level:
-        """Return the least level that a job's events need; "" for those of no job."""
+    def min_level(self, job: str) -> Level:
+        """Return the lowest level that a job's events need; "" for those of no job."""
         if not job:
             return self.level if self.cluster is None else self.cluster
         return next((level for pattern, level in self.jobs.items() if fnmatchcase(job, pattern)), self.level)

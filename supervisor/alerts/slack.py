@@ -119,18 +119,18 @@ class SlackBot:
         else:
             thread = done.threads.get(task)
             if thread is None:
-                thread = replace(self._post(first_message(story)), told=story.sentence(), at=message.at)
+                thread = replace(self._post(first_message(story)), shown=story.sentence(), at=message.at)
                 done.set(task, thread)
             self._post(slack_text(events, in_thread=True), thread, task)
         done.delivered += [event.id for event in events]
 
     def _update(self, story: Story, done: _Progress, task: str, now: float) -> None:
         thread = done.threads.get(task)
-        if thread is None or thread.told == story.sentence():
+        if thread is None or thread.shown == story.sentence():
             return
         text = first_message(story)
         self._call(lambda: self._client.chat_update(channel=thread.channel, ts=thread.ts, text=text), task)
-        done.set(task, replace(thread, told=story.sentence(), at=now))
+        done.set(task, replace(thread, shown=story.sentence(), at=now))
 
     def _post(self, text: str, thread: Thread | None = None, task: str = "") -> Thread:
         channel, ts = (thread.channel, thread.ts) if thread else (self._channel, None)

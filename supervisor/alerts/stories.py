@@ -61,7 +61,7 @@ class Thread:
 
     channel: str  # Slack's id
     ts: str  # of the message, which is its id in the channel
-    told: str = ""  # the sentence that it shows
+    shown: str = ""  # the sentence that it shows
     at: float = 0.0  # when that was
 
     def encode(self) -> bytes:
@@ -76,7 +76,7 @@ def decode_thread(raw: bytes) -> Thread | None:
         thread = Thread(**parsed)
     except (ValueError, TypeError, RecursionError):
         return None
-    texts = all(isinstance(each, str) for each in (thread.channel, thread.ts, thread.told))
+    texts = all(isinstance(each, str) for each in (thread.channel, thread.ts, thread.shown))
     return thread if texts and isinstance(thread.at, int | float) and isfinite(thread.at) else None
 
 

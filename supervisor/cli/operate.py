@@ -76,15 +76,15 @@ def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) 
     minutes; a session lasts as long as you like. A machine with another host key than it was given is refused. Your own
     SSH settings hold for the host of --jump alone. The exit code is ssh's.
     """
-    with connected(context) as client, logged_in(client, node, jump) as (words, _):
-        sys.exit(run_ssh([*words, *command]))
+    with connected(context) as client, logged_in(client, node, jump) as (ssh, _):
+        sys.exit(run_ssh([*ssh, *command]))
 
 
 @contextmanager
 def logged_in(
     client: Transport, node: str, jump: str, options: Sequence[str] = ()
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's
+    """Yield the arguments of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's
     answer.
 
     Raises SpotsupError where this computer has no ssh.
@@ -102,9 +102,9 @@ def logged_in(
         yield [*ssh_command(program, login, key, jump), *options, "--", place], login
 
 
-def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
+def run_ssh(command: Sequence[str], stdin: int | None = None) -> int:
     """Run it to its end. Returns its exit code."""
-    running = subprocess.Popen(words, stdin=stdin)
+    running = subprocess.Popen(command, stdin=stdin)
     # Ctrl-C is for the program on the node; this process still has to remove the key.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = running.wait()
@@ -129,7 +129,7 @@ def _through(jump: str) -> list[str]:
     """Return the option for `[USER@]HOST[:PORT]`, or several with commas. The user's own settings hold for these."""
     *before, last = jump.split(",")
     hops = ["-J", ",".join(before)] if before else []
-    host = [quote(word).replace("%", "%%") for word in [*hops, "--", f"ssh://{last}"]]
+    host = [quote(part).replace("%", "%%") for part in [*hops, "--", f"ssh://{last}"]]
     return ["-o", f"ProxyCommand=ssh -W '[%h]:%p' {' '.join(host)}"]
 
 

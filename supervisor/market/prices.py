@@ -33,8 +33,8 @@ def _priced(offer: Offer, prices: Mapping[str, float]) -> Offer:
     return offer if price is None else replace(offer, usd_per_hour=price, price_source=SOURCE)
 
 
-def named(offers: Iterable[Offer], most: int = 3) -> str:
+def named(offers: Iterable[Offer], max_names: int = 3) -> str:
     """Kinds of offers, for people."""
     kinds = list(dict.fromkeys(f"{each.instance_type} in {each.region} ({each.market})" for each in offers))
-    more = f" and {len(kinds) - most} more" if len(kinds) > most else ""
-    return ", ".join(kinds[:most]) + more
+    more = f" and {len(kinds) - max_names} more" if len(kinds) > max_names else ""
+    return ", ".join(kinds[:max_names]) + more

@@ -32,20 +32,20 @@ class Budget:
     """What was said of each job, or part of the daemon: so much an hour of each, so that none uses up another's share
     (P15)."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: causes of one owner within an hour."""
-        self._most = most
+    def __init__(self, max_causes: int) -> None:
+        """`max_causes`: causes of one owner within an hour."""
+        self._max_causes = max_causes
         self._said: dict[str, tuple[float, set[str]]] = {}
 
     def is_new(self, owner: str, cause: str, now: float) -> bool:
         """True if it was not said within the hour, and there is room for it."""
         said = self._of(owner, now)
-        return cause not in said and len(said) < self._most
+        return cause not in said and len(said) < self._max_causes
 
     def add(self, owner: str, cause: str, now: float) -> None:
         """Remember that it was said."""
         said = self._of(owner, now)
-        if len(said) < self._most and len(self._said) < MAX_OWNERS:
+        if len(said) < self._max_causes and len(self._said) < MAX_OWNERS:
             self._said.setdefault(owner, (now, said))[1].add(cause)
 
     def clear(self) -> None:

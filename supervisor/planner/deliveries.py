@@ -132,7 +132,7 @@ def _stories(
             task = view.record.task_id
             if task in threads and now - threads[task].at >= UPDATE_S:
                 story = _story(view, within, now)
-                if story and story.sentence() != threads[task].told:
+                if story and story.sentence() != threads[task].shown:
                     found = {task: story}
                     break
     return found, {task: thread for task, thread in threads.items() if task in found}

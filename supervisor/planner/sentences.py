@@ -111,10 +111,10 @@ def _training(draft: Draft) -> str:
         return f"round {current.number} may train on" if may_train(draft) else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
-    count, least = part_of_round(draft), draft.job.min_nodes
-    if count < least <= len(current.members) and not draft.in_states(N.SUSPECT):
+    count, min_nodes = part_of_round(draft), draft.job.min_nodes
+    if count < min_nodes <= len(current.members) and not draft.in_states(N.SUSPECT):
         # It has lost so many that the rest have to wait; one that is silent may train on.
-        here = f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
+        here = f"{count} of at least {node_count(min_nodes)} {'is' if count == 1 else 'are'} here, and none trains"
     else:
         here = training_count(draft)
     return f"{here} (round {current.number})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
 from supervisor.runtime.loop import Status
-from supervisor.web.words import duration
+from supervisor.web.formats import duration
 
 MAX_SHOWN = 12
 WAITING_S = 300.0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from supervisor.journal.journal import DayKey
 from supervisor.planner.world import JobView
 from supervisor.pool_days import DAY_MINUTES, DAY_S, PoolDay, PoolName, is_held, pool_of
-from supervisor.web.words import money
+from supervisor.web.formats import money
 
 CELLS = 48
 CELL_S = DAY_S // CELLS

@@ -20,7 +20,7 @@ from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.pool_days import DAY_S
-from supervisor.web import words
+from supervisor.web import formats
 from supervisor.web.attention import MAX_SHOWN, findings
 from supervisor.web.charts import charts, spark, speed
 from supervisor.web.heat import CELL_S, regions
@@ -59,12 +59,12 @@ class Pages:
         self._jinja.globals |= {"asset": assets, "version": source.version, "cluster": source.cluster, "short": short}
         self._jinja.globals["can_log_out"] = can_log_out
         self._jinja.filters |= {
-            "duration": words.duration,
-            "money": words.money,
-            "number": words.number,
-            "percent": words.percent,
-            "moment": words.moment,
-            "machine_moment": words.machine_moment,
+            "duration": formats.duration,
+            "money": formats.money,
+            "number": formats.number,
+            "percent": formats.percent,
+            "moment": formats.moment,
+            "machine_moment": formats.machine_moment,
         }
         for name in self._jinja.list_templates():
             self._jinja.get_template(name)  # compiled now: it takes longer than the first page may
@@ -192,8 +192,8 @@ class Pages:
         except SpotsupError:
             return []
 
-    def _lines(self, name: str, node: str, most: int) -> list[tuple[str, str]]:
-        return [(short(of_node), line) for of_node, line in self._source.lines(name, node, most)]
+    def _lines(self, name: str, node: str, max_lines: int) -> list[tuple[str, str]]:
+        return [(short(of_node), line) for of_node, line in self._source.lines(name, node, max_lines)]
 
     def logs(self, name: str, node: str = "") -> str:
         """Return what a job has printed last. Raises NotFoundError."""
@@ -205,7 +205,7 @@ class Pages:
             node=node,
             nodes=[row["id"] for row in node_rows(view, self._source.now()) if row["state"] != NodeState.GONE],
             lines=self._lines(name, node, MAX_LINES),
-            most=MAX_LINES,
+            max_lines=MAX_LINES,
         )
 
     # -- the cluster ---------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def source_of(
     """Return the source of a running daemon."""
     tails = Tails(service.logs)
 
-    def lines(name: str, node: str, most: int) -> Sequence[tuple[str, str]]:
-        return tails.lines(name, node, service.job(name).record.task_id, most)
+    def lines(name: str, node: str, max_lines: int) -> Sequence[tuple[str, str]]:
+        return tails.lines(name, node, service.job(name).record.task_id, max_lines)
 
     return Source(
         version=version,

@@ -152,7 +152,7 @@ def spending_of(
     users: dict[str, float] = {}
     for each in (spent for view in views for spent in spending(view, month, now)):
         users[each.owner] = users.get(each.owner, 0.0) + each.usd
-    month_usd, most = sum(users.values()), max(users.values(), default=0.0)
+    month_usd, highest_usd = sum(users.values()), max(users.values(), default=0.0)
     sums = dict.fromkeys(Purpose, 0.0)
     jobs, theirs, ours, unknown = [], 0.0, 0.0, 0
     for view in views:
@@ -177,7 +177,7 @@ def spending_of(
         shares_of(sums),
         tuple(sorted(jobs, key=lambda each: -each.usd)),
         tuple(
-            (name, usd, round(100 * usd / most, 2) if most else 0.0)
+            (name, usd, round(100 * usd / highest_usd, 2) if highest_usd else 0.0)
             for name, usd in sorted(users.items(), key=lambda each: -each[1])
             if usd
         ),

@@ -14,7 +14,7 @@ from supervisor.curve import Curve
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeRecord, NodeState
 from supervisor.planner.world import JobView
-from supervisor.web.words import duration
+from supervisor.web.formats import duration
 
 MAX_LANES = 160
 MAX_MARKS = 400
@@ -230,10 +230,12 @@ def _rounds(events: Iterable[Event], window: Window) -> Iterator[Mark]:
         yield Mark("round", window.place(each.at), each.text)
 
 
-def ticks(window: Window, most: int = 7) -> Iterator[Tick]:
+def ticks(window: Window, max_ticks: int = 7) -> Iterator[Tick]:
     """Round times of UTC."""
     length_s = window.end - window.begin
-    step = next((each for each in _STEPS_S if length_s / each <= most), 86400 * math.ceil(length_s / 86400 / most))
+    step = next(
+        (each for each in _STEPS_S if length_s / each <= max_ticks), 86400 * math.ceil(length_s / 86400 / max_ticks)
+    )
     at = math.ceil(window.begin / step) * step
     while at <= window.end:
         yield Tick(window.place(at), float(at))

@@ -45,7 +45,7 @@ def ensure_environment(clone: Path) -> bool:
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
     _pip(venv, clone, *BUILD_TOOLS)
     # The simulator last: it needs spotsup, which pip takes from here only once it was named.
-    ours = [word for home in ("trainer", "client", ".[dev]", "simulator") for word in ("--editable", home)]
+    ours = [argument for home in ("trainer", "client", ".[dev]", "simulator") for argument in ("--editable", home)]
     _pip(venv, clone, "--no-build-isolation", *ours)
     scratch = stamp.with_suffix(".new")
     scratch.write_text(wanted, encoding="utf-8")

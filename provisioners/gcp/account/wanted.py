@@ -273,4 +273,4 @@ def described(owner: Owner, buckets: Sequence[str] = ()) -> str:
 
 def buckets_in(description: str) -> tuple[str, ...]:
     """Return the buckets that a role's description names."""
-    return account.words_in(description, _BUCKET_WORD)
+    return account.values_in(description, _BUCKET_WORD)

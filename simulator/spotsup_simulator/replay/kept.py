@@ -160,10 +160,10 @@ def sentences(basis: Basis, nodes: int) -> list[str]:
         "none counts as there; machines that were given back count as taken."
     )
     found = [made_of, at_least]
-    most = max(basis.most.values(), default=0)
-    if most < nodes:
+    max_held = max(basis.most.values(), default=0)
+    if max_held < nodes:
         found.append(
-            f"No zone ever held more than {most} at once, and the job wants {nodes}: whether there were more is "
+            f"No zone ever held more than {max_held} at once, and the job wants {nodes}: whether there were more is "
             "unknown."
         )
     return found

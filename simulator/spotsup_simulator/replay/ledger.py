@@ -148,13 +148,14 @@ def integral(series: Series, column: int, start_s: float, end_s: float) -> float
     return total + row[column] * (end_s - at)
 
 
-def offered_node_h(recording: Recording, least: int, most: int, end_s: float) -> float:
-    """Hours of nodes in the zone that had most at each time: up to `most`, and none where it had fewer than `least`."""
+def offered_node_h(recording: Recording, min_nodes: int, max_nodes: int, end_s: float) -> float:
+    """Return the hours of nodes in the zone that had most at each time: up to `max_nodes`, and none where it had fewer
+    than `min_nodes`."""
     series, total = recording.capacity, 0.0
     ends = (*series.seconds[1:], recording.end_s)
     for start, end, row in zip(series.seconds, ends, series.rows, strict=True):
-        nodes = min(most, int(max(row)))
-        if nodes >= least and start < end_s:
+        nodes = min(max_nodes, int(max(row)))
+        if nodes >= min_nodes and start < end_s:
             total += nodes * (min(end, end_s) - start)
     return total / HOUR_S
 

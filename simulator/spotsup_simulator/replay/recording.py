@@ -118,7 +118,7 @@ def _zones(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _series(
-    path: Path, names: tuple[str, ...], rows: Iterator[tuple[int, list[str]]], most: float, *, whole: bool
+    path: Path, names: tuple[str, ...], rows: Iterator[tuple[int, list[str]]], maximum: float, *, whole: bool
 ) -> Series:
     seconds: list[float] = []
     values: list[tuple[float, ...]] = []
@@ -128,9 +128,11 @@ def _series(
         second, *cells = (_number(path, line, cell) for cell in row)
         if seconds and second <= seconds[-1]:
             raise UsageError(f"{path}:{line}: {second:g} s does not come after {seconds[-1]:g} s")
-        if any(not 0 <= cell <= most or (whole and cell != int(cell)) for cell in cells):
+        if any(not 0 <= cell <= maximum or (whole and cell != int(cell)) for cell in cells):
             kind = "a whole number" if whole else "a number"
-            raise UsageError(f"{path}:{line}: {','.join(row[1:])[:80]} is not {kind} from 0 to {most:g} in each column")
+            raise UsageError(
+                f"{path}:{line}: {','.join(row[1:])[:80]} is not {kind} from 0 to {maximum:g} in each column"
+            )
         seconds.append(second)
         values.append(tuple(cells))
     if not seconds:

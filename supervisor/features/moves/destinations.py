@@ -92,8 +92,8 @@ def destination_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: 
     # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change. Those
     # that are taken do not. Spares are left, and requested anew afterwards.
     staying = [node for node in members(draft) if node.notice is None]
-    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)
-    counts = range(least, draft.job.desired_nodes + 1)
+    min_count = max(_useful(draft, kept), len(staying), draft.job.min_nodes)
+    counts = range(min_count, draft.job.desired_nodes + 1)
     of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
     rank = draft.job.spec.preference.rank
     if rank(offer) < rank(kept[0].offer):  # what the job would rather have, whatever it costs

@@ -86,7 +86,8 @@ def _begin(draft: Draft, watch: Watch) -> None:
     slow = [node for node in members(draft) if node.slow.at]
     credible = len(slow) <= max(1, int(draft.rules.slow.share * len(members(draft))))
     rightly = [node for node in slow if watch.verdicts.get(node.id) and not _follows_a_slow_one(draft, node)]
-    if not rightly or not credible or draft.full or not (_is_calm(draft) and _may_again(draft) and _can_be_had(draft)):
+    may_begin = _is_steady(draft) and _may_again(draft) and _can_be_had(draft)
+    if not rightly or not credible or draft.full or not may_begin:
         return
     node = max(rightly, key=lambda each: (watch.factors[each.id], each.id))
     draft.set_node(replace(node, slow=replace(node.slow, leaves_at=draft.now), needs_replacement=True))
@@ -100,7 +101,7 @@ def _follows_a_slow_one(draft: Draft, node: NodeRecord) -> bool:
     return before is not None and bool(before.slow.leaves_at)
 
 
-def _is_calm(draft: Draft) -> bool:
+def _is_steady(draft: Draft) -> bool:
     """True if the job trains on all nodes that it wants, saves what it does, and nothing else is under way."""
     job, progress = draft.job, draft.view.progress
     if job.state is not JobState.RUNNING or job.pause.at or job.moves.since or draft.view.result is not None:

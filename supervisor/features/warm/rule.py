@@ -150,11 +150,11 @@ def _chosen(draft: Draft, missing: int, limits: Constraints) -> list[Waiting]:
     by_place: dict[str, list[Waiting]] = {}
     for each in found:
         by_place.setdefault(limits.place(each.node.offer), []).append(each)
-    least = min(missing, draft.job.min_nodes)
+    min_count = min(missing, draft.job.min_nodes)
     usable = {
         name: group
         for name, group in by_place.items()
-        if placed(draft) or len(group) >= least or _may_grow(draft, group[0].node.offer)
+        if placed(draft) or len(group) >= min_count or _may_grow(draft, group[0].node.offer)
     }
     if not usable:
         return []

@@ -330,8 +330,8 @@ MARKET = (
     Mutant(
         "moves: no fewer than train",
         "supervisor.features.moves.destinations",
-        "    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)\n",
-        "    least = max(_useful(draft, kept), draft.job.min_nodes)\n",
+        "    min_count = max(_useful(draft, kept), len(staying), draft.job.min_nodes)\n",
+        "    min_count = max(_useful(draft, kept), draft.job.min_nodes)\n",
         "unit/test_plan_moves.py::test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace",
     ),
     Mutant(

@@ -132,8 +132,8 @@ class Agreement:
 
     def _begin(self, call: Call, step: int, wish: Wish, work: tuple[int, ...]) -> None:
         here, step_ms = len(Call) * step + call, round(1000 * wish.step_s)
-        told = [wish.level, here, -here, wish.busy, wish.digest, -wish.digest, step_ms, wish.asks, *wish.batches, *work]
-        self._begun = _Begun(self._peers.begin_highest(told), call, step)
+        sent = [wish.level, here, -here, wish.busy, wish.digest, -wish.digest, step_ms, wish.asks, *wish.batches, *work]
+        self._begun = _Begun(self._peers.begin_highest(sent), call, step)
 
     def _read(self) -> Agreed | None:
         """What was agreed on last; None if that was read before."""
@@ -154,8 +154,8 @@ def compare_arguments(peers: Peers, call: Call, step: int, arguments: Mapping[st
     shown = {name: str(value) for name, value in arguments.items()}
     digest = int.from_bytes(hashlib.blake2b(repr(shown).encode(), digest_size=7).digest(), "big")
     here = len(Call) * step + call
-    told = [Level.CONTINUE, here, -here, 0, digest, -digest, 0, 0, *NO_BATCHES]
-    begun = _Begun(peers.begin_highest(told), call, step)
+    sent = [Level.CONTINUE, here, -here, 0, digest, -digest, 0, 0, *NO_BATCHES]
+    begun = _Begun(peers.begin_highest(sent), call, step)
     if not _highest(peers, begun).alike:
         raise SessionError(difference(peers.from_all(shown)))
 

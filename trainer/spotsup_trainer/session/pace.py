@@ -37,7 +37,7 @@ class Pace:
         self._alive_at = at
 
     @property
-    def longest_step_s(self) -> float:
+    def max_step_s(self) -> float:
         """The longest of the last steps; 0 before the second."""
         return max(islice(reversed(self._steps), _RECENT_STEPS), default=0.0)
 

@@ -559,7 +559,7 @@ class Session:
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
-            checkpoint_every_s=self._cadence.in_seconds(self._pace.longest_step_s),
+            checkpoint_every_s=self._cadence.in_seconds(self._pace.max_step_s),
             first_step=self._first_step,
             fraction=self._fraction_done(),
             metrics=self._metrics.values,
@@ -578,7 +578,7 @@ class Session:
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
         budget_s = sum(each.budget_s for each in self._park_calls)
         later_s = self._pace.usual_step_s if self._agreement.is_quick else 0.0
-        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + later_s + budget_s:.2g}"))
+        return SaveTimes(checkpoint_s, float(f"{self._pace.max_step_s + later_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""

@@ -58,7 +58,7 @@ class Wrapped(Loop):
         self.sharded = shards is not None
         self.count = shards or part.world
         self._part, self._micro_batches, self._peers, self._compare = part, micro_batches, peers, compare
-        self._told = False
+        self._reported = False
         mine = range(part.rank, self.count, part.world) if self.sharded else range(part.rank, part.rank + 1)
         self._sources = [_Source(loader(number) if shards else loader, number, part.rank) for number in mine]
         course.begin(self._identity, epochs)
@@ -244,8 +244,8 @@ class Wrapped(Loop):
 
     def _tell_of_ends(self, found: list[int], most: int) -> None:
         short = [str(rank) for rank in range(self._part.world) if not any(found[rank * most : (rank + 1) * most])]
-        if short and not self.sharded and not self._told:
-            self._told = True
+        if short and not self.sharded and not self._reported:
+            self._reported = True
             self._say(
                 f"the loader of rank {', '.join(short)} has ended in epoch {self._course.cursor.epoch}, and others go "
                 "on: until all have ended, it repeats a batch with weight 0"
