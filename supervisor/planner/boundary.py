@@ -61,9 +61,9 @@ class Budget:
 
 
 def owner_of(name: str) -> str:
-    """Return the job that a key of etcd is about, or the source of a fault; "" for neither."""
+    """Return the job that a key of etcd is about, or the source of a fault; else the name itself."""
     found = _KEY_OF_JOB.search(name)
-    return found[1] if found else name.partition(": ")[0] if ": " in name else ""
+    return found[1] if found else name.partition(": ")[0]
 
 
 class Boundary:

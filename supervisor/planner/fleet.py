@@ -123,9 +123,9 @@ def _has_just_moved(draft: Draft) -> bool:
 
 
 def _request_nodes(draft: Draft, missing: int) -> None:
+    offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     if draft.doubts_listing or not draft.cloud.listed_at:
         return  # it is not known which machines it has
-    offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Protocol
 
@@ -442,14 +443,15 @@ class Loop:
         """Tell people once of each fault, and of each key that cannot be read, since this daemon leads."""
         found, self._faults = self._faults, []
         self._report(EventKind.UNDECIDED, found)
-        by_job: dict[str, dict[str, str]] = {}
+        by_job: dict[str, list[tuple[str, str]]] = {}
         for name, why in {**reading.refused, **reading.unreadable}.items():
-            owner = owner_of(name) or name
-            if self._reported.is_new(owner, name, self._clock.now()):
-                by_job.setdefault(owner, {})[printable(name)] = why
-        for new in by_job.values():
-            if self._report(EventKind.UNREADABLE, unreadable(new)):
-                self._remember(new)
+            if self._reported.is_new(owner_of(name), name, self._clock.now()):
+                by_job.setdefault(owner_of(name), []).append((printable(name), why))
+        # One of each job first: those of a job with many are named last.
+        turns = zip_longest(*by_job.values())
+        new = dict(each for turn in turns for each in turn if each is not None)
+        if self._report(EventKind.UNREADABLE, unreadable(new)):
+            self._remember(new)
 
     def _report(self, kind: EventKind, faults: Sequence[Fault]) -> bool:
         now = self._clock.now()

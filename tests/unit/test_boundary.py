@@ -31,8 +31,8 @@ def test_what_was_said_is_news_again_after_an_hour() -> None:
         ("/spotsup/c/world/jobs/ann", "ann"),
         ("/spotsup/c/world/nodes/ann/ann-1-2", "ann"),
         ("ann: ValueError in sync.py:7 < plan.py:9", "ann"),
-        ("/spotsup/c/world/cluster", ""),
-        ("ann", ""),
+        ("/spotsup/c/world/cluster", "/spotsup/c/world/cluster"),
+        ("ann", "ann"),
     ],
 )
 def test_the_job_of_a_key_or_a_fault_is_known(name: str, owner: str) -> None:
