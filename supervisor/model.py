@@ -16,7 +16,7 @@ from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor import checkpoints
-from supervisor.accounts import NOTHING_BOOKED, NodeAccount
+from supervisor.billing import NOTHING_BOOKED, NodeBilling
 from supervisor.events import EventKind
 from supervisor.features.billing.record import BillingRecord
 from supervisor.features.bootstraps.record import BootstrapsRecord
@@ -37,7 +37,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -230,7 +230,7 @@ class NodeRecord:
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
     worker_problem: str = ""  # what its launcher said of its workers, as last reported
-    account: NodeAccount = NOTHING_BOOKED  # what its cost was for
+    billing: NodeBilling = NOTHING_BOOKED  # what its cost was for
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 

@@ -403,7 +403,7 @@ class Daemon:
             return
         self._prunes_at = now + PRUNE_S
         etcd = self.world.etcd
-        seen = etcd.record_versions, etcd.accounts.version
+        seen = etcd.record_versions, etcd.auth.version
         if seen == self._pruned:
             return
         try:

@@ -16,7 +16,7 @@ from spotsup_trainer.etcd import Compare, Delete, EtcdRefusedError, KeyValue, Pu
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
-from spotsup_simulator.accounts import SimAccounts
+from spotsup_simulator.auth import SimAuth
 from spotsup_simulator.clock import NEVER, VirtualClock
 
 CLUSTER = "sim"
@@ -80,7 +80,7 @@ class SimEtcd:
         self.up_since = 0.0
         self.rollbacks = 0
         # Its users; how often the records of jobs and nodes have changed; what nodes wrote that they may not.
-        self.accounts = SimAccounts()
+        self.auth = SimAuth()
         self.record_versions = 0
         self.refused: list[str] = []
         # By their ids.
@@ -109,7 +109,7 @@ class SimEtcd:
     def down(self, down: bool) -> None:
         if self._down and not down:
             self.up_since = self._clock.now()
-            self.accounts.forget_tokens()
+            self.auth.forget_tokens()
             self._extend_leases()
         if down:
             self._late.clear()
@@ -268,7 +268,7 @@ class SimEtcd:
             self.run_versions[job] += 1
         self.rollbacks += 1
         self.record_versions += 1
-        self.accounts.roll_back(self.revision)
+        self.auth.roll_back(self.revision)
         self._late.clear()
         self._past.clear()
         self._remember()

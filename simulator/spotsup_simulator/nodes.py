@@ -9,7 +9,7 @@ from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from bootstrap.errors import BootstrapError
-from spotsup_simulator.accounts import grants_of
+from spotsup_simulator.auth import grants_of
 from spotsup_simulator.clock import NEVER, VirtualClock
 from spotsup_simulator.cloud import IDENTITY, SimCloud
 from spotsup_simulator.etcd import CLUSTER, ELECTION_S, SimEtcd
@@ -84,7 +84,7 @@ class SimNodes:
         # By job: how its nodes write to etcd.
         self._clients: dict[str, NodeClient] = {}
         # The users of etcd as of this version were looked at.
-        self._accounts_seen = -1
+        self._auth_seen = -1
         self._expiring: dict[str, float] = {}
         self._was_down = False
         self._clock = clock
@@ -109,7 +109,7 @@ class SimNodes:
         starts_at = self._clock.now() + self._rng.uniform(0.5, 2.0)
         self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
         self._clients.setdefault(job.name, NodeClient(self._etcd, job.name))
-        self._accounts_seen = -1
+        self._auth_seen = -1
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
             training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
             training.steps.saving_s, training.start_s = self.saving_s, self.start_s
@@ -229,8 +229,8 @@ class SimNodes:
         if self._was_down:
             self._was_down = False
             self.extend_leases()
-        if self._accounts_seen != self._etcd.accounts.version:
-            self._accounts_seen = self._etcd.accounts.version
+        if self._auth_seen != self._etcd.auth.version:
+            self._auth_seen = self._etcd.auth.version
             self._log_in()
         self._expire(now)
         for agent in list(self.agents.values()):
@@ -244,7 +244,7 @@ class SimNodes:
         """Return when `step` has something to do."""
         if self._etcd.down:
             return NEVER
-        if self._accounts_seen != self._etcd.accounts.version:
+        if self._auth_seen != self._etcd.auth.version:
             return self._clock.now()
         now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
         for agent in self.agents.values():
@@ -275,7 +275,7 @@ class SimNodes:
             name = f"spotsup/{CLUSTER}/{agent.node.rpartition('-')[0]}"
             if name not in may:
                 password = IDENTITY.etcd_password(name)
-                may[name] = self._etcd.accounts.may_use(name, password, grants_of(self.keys, agent.job))
+                may[name] = self._etcd.auth.may_use(name, password, grants_of(self.keys, agent.job))
             agent.machine.barred = not may[name]
 
     def _expire(self, now: float) -> None:

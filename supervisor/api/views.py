@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spotsup_trainer.wire import Pause
 
-from supervisor.accounts import Booking, by_purpose
 from supervisor.api.ranks import rank_rows
 from supervisor.api.rows import (
     AlternativeRow,
@@ -20,6 +19,7 @@ from supervisor.api.rows import (
     NodeRow,
     PauseRow,
 )
+from supervisor.billing import Booking, by_purpose
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
 from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.deadline.rule import in_words as deadline_in_words

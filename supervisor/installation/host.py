@@ -41,14 +41,14 @@ class Host:
 
     def facts(self, items: Iterable[Item]) -> Facts:
         """Return what there is of `items`. Raises StartError where it cannot be read."""
-        accounts, paths = set(), {}
+        users, paths = set(), {}
         for item in items:
             if isinstance(item, Account):
                 with contextlib.suppress(KeyError):
-                    accounts.add(pwd.getpwnam(item.name).pw_name)
+                    users.add(pwd.getpwnam(item.name).pw_name)
             elif (found := self._found(item)) is not None:
                 paths[item.path] = found
-        return Facts(frozenset(accounts), paths)
+        return Facts(frozenset(users), paths)
 
     def _found(self, item: Folder | File) -> Found | None:
         path = self._at(item.path)

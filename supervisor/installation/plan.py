@@ -65,7 +65,7 @@ class Found:
 class Facts:
     """The host as it is."""
 
-    accounts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
     paths: Mapping[Path, Found] = field(default_factory=dict)
 
 
@@ -129,7 +129,7 @@ def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple
     problems: list[str] = []
     for item in items:
         if isinstance(item, Account):
-            steps += [] if item.name in facts.accounts else [Make(item)]
+            steps += [] if item.name in facts.users else [Make(item)]
             continue
         found = facts.paths.get(item.path)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.accounts import merged
+from supervisor.billing import merged
 from supervisor.features.billing.bookings import bookings_of_node
 from supervisor.model import PastRun
 from supervisor.planner.world import JobView

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from supervisor.accounts import Booking, Purpose, month_of
+from supervisor.billing import Booking, Purpose, month_of
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.budgets.rule import budget_uses, spending
 from supervisor.metrics.picture import JOB_LABEL, Picture

@@ -15,8 +15,8 @@ from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance
-from supervisor.accounts import merged
 from supervisor.alerts.routes import is_wanted
+from supervisor.billing import merged
 from supervisor.budget import BudgetUse
 from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.billing.bookings import bookings_of_node

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from spotsup_trainer.etcd import Compare
 
-from supervisor.accounts import month_of
 from supervisor.alerts.routes import Channel, is_wanted
+from supervisor.billing import month_of
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd
 from supervisor.journal.journal import Journal

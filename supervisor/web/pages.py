@@ -9,11 +9,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from supervisor.accounts import Purpose
 from supervisor.api.queue import queue_rows, waits
 from supervisor.api.ranks import is_waited_for
 from supervisor.api.rows import NodeRow, RankRow
 from supervisor.api.views import job_detail, job_row, node_rows
+from supervisor.billing import Purpose
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError
 from supervisor.model import Event, JobState, NodeState

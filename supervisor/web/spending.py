@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.accounts import Purpose, by_purpose, month_of
 from supervisor.api.report import OnDemand, on_demand_row
+from supervisor.billing import Purpose, by_purpose, month_of
 from supervisor.budget import CLUSTER, Budgets
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.budgets.rule import spending

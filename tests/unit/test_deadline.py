@@ -9,8 +9,8 @@ import pytest
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import Market, NoCapacity, Scope
-from supervisor.accounts import Booking, Purpose, RoundTimes
 from supervisor.api.views import job_row
+from supervisor.billing import Booking, Purpose, RoundTimes
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError
 from supervisor.events import EventKind
@@ -151,11 +151,11 @@ def test_it_is_known_until_when_spot_is_waited_for(done_h: float, at_h: float) -
 
 def trained(number: int, useful_h: float, **changes: Any) -> NodeRecord:
     """A node that is booked to now."""
-    account = replace(
-        member(number).account, booked_to=NOW, in_round=True, purpose=Purpose.UNKNOWN,
+    billing = replace(
+        member(number).billing, booked_to=NOW, in_round=True, purpose=Purpose.UNKNOWN,
         bookings=(Booking("1970-01", Purpose.USEFUL, useful_h * H, 1.0), Booking("1970-01", Purpose.LOST, 9.9, 1.0)),
     )  # fmt: skip
-    return member(number, **({"account": account} | changes))
+    return member(number, **({"billing": billing} | changes))
 
 
 def due_job(desired: int = 1, work: str = "48h", **changes: Any) -> JobRecord:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Progress, Round
 
-from supervisor.accounts import Purpose, RoundTimes, booked, month_start, moved
+from supervisor.billing import Purpose, RoundTimes, booked, month_start, moved
 from supervisor.features.billing.bookings import BOOTING_NODE_STATES, begun
 from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.draft import Draft
@@ -22,27 +22,27 @@ N = NodeState
 _MAY_TRAIN = frozenset({N.MEMBER, N.SUSPECT, N.DRAINING})
 
 
-def drive_accounts(draft: Draft) -> None:
+def drive_billing(draft: Draft) -> None:
     """Count the round's time, then book what nodes cost whose purpose has changed."""
     _count_rounds(draft)
     month, times = month_start(draft.now), draft.job.billing.rounds
     for node in list(draft.nodes.values()):
         if not node.launched_at or (node.state is N.GONE and not draft.is_written(node)):
             continue
-        account = node.account
+        billing = node.billing
         purpose, inside = _purpose(draft, node)
-        if (purpose, inside) == (account.purpose, account.in_round) and account.booked_to >= month:
+        if (purpose, inside) == (billing.purpose, billing.in_round) and billing.booked_to >= month:
             continue
         if draft.full and not draft.is_written(node):
             continue
         at = node.ended_at or draft.now
-        account = booked(begun(node), node.usd(at), at, times)
-        if inside and not account.in_round:
-            account = replace(account, round=_number(draft), left_at=0.0)
-        elif account.in_round and not inside:
+        billing = booked(begun(node), node.usd(at), at, times)
+        if inside and not billing.in_round:
+            billing = replace(billing, round=_number(draft), left_at=0.0)
+        elif billing.in_round and not inside:
             # One that joined after the last round that made steps had no part in it.
-            account = replace(account, round=max(account.round, times.round), left_at=at)
-        draft.set_node(replace(node, account=replace(account, purpose=purpose, in_round=inside)))
+            billing = replace(billing, round=max(billing.round, times.round), left_at=at)
+        draft.set_node(replace(node, billing=replace(billing, purpose=purpose, in_round=inside)))
 
 
 def _number(draft: Draft) -> int:
@@ -164,26 +164,26 @@ def _lost_s(times: RoundTimes, progress: Progress) -> float:
 def _correct_those_that_left(draft: Draft, number: int, at: float, purpose: Purpose) -> None:
     """Nodes that left the round after its last step were booked as useful until then."""
     for node in _that_left(draft, number):
-        late_s = node.account.left_at - at
+        late_s = node.billing.left_at - at
         if late_s > 0:
-            draft.set_node(replace(node, account=moved(node.account, late_s, purpose)))
+            draft.set_node(replace(node, billing=moved(node.billing, late_s, purpose)))
 
 
 def _book_lost(draft: Draft, number: int, seconds: float) -> None:
     """Nodes that are in rounds since then see it by the totals; those that left, and those that came, do not."""
     for node in _that_left(draft, number):
-        draft.set_node(replace(node, account=moved(node.account, seconds, Purpose.LOST)))
+        draft.set_node(replace(node, billing=moved(node.billing, seconds, Purpose.LOST)))
     for node in list(draft.nodes.values()):
-        account = node.account
-        if account.in_round and account.round > number and (not draft.full or draft.is_written(node)):
-            useful_s, lost_s = account.useful_s - seconds, account.lost_s + seconds
-            draft.set_node(replace(node, account=replace(account, useful_s=useful_s, lost_s=lost_s)))
+        billing = node.billing
+        if billing.in_round and billing.round > number and (not draft.full or draft.is_written(node)):
+            useful_s, lost_s = billing.useful_s - seconds, billing.lost_s + seconds
+            draft.set_node(replace(node, billing=replace(billing, useful_s=useful_s, lost_s=lost_s)))
 
 
 def _that_left(draft: Draft, number: int) -> Iterable[NodeRecord]:
     """Yield nodes of the round that are in none any more; the commit may have no room for all of very many."""
     for node in list(draft.nodes.values()):
-        account = node.account
-        left = account.round == number and not account.in_round and account.left_at
+        billing = node.billing
+        left = billing.round == number and not billing.in_round and billing.left_at
         if left and (not draft.full or draft.is_written(node)):
             yield draft.nodes[node.id]

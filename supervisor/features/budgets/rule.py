@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from supervisor.accounts import Spent, month_of, month_start
 from supervisor.alerts.routes import is_wanted
+from supervisor.billing import Spent, month_of, month_start
 from supervisor.budget import CLUSTER, BudgetRecord, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
@@ -79,9 +79,9 @@ def month_usd(job: JobRecord, nodes: Iterable[NodeRecord], month: str, now: floa
 
 
 def _of_node(job: JobRecord, node: NodeRecord, month: str, begin: float | None, now: float) -> float:
-    account = node.account
-    if begin is not None and account.booked_to >= begin:  # what is open is of this month: the usual case, and quick
-        others = sum(each.usd for each in account.bookings if each.month != month)
+    billing = node.billing
+    if begin is not None and billing.booked_to >= begin:  # what is open is of this month: the usual case, and quick
+        others = sum(each.usd for each in billing.bookings if each.month != month)
         return max(0.0, node.usd(now) - others)
     return sum(each.usd for each in bookings_of_node(job, node, now) if each.month == month)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Progress
 
-from supervisor.accounts import Purpose
+from supervisor.billing import Purpose
 from supervisor.deadlines import work_of
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of

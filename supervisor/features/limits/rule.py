@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from supervisor.accounts import month_of
+from supervisor.billing import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd, over_budget

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from provisioners.base import InstanceState, Offer
-from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
+from supervisor.billing import NOTHING_BOOKED, NodeBilling, Purpose, booked
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import begun
 from supervisor.features.budgets.rule import over_budget
@@ -243,8 +243,8 @@ def _give(draft: Draft, waiting: Waiting, lost: NodeRecord | None) -> None:
 def closed(node: NodeRecord, job: JobRecord, now: float, reason: str) -> NodeRecord:
     """Return the record of the job that had the machine: it costs that job nothing any more."""
     at = max(now, node.state_since)
-    account = replace(booked(begun(node), node.usd(at), at, job.billing.rounds), purpose=None, in_round=False)
-    return replace(move_node(node, N.GONE, at, reason), ended_at=at, account=account)
+    billing = replace(booked(begun(node), node.usd(at), at, job.billing.rounds), purpose=None, in_round=False)
+    return replace(move_node(node, N.GONE, at, reason), ended_at=at, billing=billing)
 
 
 def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state: NodeState = N.BOOTING) -> NodeRecord:
@@ -258,7 +258,7 @@ def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state:
         created_at=at,
         state=state,
         state_since=node.state_since if state is N.WARM else at,
-        account=NOTHING_BOOKED if state is N.BOOTING else NodeAccount(Purpose.IDLE, booked_to=at),
+        billing=NOTHING_BOOKED if state is N.BOOTING else NodeBilling(Purpose.IDLE, booked_to=at),
         max_usd_per_hour=node.max_usd_per_hour,
         launch_attempts=1,
         instance_id=node.instance_id,

@@ -24,7 +24,7 @@ class State:
     roles: Mapping[str, frozenset[tuple[str, str, str]]] = field(default_factory=dict)
 
 
-class SimAccounts:
+class SimAuth:
     """The users of one etcd. They are rolled back with its keys; tokens are in its memory only."""
 
     def __init__(self) -> None:
