@@ -21,11 +21,11 @@ from supervisor.api.rows import (
 )
 from supervisor.billing import Booking, by_purpose
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
+from supervisor.features.deadline.rule import as_text as deadline_in_words
 from supervisor.features.deadline.rule import deadline_of
-from supervisor.features.deadline.rule import in_words as deadline_in_words
 from supervisor.features.limits.rule import USED, spent_usd, trained_s
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
-from supervisor.planner.pauses import in_words, pauses_of
+from supervisor.planner.pauses import as_text, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
 from supervisor.spec_limits import LimitChanges
@@ -161,7 +161,7 @@ def pause_row(pause: Pause) -> PauseRow:
         "parts": {f"{name}_s": value for name, value in pause.parts().items()},
         "restored_from": {f"{name}_bytes": size for name, size in pause.sources().items()},
         "steps_again": pause.steps_again,
-        "text": in_words(pause),
+        "text": as_text(pause),
     }
 
 

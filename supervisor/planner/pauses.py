@@ -51,7 +51,7 @@ def report_pauses(draft: Draft) -> None:
         measured |= {"steps_again": pause.steps_again, "usd": _usd(draft, pause)}
         known: dict[str, float | str] = {name: value for name, value in measured.items() if value is not None}
         known |= {"round": pause.round, "ended_at": pause.at}
-        draft.add_event(EventKind.TRAINING_PAUSED, in_words(pause), node, **known)
+        draft.add_event(EventKind.TRAINING_PAUSED, as_text(pause), node, **known)
 
 
 def _usd(draft: Draft, pause: Pause) -> float | None:
@@ -65,7 +65,7 @@ def _usd(draft: Draft, pause: Pause) -> float | None:
     return round(pause.pause_s / 3600 * sum(known), 6)
 
 
-def in_words(pause: Pause) -> str:
+def as_text(pause: Pause) -> str:
     """`training paused for 0.31 s before round 5: detect 0.02 s, …; restored from own memory 12.00 GiB, …`.
 
     Agents of an earlier version do not say what was read.
@@ -75,10 +75,10 @@ def in_words(pause: Pause) -> str:
     whole = f"training paused for {how_long} before round {pause.round}: {parts}"
     read = ", ".join(f"{_SOURCES[name]} {size_of(size)}" for name, size in pause.sources().items() if size is not None)
     whole = f"{whole}; restored from {read}" if read else whole
-    return whole if pause.steps_again is None else f"{whole}; {steps_in_words(pause.steps_again)}"
+    return whole if pause.steps_again is None else f"{whole}; {steps_as_text(pause.steps_again)}"
 
 
-def steps_in_words(again: int) -> str:
+def steps_as_text(again: int) -> str:
     """`no step lost`, `1 step made again`."""
     return f"{again} step{'' if again == 1 else 's'} made again" if again else "no step lost"
 

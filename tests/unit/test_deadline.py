@@ -14,7 +14,7 @@ from supervisor.billing import Booking, Purpose, RoundTimes
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError
 from supervisor.events import EventKind
-from supervisor.features.deadline.rule import deadline_of, in_words, pace_of
+from supervisor.features.deadline.rule import as_text, deadline_of, pace_of
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.deadline import Deadline
 from supervisor.model import JobRecord, NodeRecord
@@ -256,6 +256,6 @@ def test_status_says_whether_it_will_be_met() -> None:
     over = replace(
         record, state=J.SUCCEEDED, ended_at=NOW - 60, deadline=replace(record.deadline, finish_by=NOW + 2 * H)
     )
-    assert in_words(over, None, NOW).endswith(": finished 2.0 h before")
-    assert in_words(replace(over, state=J.FAILED), None, NOW).endswith("UTC")
+    assert as_text(over, None, NOW).endswith(": finished 2.0 h before")
+    assert as_text(replace(over, state=J.FAILED), None, NOW).endswith("UTC")
     assert job_row(view(job(1), []), "", NOW)["deadline"] is None

@@ -130,7 +130,7 @@ def clause(draft: Draft) -> str:
     return f"on-demand from {moment(found.needed_at(draft.now))[11:16]} UTC, for its deadline"
 
 
-def in_words(job: JobRecord, found: Deadline | None, now: float) -> str:
+def as_text(job: JobRecord, found: Deadline | None, now: float) -> str:
     """Return whether a job with a deadline will finish in time, for `status`."""
     by = f"finish by {moment(job.deadline.finish_by)}"
     if job.ended:

@@ -64,7 +64,7 @@ class ReportedProgress:
 
 
 def parse_progress(line: str) -> ReportedProgress | None:
-    """The progress in a line of output such as `spotsup: progress 0.4 copied 12 of 30 files`; else None."""
+    """Return the progress in a line of output such as `spotsup: progress 0.4 copied 12 of 30 files`; else None."""
     found = _PROGRESS_LINE.match(line.strip())
     if found is None:
         return None
@@ -199,7 +199,7 @@ class DataJob:
             self._client.wait_change(wait_s)
 
     def _run_in(self, current: Round) -> Outcome | Failure | None:
-        """One run: how the job ended, or why this run did; None if it was stopped for another round."""
+        """Make one run: how the job ended, or why this run did; None if it was stopped for another round."""
         command = self._start(current)
         log.info("round %d: the command runs", current.number)
         try:
