@@ -14,6 +14,9 @@ from supervisor.planner.actions import Action, AskDone, LeftoversDone, ListDone,
 from supervisor.planner.predicates import is_talking, stands_still
 from supervisor.planner.world import CloudView, JobView, VolatileState, World
 
+# A machine that has ended is heard no longer than a lease lasts: one that is, so long after, is there.
+HEARD_S = 30.0
+
 
 def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[Action]:
     """Return one listing per cloud and period; sooner where the cloud may know why a round stands still.
@@ -76,6 +79,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     changed |= old.instances.keys() - instances.keys()
     open_nodes: set[str] = set()
     missed: dict[str, tuple[float, ...]] = {}
+    unlisted: dict[str, float] = {}
     doubted: set[str] = set()
     changed_jobs: set[str] = set()
     # Once over all nodes, with little to do for each: with thousands this is most of the cost of a listing.
@@ -88,14 +92,15 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
                 continue
             if is_open and node.instance_id not in instances:
                 missed[node.id] = (*old.missed_at.get(node.id, ())[-1:], done.asked_at)
-                # A lease ends sooner than the next listing comes: who is heard after two that lack it is there.
-                if node.id in old.doubted or (len(missed[node.id]) == 2 and is_talking(job, node.id)):
+                since = unlisted[node.id] = old.unlisted_since.get(node.id, done.asked_at)
+                if node.id in old.doubted or (done.asked_at - since >= HEARD_S and is_talking(job, node.id)):
                     doubted.add(node.id)
                 changed_jobs.add(node.job)
             elif node.instance_id in changed:
                 changed_jobs.add(node.job)
     found = MappingProxyType(instances)
-    new = CloudView(found, done.asked_at, done.asked_at, "", MappingProxyType(missed), frozenset(doubted))
+    at, missing = done.asked_at, MappingProxyType(missed)
+    new = CloudView(found, at, at, "", missing, MappingProxyType(unlisted), frozenset(doubted))
     sightings = orphans.sightings(volatile.sightings, done.cloud, old, new, open_nodes)
     return replace(
         volatile,

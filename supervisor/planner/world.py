@@ -135,7 +135,8 @@ class CloudView:
     error: str = ""  # why the last call failed
     # node id -> when the last listings in a row were asked that do not have its machine, two at most
     missed_at: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    doubted: frozenset[str] = frozenset()  # ids of nodes that it lacks and that were heard after two such listings
+    unlisted_since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by node id
+    doubted: frozenset[str] = frozenset()  # ids of nodes that it lacks and that were heard long after it first did
 
     def of_node(self, node: NodeRecord) -> Instance | None:
         """Return the machine of a node: by provider id once that is known, by our tag before."""

@@ -22,6 +22,8 @@ from spotsup_trainer.etcd import (
 )
 
 from supervisor.errors import JournalUnavailableError, StartError
+from supervisor.features.flood.rule import FLOOD
+from supervisor.features.pause.record import PauseRecord
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import EtcdUse, Journal
 from supervisor.journal.maintenance import make_room
@@ -173,6 +175,7 @@ def test_what_the_journal_says_of_who_uses_etcd(secured: SecuredEtcd) -> None:
     ended = a_job("ended")
     leaving = a_job("leaving")
     idle = a_job("idle")
+    flooding = replace(a_job("flooding"), pause=PauseRecord(1.0, FLOOD))
     with closing(secured.client()) as etcd:
         store = EtcdStore(etcd, KEYS.world)
         journal = Journal(store, KEYS)
@@ -180,15 +183,21 @@ def test_what_the_journal_says_of_who_uses_etcd(secured: SecuredEtcd) -> None:
             (ended, JobState.SUCCEEDED),
             (leaving, JobState.CANCELLED),
             (idle, JobState.QUEUED),
+            (flooding, JobState.RUNNING),
             (JOB, JobState.RUNNING),
         ):
             etcd.put(f"{KEYS.world}jobs/{job.name}", dump(replace(job, state=state)))
-        for job, state_ in ((ended, NodeState.TERMINATING), (leaving, NodeState.DRAINING), (JOB, NodeState.MEMBER)):
+        for job, state_ in (
+            (ended, NodeState.TERMINATING),
+            (leaving, NodeState.DRAINING),
+            (flooding, NodeState.MEMBER),
+            (JOB, NodeState.MEMBER),
+        ):
             etcd.put(f"{KEYS.world}nodes/{job.name}/{job.task_id}-1", dump(a_node(job, 1, state_)))
         etcd.put(f"{KEYS.world}jobs/broken", b"{}")
         etcd.put(f"{KEYS.world}nodes/odd/odd-abcde-1", b"[")
         use = journal.etcd_use()
-    assert {job.name for job in use.jobs} == {"leaving", "idle", "job"}
+    assert {job.name for job in use.jobs} == {"leaving", "idle", "job"}, "one that floods it loses its user"
     assert {job.name for job in use.with_nodes} == {"leaving", "job"}
     assert use.unreadable == {"broken", "odd"}
 

@@ -273,7 +273,8 @@ class Causes:
         machine = self._machines.get(node.id)
         if machine is None or machine.ended_at is None or machine.silent:
             return False
-        return self._world.clock.now() - machine.ended_at > 60.0
+        # Its cloud has said so since: all calls to it may have hung for a minute.
+        return min(self._world.clock.now(), self._listed_at) - machine.ended_at > 60.0
 
     # -- P9 ------------------------------------------------------------------------------------------------
 
