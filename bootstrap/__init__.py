@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from spotsup.archive import Archive, pack_directory
     from spotsup.errors import PackError
 
-    from bootstrap.connect import Clock, Target
+    from bootstrap.connect import Clock, SshHost
     from bootstrap.environment.lock import lock_of
     from bootstrap.errors import (
         BootstrapError,
@@ -49,10 +49,10 @@ __all__ = [
     "PackError",
     "Report",
     "Setup",
+    "SshHost",
     "StepEvent",
     "StepState",
     "StopOutcome",
-    "Target",
     "UnfitError",
     "UnreachableError",
     "bootstrap",
@@ -69,7 +69,7 @@ __all__ = [
 
 # Loaded when it is used: packing a folder of code needs a tenth of it, and `spotsupctl submit` waits for that.
 _MODULES = {
-    "bootstrap.connect": ("Clock", "Target"),
+    "bootstrap.connect": ("Clock", "SshHost"),
     "bootstrap.environment.lock": ("lock_of",),
     "bootstrap.errors": (
         "BootstrapError",

@@ -36,7 +36,7 @@ class Assumed:
 
 
 def assumed(setup: Setup, user: str, home: str) -> Assumed:
-    """A machine of `setup.host` after its first boot, from its cloud's default image.
+    """Return a machine of `setup.host` after its first boot, from its cloud's default image.
 
     On the local cloud it is this computer, left as it is.
     """

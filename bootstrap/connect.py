@@ -58,7 +58,7 @@ Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SshHost:
     """A machine and its SSH login."""
 
     host: str
@@ -159,7 +159,7 @@ class Shell:
         All in one round trip. If the connection breaks, the machine itself removes what is half written.
         """
         files = [(each.path, f"{each.mode:o}", len(each.data), sha256(each.data).hexdigest()) for each in uploads]
-        script = fill("shell/put.sh", nonce=nonce, files=[word for file in files for word in file])
+        script = fill("shell/put.sh", nonce=nonce, files=[part for file in files for part in file])
         what = "; ".join(map(str, uploads))
         self.run(Run(what, script, UPLOAD_TIMEOUT_S, stdin=b"".join(each.data for each in uploads)))
 
@@ -181,7 +181,7 @@ class Shell:
             timer.cancel()
 
     def _send(self, channel: Any, data: bytes, limit: _Limit) -> None:
-        """Ignores a command that ends before it has read everything: its status says why."""
+        """Ignore a command that ends before it has read everything: its status says why."""
         try:
             for start in range(0, len(data), _CHUNK_BYTES):
                 channel.settimeout(max(0.001, limit.at - self._clock()))
@@ -248,30 +248,30 @@ def as_root(script: str, node: str, timeout_s: float) -> str:
 
 
 @contextmanager
-def connected(target: Target, node: str, clock: Clock, deadline: float) -> Iterator[Shell]:
-    """A shell on the machine. Retries until `deadline` (of `clock`) while its sshd is not up yet.
+def connected(ssh: SshHost, node: str, clock: Clock, deadline: float) -> Iterator[Shell]:
+    """Yield a shell on the machine. Retries until `deadline` (of `clock`) while its sshd is not up yet.
 
     Raises HostKeyMismatchError at once, LoginRefusedError after LOGIN_PATIENCE_S of refusals, else UnreachableError.
     """
-    connection = _connect(target, node, clock, deadline)
+    connection = _connect(ssh, node, clock, deadline)
     try:
-        yield Shell(connection, node, clock, deadline, target.machine)
+        yield Shell(connection, node, clock, deadline, ssh.machine)
     finally:
         connection.close()
 
 
-def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
+def _connect(ssh: SshHost, node: str, clock: Clock, deadline: float) -> Any:
     import paramiko
 
-    host_key, client_key = _public_key(target.host_key_public), _private_key(target.client_key_openssh)
-    where = f"{target.user}@{target.host}:{target.port}"
+    host_key, client_key = _public_key(ssh.host_key_public), _private_key(ssh.client_key_openssh)
+    where = f"{ssh.user}@{ssh.host}:{ssh.port}"
     refused_since: float | None = None
     refusal = ""
     attempts = 0
     while True:
         left_s = deadline - clock()
         try:
-            return _open(target, host_key, client_key, max(0.1, min(CONNECT_TIMEOUT_S, left_s)))
+            return _open(ssh, host_key, client_key, max(0.1, min(CONNECT_TIMEOUT_S, left_s)))
         except paramiko.BadHostKeyException as error:
             raise HostKeyMismatchError(
                 f"{where} has the host key {_fingerprint(error.key)}, not {_fingerprint(host_key)} as it was given "
@@ -281,7 +281,7 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
         except paramiko.AuthenticationException as error:
             now = clock()
             refused_since = now if refused_since is None else refused_since
-            gives = f"does its image run cloud-init, which gives {target.user} this key?"
+            gives = f"does its image run cloud-init, which gives {ssh.user} this key?"
             refusal = f"{where} refuses our key ({error}); {gives}"
             if min(deadline, refused_since + LOGIN_PATIENCE_S) <= now:
                 raise LoginRefusedError(refusal, node=node) from error
@@ -297,14 +297,14 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
             time.sleep(wait_s)
 
 
-def _open(target: Target, host_key: Any, client_key: Any, timeout_s: float) -> Any:
+def _open(ssh: SshHost, host_key: Any, client_key: Any, timeout_s: float) -> Any:
     import fabric
     import paramiko
 
     connection = fabric.Connection(
-        target.host,
-        user=target.user,
-        port=target.port,
+        ssh.host,
+        user=ssh.user,
+        port=ssh.port,
         config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
         connect_kwargs={
             "pkey": client_key,
@@ -318,7 +318,7 @@ def _open(target: Target, host_key: Any, client_key: Any, timeout_s: float) -> A
         },
     )
     client = connection.client
-    known_as = target.host if target.port == paramiko.config.SSH_PORT else f"[{target.host}]:{target.port}"
+    known_as = ssh.host if ssh.port == paramiko.config.SSH_PORT else f"[{ssh.host}]:{ssh.port}"
     client.get_host_keys().add(known_as, host_key.get_name(), host_key)
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     client.set_log_channel(_quiet_log().name)
@@ -363,12 +363,12 @@ def _private_key(text: str) -> Any:
 
 
 def _fingerprint(key: Any) -> str:
-    """As `ssh-keygen -l` prints it."""
+    """Return it as `ssh-keygen -l` prints it."""
     digest = binascii.b2a_base64(sha256(key.asbytes()).digest(), newline=False).decode().rstrip("=")
     return f"SHA256:{digest} ({key.get_name()})"
 
 
 def _last_line(stderr: str) -> str:
-    """The last line that a program prints is usually the reason."""
+    """Return the last line that a program prints: it is usually the reason."""
     lines = stderr.rstrip().splitlines()
     return f": {lines[-1].strip()[:_LINE_CHARACTERS]}" if lines else ""

@@ -17,25 +17,26 @@ Step: TypeAlias = Callable[[Facts, Setup], Decision]
 
 
 def ours(facts: Facts, setup: Setup) -> bool:
-    """Whether this machine was made for this node alone, so that its system may be changed for it."""
+    """True if this machine was made for this node alone, so that its system may be changed for it."""
     return facts.system.born == setup.machine_name
 
 
 def not_ours(facts: Facts, setup: Setup) -> Skip:
-    """Why a machine is left as it is."""
+    """Return why a machine is left as it is."""
     made = f"was made for {facts.system.born}, not" if facts.system.born else "was not made"
     return Skip(f"this machine {made} for {setup.node}: its system is left as it is")
 
 
 def changes_system(decision: Decision) -> bool:
-    """Whether a command in it changes the machine itself, not only what is below the root folder."""
+    """True if a command in it changes the machine itself, not only what is below the root folder."""
     return isinstance(decision, tuple) and any(
         isinstance(command, Reboot) or (isinstance(command, Run) and command.as_root) for command in decision
     )
 
 
 def allowed(decision: Decision, facts: Facts, setup: Setup) -> Decision:
-    """The decision, or why it is not carried out: on a machine that is not ours, only our own folder is changed."""
+    """Return the decision, or why it is not carried out: on a machine that is not ours, only our own folder is
+    changed."""
     if not changes_system(decision):
         return decision
     if not ours(facts, setup):
@@ -50,17 +51,17 @@ def allowed(decision: Decision, facts: Facts, setup: Setup) -> Decision:
 
 
 def needs_reboot(decision: Decision) -> bool:
-    """Whether it reboots the machine."""
+    """True if it reboots the machine."""
     return isinstance(decision, tuple) and any(isinstance(command, Reboot) for command in decision)
 
 
 def needs_new_facts(decision: Decision) -> bool:
-    """Whether the steps after it have to be planned from new facts."""
+    """True if the steps after it have to be planned from new facts."""
     return isinstance(decision, tuple) and any(isinstance(command, Reboot | Again) for command in decision)
 
 
 def paths_on(facts: Facts, setup: Setup) -> Paths:
-    """The absolute paths on this machine."""
+    """Return the absolute paths on this machine."""
     return Paths(expand(setup.root, facts.home), setup.node)
 
 

@@ -39,7 +39,8 @@ class BootstrapError(Exception):
 
     @property
     def of_job(self) -> str:
-        """How what the job or its image brings has failed, alike on each machine; "" where something else may have."""
+        """Return how what the job or its image brings has failed, alike on each machine; "" where something else may
+        have."""
         if not (self.tried or self.exit_status == OF_JOB):
             return ""
         return alike(self.step, self.exit_status, self._message, self.stderr)
@@ -74,5 +75,5 @@ class UnfitError(BootstrapError):
 
 
 def tail(text: str, lines: int = STDERR_LINES) -> str:
-    """The last `lines` lines without trailing white space, STDERR_CHARACTERS at most."""
+    """Return the last `lines` lines without trailing white space, STDERR_CHARACTERS at most."""
     return "\n".join(text.rstrip().splitlines()[-lines:])[-STDERR_CHARACTERS:]

@@ -108,13 +108,13 @@ SECTIONS = (
 
 
 def facts_script(setup: Setup) -> str:
-    """All scripts as one. Each section runs in a subshell: no variable and no folder of one reaches another."""
+    """Return all scripts as one. Each section runs in a subshell: no variable and no folder of one reaches another."""
     parts = (f"(\nprintf '\\n%s' '{PREFIX}{section.name} '\n{section.script(setup)})\n" for section in SECTIONS)
     return "".join(parts)
 
 
 def parse_facts(stdout: str) -> Facts:
-    """The facts in what the scripts printed. Raises FactsError."""
+    """Return the facts in what the scripts printed. Raises FactsError."""
     texts: dict[str, str] = {}
     for line in stdout.splitlines():
         if line.startswith(PREFIX):

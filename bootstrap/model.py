@@ -107,12 +107,12 @@ class Setup:
 
     @property
     def machine_name(self) -> str:
-        """The node that the machine was made for."""
+        """Return the node that the machine was made for."""
         return self.machine or self.node
 
     @property
     def cache_folder(self) -> str:
-        """Where environments and images are kept."""
+        """Return where environments and images are kept."""
         return self.cache or f"{self.root}/environments"
 
 
@@ -123,7 +123,7 @@ def _check_folder(name: str, path: str) -> None:
 
 
 def check_place(node: str, root: str) -> None:
-    """Raises ValueError unless `node` can be a folder's name and `root` is a path on a machine."""
+    """Raise ValueError unless `node` can be a folder's name and `root` is a path on a machine."""
     if not _NODE.fullmatch(node):
         raise ValueError(f"node is {node!r}; use letters, digits and . _ -, beginning with a letter or digit")
     _check_folder("root", root)
@@ -142,7 +142,7 @@ def shell_path(path: str) -> Quoted:
 
 
 def folder_of(path: str) -> str:
-    """The folder of a file with an absolute path."""
+    """Return the folder of a file with an absolute path."""
     return path.rpartition("/")[0] or "/"
 
 
@@ -154,26 +154,26 @@ class Paths:
     node: str
 
     def code(self, archive: Archive) -> str:
-        """The job's code; the working directory of `setup` and of the training program."""
+        """Return the job's code; the working directory of `setup` and of the training program."""
         return f"{self.root}/code/{archive.name}"
 
     def trainer(self, archive: Archive) -> str:
-        """The folder for PYTHONPATH."""
+        """Return the folder for PYTHONPATH."""
         return f"{self.root}/trainer/{archive.name}"
 
     @property
     def prepared(self) -> str:
-        """One empty file per `setup` that succeeded."""
+        """Return one empty file per `setup` that succeeded."""
         return f"{self.root}/prepared"
 
     @property
     def own(self) -> str:
-        """All that belongs to this node's agent."""
+        """Return all that belongs to this node's agent."""
         return f"{self.root}/nodes/{self.node}"
 
     @property
     def agent_config(self) -> str:
-        """The agent's configuration."""
+        """Return the agent's configuration."""
         return f"{self.own}/agent.json"
 
     @property
@@ -183,27 +183,27 @@ class Paths:
 
     @property
     def agent_start(self) -> str:
-        """A script that becomes the agent."""
+        """Return a script that becomes the agent."""
         return f"{self.own}/agent.sh"
 
     @property
     def agent_unit(self) -> str:
-        """The agent's unit, if systemd runs it."""
+        """Return the agent's unit, if systemd runs it."""
         return f"{self.own}/agent.service"
 
     @property
     def agent_log(self) -> str:
-        """The agent's stdout and stderr."""
+        """Return the agent's stdout and stderr."""
         return f"{self.own}/agent.log"
 
     @property
     def launcher_log(self) -> str:
-        """The launcher's and the workers' stdout and stderr, by the agent."""
+        """Return the launcher's and the workers' stdout and stderr, by the agent."""
         return f"{self.log}/{self.node}.log"
 
     @property
     def agent_pid(self) -> str:
-        """The agent's process id."""
+        """Return the agent's process id."""
         return f"{self.own}/agent.pid"
 
     @property
@@ -213,27 +213,28 @@ class Paths:
 
     @property
     def containers(self) -> str:
-        """One folder per interpreter in a container, named by the content of its script."""
+        """Return one folder per interpreter in a container, named by the content of its script."""
         return f"{self.own}/containers"
 
     @property
     def end_container(self) -> str:
-        """A script that ends the launcher's container, if Docker runs it. Called before an agent starts or ends."""
+        """Return a script that ends the launcher's container, if Docker runs it. Called before an agent starts or
+        ends."""
         return f"{self.own}/end-container"
 
     @property
     def proof(self) -> str:
-        """Says for which mounts it was proven that checkpoints can be written."""
+        """Say for which mounts it was proven that checkpoints can be written."""
         return f"{self.own}/mounts"
 
     @property
     def run(self) -> str:
-        """The agent's and the workers' scratch files."""
+        """Return the agent's and the workers' scratch files."""
         return f"{self.own}/run"
 
     @property
     def log(self) -> str:
-        """The workers' logs."""
+        """Return the workers' logs."""
         return f"{self.own}/log"
 
 

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from bootstrap.agent import scripts
 from bootstrap.cleaning.step import end, wipe
-from bootstrap.connect import Clock, Shell, Target, connected
+from bootstrap.connect import Clock, Shell, SshHost, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, GPU_FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
 from bootstrap.model import DEFAULT_ROOT, Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
@@ -70,7 +70,7 @@ class Report:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was left to do."""
+        """True if anything was left to do."""
         return any(step.state is StepState.DONE for step in self.steps)
 
 
@@ -83,12 +83,12 @@ class StopOutcome(StrEnum):
 
 
 def new_nonce() -> str:
-    """A unique name."""
+    """Return a unique name."""
     return secrets.token_hex(8)
 
 
 def bootstrap(
-    target: Target,
+    ssh: SshHost,
     setup: Setup,
     *,
     clock: Clock,
@@ -101,7 +101,7 @@ def bootstrap(
 
     Steps with nothing to do are skipped, so it may be called again after any failure. When a step needs new
     facts, after a reboot for instance, they are gathered and the steps planned again. An exception of `on_step` ends it
-    before the next command. Raises BootstrapError; ValueError if a key of `target` cannot be read.
+    before the next command. Raises BootstrapError; ValueError if a key of `ssh` cannot be read.
     """
     began = clock()
     deadline = began + deadline_s
@@ -109,7 +109,7 @@ def bootstrap(
     events: list[StepEvent] = []
     reboots = 0
     for number in range(MAX_PASSES):
-        with connected(target, setup.node, clock, deadline) as shell:
+        with connected(ssh, setup.node, clock, deadline) as shell:
             connected_s = connected_s or clock() - began
             if number == 0:
                 shell.check_login(nonce())
@@ -123,7 +123,7 @@ def bootstrap(
         if again is None:
             return Report(setup.node, tuple(events), facts, connected_s, clock() - began)
         if isinstance(again, Reboot):
-            _wait_for_boot(target, setup.node, again, facts.boot_id, clock, deadline)
+            _wait_for_boot(ssh, setup.node, again, facts.boot_id, clock, deadline)
     raise BootstrapError(
         f"not ready after {number} passes; it still has to {again}",
         node=setup.node,
@@ -131,14 +131,14 @@ def bootstrap(
     )
 
 
-def dry_run(target: Target, setup: Setup, *, clock: Clock, deadline_s: float) -> tuple[PlannedStep, ...]:
-    """What `bootstrap` would do now; changes nothing. `steps.explain` formats it. Raises as `bootstrap` does."""
-    with connected(target, setup.node, clock, clock() + deadline_s) as shell:
+def dry_run(ssh: SshHost, setup: Setup, *, clock: Clock, deadline_s: float) -> tuple[PlannedStep, ...]:
+    """Return what `bootstrap` would do now; changes nothing. `steps.explain` formats it. Raises as `bootstrap` does."""
+    with connected(ssh, setup.node, clock, clock() + deadline_s) as shell:
         return plan(_gather(shell, setup), setup)
 
 
 def stop_agent(
-    target: Target,
+    ssh: SshHost,
     node: str,
     *,
     root: str = DEFAULT_ROOT,
@@ -152,7 +152,7 @@ def stop_agent(
     """
     check_place(node, root)
     command = Run("stop the agent", scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
-    with connected(target, node, clock, clock() + deadline_s) as shell:
+    with connected(ssh, node, clock, clock() + deadline_s) as shell:
         shell.step = "stop"
         stdout = shell.run(command).stdout
         if mounts:
@@ -166,7 +166,7 @@ def stop_agent(
 
 
 def clean(
-    target: Target,
+    ssh: SshHost,
     node: str,
     *,
     root: str = DEFAULT_ROOT,
@@ -181,7 +181,7 @@ def clean(
     """
     check_place(node, root)
     paths = Paths(root, node)
-    with connected(target, node, clock, clock() + deadline_s) as shell:
+    with connected(ssh, node, clock, clock() + deadline_s) as shell:
         shell.step = "clean"
         shell.run(end(paths))
         if whole:
@@ -189,7 +189,7 @@ def clean(
 
 
 def collect(
-    target: Target,
+    ssh: SshHost,
     node: str,
     *,
     root: str = DEFAULT_ROOT,
@@ -197,20 +197,21 @@ def collect(
     deadline_s: float,
     lines: int = STDERR_LINES,
 ) -> str:
-    """The last lines of the agent's log, and of its launcher's; "" where there are none. Raises BootstrapError."""
+    """Return the last lines of the agent's log, and of its launcher's; "" where there are none. Raises
+    BootstrapError."""
     check_place(node, root)
     command = Run("read the agent's log", scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
-    with connected(target, node, clock, clock() + deadline_s) as shell:
+    with connected(ssh, node, clock, clock() + deadline_s) as shell:
         shell.step = "collect"
         return shell.run(command).stdout
 
 
-def look(target: Target, node: str, *, root: str = DEFAULT_ROOT, clock: Clock, deadline_s: float) -> tuple[bool, float]:
-    """Whether the node's agent runs, and how many seconds ago its workers wrote anything, by the node's clock. Changes
-    nothing. Raises BootstrapError."""
+def look(ssh: SshHost, node: str, *, root: str = DEFAULT_ROOT, clock: Clock, deadline_s: float) -> tuple[bool, float]:
+    """Return whether the node's agent runs, and how many seconds ago its workers wrote anything, by the node's clock.
+    Changes nothing. Raises BootstrapError."""
     check_place(node, root)
     command = Run("look whether its steps advance", scripts.advance(Paths(root, node)), LOOK_TIMEOUT_S)
-    with connected(target, node, clock, clock() + deadline_s) as shell:
+    with connected(ssh, node, clock, clock() + deadline_s) as shell:
         shell.step = "look"
         stdout = shell.run(command).stdout
     for line in stdout.splitlines():
@@ -231,7 +232,7 @@ def _gather(shell: Shell, setup: Setup) -> Facts:
 
 
 def _until_new_facts(planned: tuple[PlannedStep, ...]) -> tuple[tuple[PlannedStep, ...], Reboot | Again | None]:
-    """The steps that these facts are valid for, and what needs new ones: the last command of the last step."""
+    """Return the steps that these facts are valid for, and what needs new ones: the last command of the last step."""
     for position, step in enumerate(planned):
         if needs_new_facts(step.decision):
             assert isinstance(step.decision, tuple)
@@ -241,11 +242,11 @@ def _until_new_facts(planned: tuple[PlannedStep, ...]) -> tuple[tuple[PlannedSte
     return planned, None
 
 
-def _wait_for_boot(target: Target, node: str, reboot: Reboot, before: str, clock: Clock, deadline: float) -> None:
+def _wait_for_boot(ssh: SshHost, node: str, reboot: Reboot, before: str, clock: Clock, deadline: float) -> None:
     limit = min(deadline, clock() + reboot.timeout_s)
     look = Run("read the boot's id", "cat /proc/sys/kernel/random/boot_id", BOOT_ID_TIMEOUT_S)
     while clock() < limit:
-        with suppress(UnreachableError, BootstrapTimeoutError), connected(target, node, clock, limit) as shell:
+        with suppress(UnreachableError, BootstrapTimeoutError), connected(ssh, node, clock, limit) as shell:
             shell.step = "reboot"
             if before not in shell.run(look).stdout:
                 return

@@ -65,7 +65,7 @@ STEPS: Sequence[tuple[str, Step]] = (
 
 
 def plan(facts: Facts, setup: Setup, steps: Sequence[tuple[str, Step]] = STEPS) -> tuple[PlannedStep, ...]:
-    """All steps in order, with the decision of each.
+    """Return all steps in order, with the decision of each.
 
     What follows a step that needs new facts (`Again`, `Reboot`) is a preview: it is planned again from those.
     """
@@ -73,7 +73,7 @@ def plan(facts: Facts, setup: Setup, steps: Sequence[tuple[str, Step]] = STEPS) 
 
 
 def explain(planned: Sequence[PlannedStep]) -> str:
-    """The plan for people, scripts in full: what a dry run shows."""
+    """Return the plan for people, scripts in full: what a dry run shows."""
     lines: list[str] = []
     for step in planned:
         match step.decision:

@@ -35,7 +35,8 @@ Value: TypeAlias = Scalar | Sequence[Scalar]
 
 
 def fill(name: str, /, **values: Value) -> str:
-    """The template `name`, a path below `bootstrap/`, with its holes filled. A sequence fills a hole with many words.
+    """Return the template `name`, a path below `bootstrap/`, with its holes filled. A sequence fills a hole with many
+    words.
 
     Raises ValueError for a hole without a value, and for a value without a hole.
     """
@@ -43,7 +44,7 @@ def fill(name: str, /, **values: Value) -> str:
     if holes != values.keys():
         missing, unused = sorted(holes - values.keys()), sorted(values.keys() - holes)
         raise ValueError(f"{name}: holes without a value: {missing}; values without a hole: {unused}")
-    return _HOLE.sub(lambda hole: _words(values[hole[1]]), text)
+    return _HOLE.sub(lambda hole: _quoted_all(values[hole[1]]), text)
 
 
 @cache
@@ -53,7 +54,7 @@ def _template(name: str) -> tuple[str, frozenset[str]]:
 
 
 def _load(path: Path) -> str:
-    """A template with what it includes. Raises ValueError for a hole that is not a word of its own."""
+    """Return a template with what it includes. Raises ValueError for a hole that is not a word of its own."""
     text = _DIRECTIVE.sub("", path.read_text(encoding="utf-8"))
     for line in text.splitlines():
         unquoted = sum(_is_unquoted(line[: hole.start()]) for hole in _HOLE.finditer(f"{line}\n"))
@@ -66,13 +67,13 @@ def _is_unquoted(before: str) -> bool:
     return before.count('"') % 2 == before.count("'") % 2 == 0
 
 
-def _words(value: Value) -> str:
+def _quoted_all(value: Value) -> str:
     if isinstance(value, str | int | float):
-        return _word(value)
-    return " ".join(_word(each) for each in value)
+        return _quoted(value)
+    return " ".join(_quoted(each) for each in value)
 
 
-def _word(value: Scalar) -> str:
+def _quoted(value: Scalar) -> str:
     match value:
         case Quoted():
             return value

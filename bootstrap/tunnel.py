@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bootstrap.connect import Clock, Shell, Target, connected
+from bootstrap.connect import Clock, Shell, SshHost, connected
 from bootstrap.errors import BootstrapError, CommandError
 from bootstrap.model import Run
 from bootstrap.templates import fill
@@ -55,7 +55,7 @@ class Tunnel:
 
     def __init__(
         self,
-        target: Target,
+        ssh: SshHost,
         node: str,
         forwards: Sequence[Forward],
         clock: Clock,
@@ -63,7 +63,7 @@ class Tunnel:
         unanswered_s: float = UNANSWERED_S,
     ) -> None:
         """`log` gets each new problem, and "" when it carries again."""
-        self._target = target
+        self._ssh = ssh
         self._node = node
         self._forwards = {each.port: each for each in forwards}
         self._clock = clock
@@ -93,13 +93,13 @@ class Tunnel:
             self._thread.join(timeout=5.0)
 
     def problem(self, carried_s: float = 0.0) -> str:
-        """Why it has not carried without a break for so long; "" where it has."""
+        """Return why it has not carried without a break for so long; "" where it has."""
         if not self._problem and time.monotonic() - self._carries_since < carried_s:
             return "its connection was made again just now"
         return self._problem
 
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """True if its thread runs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -131,7 +131,7 @@ class Tunnel:
 
     def _carry(self) -> None:
         """Connect, and forward until the connection ends."""
-        with connected(self._target, self._node, self._clock, self._clock() + CONNECT_S) as shell:
+        with connected(self._ssh, self._node, self._clock, self._clock() + CONNECT_S) as shell:
             shell.step = "tunnel"
             transport = shell.transport
             self._listen(shell, transport)
@@ -182,7 +182,7 @@ class Tunnel:
                 )
 
     def _asked(self, transport: Any, port: int) -> bool:
-        """Whether sshd agreed to forward a port."""
+        """True if sshd agreed to forward a port."""
         import paramiko
 
         try:
@@ -253,11 +253,11 @@ class _Pair:
         """Pass on what has arrived from one side; the end of one side is the end of both."""
         if self.ended:
             return
-        target = self.channel if source is self.near else self.near
+        other = self.channel if source is self.near else self.near
         try:
             data = source.recv(_CHUNK_BYTES)
             if data:
-                target.sendall(data)
+                other.sendall(data)
                 return
         except (OSError, EOFError):
             pass

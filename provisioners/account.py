@@ -542,11 +542,11 @@ def described(owner: Owner) -> str:
     return " ".join(f"{key}={value}" for key, value in owner.tags.items())
 
 
-def words_in(description: str, key: str) -> tuple[str, ...]:
+def values_in(description: str, key: str) -> tuple[str, ...]:
     """Return the values that a description has for a key."""
     return tuple(value for name, value in _WORD.findall(description) if name == key)
 
 
 def owner_in(description: str) -> Owner:
     """Return the owner that a description names; "" for what it does not say."""
-    return owner_of({key: next(iter(words_in(description, key)[-1:]), "") for key in (CLUSTER_TAG, KEY_TAG)})
+    return owner_of({key: next(iter(values_in(description, key)[-1:]), "") for key in (CLUSTER_TAG, KEY_TAG)})

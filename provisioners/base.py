@@ -114,13 +114,13 @@ class Owner:
 
     @property
     def digest(self) -> str:
-        """Distinguishes the owners in an account, where names allow few characters: 8 of [a-z2-7]."""
+        """Return what distinguishes the owners in an account, where names allow few characters: 8 of [a-z2-7]."""
         digest = hashlib.sha256(f"{self.key_mark}\n{self.cluster}".encode()).digest()
         return base64.b32encode(digest).decode().lower()[:8]
 
 
 def owner_of(tags: Mapping[str, str]) -> Owner:
-    """The owner that tags name; "" for what they do not say."""
+    """Return the owner that tags name; "" for what they do not say."""
     return Owner(tags.get(CLUSTER_TAG, ""), tags.get(KEY_TAG, ""))
 
 
@@ -145,7 +145,7 @@ class LaunchRequest:
 
     @property
     def own_tags(self) -> dict[str, str]:
-        """The tags that say whose it is. They win over `tags`."""
+        """Return the tags that say whose it is. They win over `tags`."""
         return {**self.owner.tags, NODE_TAG: self.node, TOKEN_TAG: self.token}
 
 
@@ -310,11 +310,12 @@ class Provisioner(Protocol):
 
     @property
     def name(self) -> str:
-        """The cloud's name in job files: a key of `provisioners.registry.CLOUDS`."""
+        """Return the cloud's name in job files: a key of `provisioners.registry.CLOUDS`."""
         ...
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        """What can be requested, with or without capacity now: cheapest first, offers without a known price last.
+        """Return what can be requested, with or without capacity now: cheapest first, offers without a known price
+        last.
 
         Where nothing fits: empty, or a ProvisionerError that says why, and what would fit.
         """
@@ -330,13 +331,13 @@ class Provisioner(Protocol):
         ...
 
     def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
-        """The owner's machine that was launched under this token, whatever its state. None where the cloud has no
-        record of one; on an eventually consistent cloud, None proves nothing within the first minutes."""
+        """Return the owner's machine that was launched under this token, whatever its state. None where the cloud has
+        no record of one; on an eventually consistent cloud, None proves nothing within the first minutes."""
         ...
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
-        """All machines with the owner's tags in every configured region, by filtered listings, not one per machine.
-        None: those of every owner, for `spotsupd check`; ended ones may be missing.
+        """Return all machines with the owner's tags in every configured region, by filtered listings, not one per
+        machine. None: those of every owner, for `spotsupd check`; ended ones may be missing.
 
         Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour or two
         after its end. Absence from one listing is not a death. One that the cloud accepted and could not provide may be
@@ -363,11 +364,11 @@ class Provisioner(Protocol):
         ...
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The tail of its console, which shows why it did not boot; "" where the cloud has none (yet)."""
+        """Return the tail of its console, which shows why it did not boot; "" where the cloud has none (yet)."""
         ...
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What can be checked before money is spent: credentials, permissions, images, network, quota.
+        """Return what can be checked before money is spent: credentials, permissions, images, network, quota.
 
         Never raises for what it finds: an unreachable cloud is a finding, too.
         """

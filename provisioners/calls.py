@@ -54,8 +54,8 @@ class Deadline:
 def repeated(
     once: Callable[[float], Answer], errors: ErrorTable, deadline: Deadline, late: str, hint: str = ""
 ) -> Answer:
-    """An idempotent call, repeated a few times. `once` gets its time limit; `late`: the message where none is left;
-    `hint`: what to do about missing credentials. Raises ApiError for a final refusal, else a ProvisionerError.
+    """Make an idempotent call, repeated a few times. `once` gets its time limit; `late`: the message where none is
+    left; `hint`: what to do about missing credentials. Raises ApiError for a final refusal, else a ProvisionerError.
     """
     for attempt in range(MAX_ATTEMPTS):
         last = attempt == MAX_ATTEMPTS - 1
@@ -91,8 +91,8 @@ def launched(
     launch: Callable[[str], LaunchOutcome],
     hint: str = "",
 ) -> LaunchOutcome:
-    """The outcome of `launch`, which makes the call that launches, once, and gets the place for people. `hint`: as of
-    `repeated`."""
+    """Return the outcome of `launch`, which makes the call that launches, once, and gets the place for people. `hint`:
+    as of `repeated`."""
     offer = request.offer
     if offer.region not in regions:
         return Fatal(f"{offer.region} is not one of {cloud}.regions ({', '.join(regions)})")
@@ -115,5 +115,5 @@ def launched(
 
 
 def one_line(error: object) -> str:
-    """An error's text in one line of at most 300 characters; its type where it has none."""
+    """Return an error's text in one line of at most 300 characters; its type where it has none."""
     return " ".join(str(error).split())[:300] or type(error).__name__

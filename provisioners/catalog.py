@@ -70,11 +70,11 @@ class Catalog(_Strict):
     clouds: Mapping[str, CloudCatalog] = {}
 
     def cloud(self, name: str) -> CloudCatalog:
-        """One cloud's part."""
+        """Return one cloud's part."""
         return self.clouds.get(name, CloudCatalog())
 
     def select(self, cloud: str, query: OfferQuery) -> tuple[MachineType, ...]:
-        """The types that a job may run on, smallest GPU count first.
+        """Return the types that a job may run on, smallest GPU count first.
 
         Where `gpus_per_node` is given, only the smallest machines with at least that many: a job that asks for one GPU
         does not pay for eight because the small ones are sold out. Types that the job names need not be in the
@@ -93,11 +93,11 @@ class Catalog(_Strict):
         return tuple(sorted(_smallest(found, query.gpus_per_node), key=lambda each: (each.gpus, each.name)))
 
     def type_of(self, cloud: str, name: str) -> MachineType:
-        """A type by its name; only the name is set where the catalog does not have it."""
+        """Return a type by its name; only the name is set where the catalog does not have it."""
         return next((each for each in self.cloud(cloud).types if each.name == name), MachineType(name=name))
 
     def driver_of(self, machine: MachineType) -> Literal["open", "proprietary"]:
-        """Which kernel modules the machine's image needs."""
+        """Return which kernel modules the machine's image needs."""
         return self.gpus[machine.gpu].driver if machine.gpu in self.gpus else "open"
 
     def price(self, cloud: str, region: str, name: str) -> tuple[float, str] | None:
@@ -123,8 +123,8 @@ class Catalog(_Strict):
 
 
 def load_catalog(path: str = "", refreshed: Path | None = None) -> Catalog:
-    """The built-in catalog; on top of it what a cloud described itself, where the file `refreshed` exists; on top of
-    both the user's file, where `path` names one. Raises CatalogError.
+    """Return the built-in catalog; on top of it what a cloud described itself, where the file `refreshed` exists; on
+    top of both the user's file, where `path` names one. Raises CatalogError.
     """
     catalog = _parse(_BUILT_IN)
     names = catalog.clouds.keys()  # another table of a file is a mistake
@@ -151,7 +151,7 @@ def _merged_cloud(base: CloudCatalog, more: CloudCatalog) -> CloudCatalog:
 
 
 def _parse(path: Path, clouds_known: Collection[str] | None = None) -> Catalog:
-    """Of the built-in file all tables are clouds, but for those that a Catalog has fields for."""
+    """Parse a catalogue. Of the built-in file all tables are clouds, but for those that a Catalog has fields for."""
     try:
         parsed = tomllib.loads(path.read_text(encoding="utf-8"))
         names = parsed.keys() - Catalog.model_fields.keys() if clouds_known is None else clouds_known
@@ -175,5 +175,5 @@ def _is_gpu(name: str, wanted: str) -> bool:
 def _smallest(types: list[MachineType], gpus: int) -> list[MachineType]:
     unlisted = [each for each in types if not each.gpus]
     enough = [each for each in types if each.gpus >= max(1, gpus)]
-    least = min((each.gpus for each in enough), default=0)
-    return unlisted + (enough if gpus == 0 else [each for each in enough if each.gpus == least])
+    fewest = min((each.gpus for each in enough), default=0)
+    return unlisted + (enough if gpus == 0 else [each for each in enough if each.gpus == fewest])

@@ -20,7 +20,7 @@ class CloudChecks:
         raise NotImplementedError
 
     def _further(self, deadline: Deadline) -> Iterable[Finding]:
-        """What can only be checked with credentials."""
+        """Return what can only be checked with credentials."""
         raise NotImplementedError
 
     def _try(self, what: str, ask: Callable[[], str]) -> Finding:

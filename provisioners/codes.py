@@ -59,24 +59,25 @@ class Code:
     message_part: str = ""  # the row applies only to messages that contain this text
 
     def fits(self, name: str, message: str) -> bool:
-        """Whether this is the row of a code with this message."""
+        """True if this is the row of a code with this message."""
         named = name.startswith(self.name[:-1]) if self.name.endswith(".*") else name == self.name
         return named and self.message_part.lower() in message.lower()
 
 
 def denied(name: str, source: str, remedy: str, scope: Scope = Scope.GLOBAL, message_part: str = "") -> Code:
-    """The row of a code for missing credentials (GLOBAL), or for a missing permission, which may concern one place."""
+    """Return the row of a code for missing credentials (GLOBAL), or for a missing permission, which may concern one
+    place."""
     memory_s = CREDENTIALS_MEMORY_S if scope is Scope.GLOBAL else PERMISSION_MEMORY_S
     return Code(name, Kind.DENIED, source, scope, memory_s, remedy, message_part)
 
 
 def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
-    """The first row that fits, None for an unknown code."""
+    """Return the first row that fits, None for an unknown code."""
     return next((row for row in table if row.fits(name, message)), None)
 
 
 def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
-    """The outcome of a launch that failed with this code. `message`: a sentence with the cloud's message."""
+    """Return the outcome of a launch that failed with this code. `message`: a sentence with the cloud's message."""
     if row is None:
         return Transient(f"{message}; spotsup does not know the code {name!r}", unknown_code=name)
     text = f"{message}; {row.remedy}" if row.remedy else message
@@ -104,21 +105,21 @@ class ErrorReply(Protocol):
 
     @property
     def code(self) -> str:
-        """A row's name, or an unknown one."""
+        """Return a row's name, or an unknown one."""
         ...
 
     @property
     def message(self) -> str:
-        """The cloud's text."""
+        """Return the cloud's text."""
         ...
 
     @property
     def retry_after_s(self) -> float:
-        """When the cloud says to retry; 0 where it does not."""
+        """Return when the cloud says to retry; 0 where it does not."""
         ...
 
     def sentence(self, where: str = "") -> str:
-        """For people: who answered what; `where`: a launch's place."""
+        """Return a sentence for people: who answered what; `where`: a launch's place."""
         ...
 
 
@@ -137,34 +138,34 @@ class ErrorTable:
     rows: Sequence[Code]
 
     def row(self, reply: ErrorReply) -> Code | None:
-        """Its row; None for an unknown code."""
+        """Return its row; None for an unknown code."""
         return find(self.rows, reply.code, reply.message)
 
     def launch_outcome(self, reply: ErrorReply, where: str) -> LaunchOutcome:
-        """The outcome of a refused launch. The caller looks up Kind.USED."""
+        """Return the outcome of a refused launch. The caller looks up Kind.USED."""
         found = outcome(self.row(reply), reply.code, reply.sentence(where))
         if isinstance(found, Throttled) and reply.retry_after_s:
             return replace(found, retry_after_s=reply.retry_after_s)
         return found
 
     def refusal(self, reply: ErrorReply, where: str) -> Refusal | None:
-        """What is worth remembering of a refused launch, also of one that was accepted first; None where the error says
-        nothing about the next one."""
+        """Return what is worth remembering of a refused launch, also of one that was accepted first; None where the
+        error says nothing about the next one."""
         found = self.launch_outcome(reply, where)
         return found if isinstance(found, NoCapacity | Quota | Fatal | Denied) else None
 
     def is_used(self, reply: ErrorReply) -> bool:
-        """Whether the token, or the name made of it, already has its machine."""
+        """True if the token, or the name made of it, already has its machine."""
         row = self.row(reply)
         return row is not None and row.kind is Kind.USED
 
     def is_retryable(self, reply: ErrorReply) -> bool:
-        """Whether to repeat an idempotent call."""
+        """True if to repeat an idempotent call."""
         row = self.row(reply)
         return row is not None and row.kind in {Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN}
 
     def denial(self, reply: ErrorReply) -> Code | None:
-        """Its row, if credentials or permissions are missing."""
+        """Return its row, if credentials or permissions are missing."""
         row = self.row(reply)
         return row if row is not None and row.kind is Kind.DENIED else None
 

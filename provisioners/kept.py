@@ -21,8 +21,8 @@ class Kept(Generic[Key, Value]):
         self._values: dict[Key, tuple[float, Value]] = {}
 
     def get(self, key: Key, now: float, read: Callable[[], Value]) -> Value:
-        """The kept value, else what `read` returns; what it raises is raised, and nothing is kept. A clock that was set
-        back keeps nothing longer."""
+        """Return the kept value, else what `read` returns; what it raises is raised, and nothing is kept. A clock that
+        was set back keeps nothing longer."""
         known = self.known(key, now)
         if known is not None:
             return known[1]

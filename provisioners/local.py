@@ -86,14 +86,14 @@ class LocalProvisioner:
         self._read("POST", f"/v1/machines/{quote(instance_id, safe='')}/terminate", timeout_s, missing_is_fine=True)
 
     def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:  # noqa: ARG002 - the protocol's
-        """A machine here takes all it has with it."""
+        """Return none: a machine here takes all it has with it."""
         return ()
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         """Nothing is ever left over."""
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The machine's log; it stays for as long as the cloud knows of the machine."""
+        """Return the machine's log; it stays for as long as the cloud knows of the machine."""
         if any(view.id == instance_id for view in self._views({}, timeout_s)):
             log = Folder(self._directory / "machines" / instance_id).log
             if log.exists():
@@ -101,7 +101,7 @@ class LocalProvisioner:
         return ""
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """Whether the cloud answers, and what it has room for."""
+        """Check whether the cloud answers, and what it has room for."""
         try:
             offers = self.offers(OfferQuery(), timeout_s)
         except ProvisionerError as error:
@@ -212,7 +212,7 @@ def _offer(offer: OfferView) -> Offer:
 
 
 def read_machine(raw: dict[str, Any]) -> Instance:
-    """One machine of a listing. Raises ValidationError."""
+    """Return one machine of a listing. Raises ValidationError."""
     return _instance(View.model_validate_json(json.dumps(raw)))
 
 

@@ -12,7 +12,7 @@ from provisioners.catalog import Catalog, MachineType
 
 
 def read_at(source: str, at: float) -> str:
-    """The source of a price, and when it was read (UNIX seconds)."""
+    """Return the source of a price, and when it was read (UNIX seconds)."""
     return f"{source}, read {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -55,8 +55,8 @@ class CloudOffers:
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
-        """Every offer, and why the account's quota does not allow even one such machine; "" where it does, or is not
-        known. `types`: by name."""
+        """Return every offer, and why the account's quota does not allow even one such machine; "" where it does, or is
+        not known. `types`: by name."""
         raise NotImplementedError
 
     def _offer(

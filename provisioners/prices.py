@@ -6,10 +6,10 @@ from decimal import ROUND_DOWN, Decimal
 
 
 def decimal_text(usd: float) -> str:
-    """As people write it, without an exponent."""
+    """Return a number as people write it, without an exponent."""
     return f"{Decimal(str(usd)):f}"
 
 
 def rounded_down(usd: float, decimals: int) -> float:
-    """With at most so many decimals, and never above what was given."""
+    """Return a number with at most so many decimals, and never above what was given."""
     return float(Decimal(str(usd)).quantize(Decimal(1).scaleb(-decimals), ROUND_DOWN))

@@ -42,7 +42,8 @@ Checked = TypeVar("Checked", Offer, Leftover)
 
 
 def read_each(listed: Iterable[Raw], read: Callable[[Raw], Instance], id_of: Callable[[Raw], Any]) -> list[Instance]:
-    """All listed machines. One that cannot be read is UNREADABLE; without an id, the listing counts as incomplete."""
+    """Return all listed machines. One that cannot be read is UNREADABLE; without an id, the listing counts as
+    incomplete."""
     found = []
     for raw in listed:
         try:
@@ -53,7 +54,7 @@ def read_each(listed: Iterable[Raw], read: Callable[[Raw], Instance], id_of: Cal
 
 
 def checked(found: Instance) -> Instance:
-    """The same machine. Raises ProvisionerError where a field has another type, or is out of its bounds."""
+    """Return the same machine. Raises ProvisionerError where a field has another type, or is out of its bounds."""
     if wrong := wrong_field(found):
         raise ProvisionerError(f"the machine's {wrong} cannot be read: {getattr(found, wrong)!r:.200}")
     if not found.id:
@@ -62,7 +63,8 @@ def checked(found: Instance) -> Instance:
 
 
 def wrong_field(found: Instance | Offer | Leftover) -> str:
-    """The first field that has another type than is declared, or is out of its bounds; "" where all are right."""
+    """Return the first field that has another type than is declared, or is out of its bounds; "" where all are
+    right."""
     for name, is_right, is_optional in _CHECKS[type(found)]:
         value = getattr(found, name)
         if not (is_right(value) or (is_optional and value is None)):
@@ -71,7 +73,7 @@ def wrong_field(found: Instance | Offer | Leftover) -> str:
 
 
 def is_short(value: object) -> bool:
-    """A text of one line that can be printed."""
+    """True for a text of one line that can be printed."""
     return isinstance(value, str) and len(value) <= MAX_FIELD_CHARACTERS and value.isprintable()
 
 

@@ -26,7 +26,7 @@ class Described:
 
 
 def file_of(state: Path, cloud: str) -> Path:
-    """Where a cloud's own catalogue is kept."""
+    """Return where a cloud's own catalogue is kept."""
     return state / "catalogue" / f"{cloud}.toml"
 
 
@@ -63,7 +63,7 @@ def gpu_name(name: str, gib: float | None, known: Mapping[str, Gpu]) -> str:
 
 
 def text_of(cloud: str, source: str, types: Sequence[MachineType], gpus: Mapping[str, Gpu], at: float) -> str:
-    """The file's text. Raises ValueError for a name that TOML would need quoting for."""
+    """Return the file's text. Raises ValueError for a name that TOML would need quoting for."""
     lines = [
         f"# {source}, read {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC by `spotsupd catalogue refresh`.",
         "",

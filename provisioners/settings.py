@@ -29,27 +29,29 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     def in_use(self, *, alone: bool) -> bool:  # noqa: ARG002 - for other models
-        """Whether the daemon uses this cloud. `alone`: no rented cloud is configured."""
+        """True if the daemon uses this cloud. `alone`: no rented cloud is configured."""
         return True
 
     @property
     def login_user(self) -> str:
-        """The user that the daemon logs in as over SSH."""
+        """Return the user that the daemon logs in as over SSH."""
         raise NotImplementedError
 
     @property
     def etcd_by_ssh(self) -> bool:
-        """Whether machines use etcd through the daemon's SSH connection: they have no route to it."""
+        """True if machines use etcd through the daemon's SSH connection: they have no route to it."""
         return False
 
     @property
     def dead_man_after_s(self) -> float:
-        """A machine that hears nothing from its cluster for so long ends its own billing; 0 where none does."""
+        """Return after how long a machine that hears nothing from its cluster ends its own billing; 0 where none
+        does."""
         return 0.0
 
     @property
     def log_agent(self) -> tuple[LogAgentKind, str] | None:
-        """The cloud's own agent that ships nodes' logs, and the log group it writes to; None for no such agent."""
+        """Return the cloud's own agent that ships nodes' logs, and the log group it writes to; None for no such
+        agent."""
         return None
 
     @property
@@ -59,22 +61,23 @@ class Section(BaseModel):
 
     @property
     def node_role(self) -> tuple[str, str, str] | None:
-        """The key that gives nodes a role of their own, its value, and the file with what that role needs for
+        """Return the key that gives nodes a role of their own, its value, and the file with what that role needs for
         checkpoints in object stores; None where there are no roles."""
         return None
 
     @property
     def on_this_host(self) -> bool:
-        """Whether machines are processes of the daemon's own computer, with its folders and its users."""
+        """True if machines are processes of the daemon's own computer, with its folders and its users."""
         return False
 
     @property
     def away(self) -> bool:
-        """Whether machines are other computers: what is bound to this one's loopback does not exist for them."""
+        """True if machines are other computers: what is bound to this one's loopback does not exist for them."""
         return not self.on_this_host
 
     def shared_folder(self, state: Path) -> Path:
-        """Where a job's checkpoints go that names neither storage nor a folder. `state`: the daemon's state folder."""
+        """Return where a job's checkpoints go that names neither storage nor a folder. `state`: the daemon's state
+        folder."""
         return state / "shared"
 
 

@@ -43,8 +43,8 @@ def user_data(
     before: str = "",
     after: str = "",
 ) -> str:
-    """A cloud-config document, as JSON: JSON is YAML, and needs no quoting by hand. `before`: shell that is run before
-    the host key is installed, at each boot; `after`: once all is done.
+    """Return a cloud-config document, as JSON: JSON is YAML, and needs no quoting by hand. `before`: shell that is run
+    before the host key is installed, at each boot; `after`: once all is done.
     """
     kind = _kind(host_key.public)
     config: dict[str, object] = {
@@ -86,7 +86,8 @@ def user_data(
 
 
 def switch_script(heard: str, state: str, dead_man: DeadMan) -> str:
-    """The dead-man switch, which a timer runs. `heard`, `state`: the paths of the two files, quoted for the shell.
+    """Return the dead-man switch, which a timer runs. `heard`, `state`: the paths of the two files, quoted for the
+    shell.
 
     It measures silence in uptime, not wall-clock time: setting the clock must not end a machine.
     """

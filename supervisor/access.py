@@ -66,11 +66,11 @@ class TokenRecord:
     expires_at: float
 
     def is_valid(self, now: float) -> bool:
-        """Whether it has not expired."""
+        """True if it has not expired."""
         return now < self.expires_at
 
     def caller(self) -> Caller:
-        """Who shows it."""
+        """Return who shows it."""
         return Caller(self.user, self.role, self.id)
 
 
@@ -97,23 +97,24 @@ class AuditEntry:
 
 
 def token_text(token_id: str, secret: bytes) -> str:
-    """The token as its user gets it. `secret`: 32 random bytes."""
+    """Return the token as its user gets it. `secret`: 32 random bytes."""
     return f"spotsup_{token_id}_{secret.hex()}"
 
 
 def sha256_of(secret: bytes) -> str:
-    """What is stored of a token's secret part."""
+    """Return what is stored of a token's secret part."""
     return hashlib.sha256(secret).hexdigest()
 
 
 def id_of(text: str) -> str:
-    """The id in a token's text; "" for what is no token."""
+    """Return the id in a token's text; "" for what is no token."""
     found = _TOKEN.fullmatch(text)
     return found[1] if found else ""
 
 
 def caller_of(text: str, stored: TokenRecord | None, now: float) -> Caller | None:
-    """Who shows this token; None if it is forged, has expired, or was revoked. `stored`: the record with its id."""
+    """Return who shows this token; None if it is forged, has expired, or was revoked. `stored`: the record with its
+    id."""
     found = _TOKEN.fullmatch(text)
     secret = bytes.fromhex(found[2]) if found else b""
     fits = hmac.compare_digest(sha256_of(secret), stored.sha256 if stored else _NO_HASH)
@@ -121,8 +122,8 @@ def caller_of(text: str, stored: TokenRecord | None, now: float) -> Caller | Non
 
 
 def refusal(caller: Caller, action: Action, owner: str | None = None) -> str:
-    """Why a caller may not do this, in one sentence; "" if it may. `owner`: of the job that it is about, None where
-    there is none."""
+    """Return why a caller may not do this, in one sentence; "" if it may. `owner`: of the job that it is about, None
+    where there is none."""
     match action:
         case Action.PUBLIC | Action.READ:
             return ""

@@ -237,7 +237,7 @@ def _serve(
 
 
 def _senders(config: Config, clock: Clock) -> dict[str, Sender]:
-    """Of alerts, by channel; each delivery has a time limit."""
+    """Return the senders of alerts, by channel; each delivery has a time limit."""
     return {name: BoundedSender(name, sender) for name, sender in open_senders(config, clock.now).items()}
 
 
@@ -262,7 +262,7 @@ def _no_leader(
 
 
 def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -> JobUsers | None:
-    """Of an etcd that has users. Raises StartError if the daemon's may not manage them."""
+    """Return the users of an etcd that has them. Raises StartError if the daemon's may not manage them."""
     if not login.user:
         return None
     users = JobUsers(etcd, journal.keys, identity, login.ca_text, journal.etcd_use)
@@ -279,7 +279,7 @@ def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -
 def _ways_to_etcd(
     config: Config, login: EtcdLogin, users: JobUsers | None
 ) -> tuple[Callable[[NodeRecord], tuple[str, ...]], Callable[[JobRecord], bytes]]:
-    """Where a node reaches etcd, and how it logs in there."""
+    """Return where a node reaches etcd, and how it logs in there."""
 
     def endpoints_for(node: NodeRecord) -> tuple[str, ...]:
         if uses_tunnel(config, node.offer.cloud):

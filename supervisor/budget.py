@@ -21,11 +21,11 @@ class Budgets:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """True if there is one."""
         return self.usd_per_month is not None or self.user_usd_per_month is not None or bool(self.users)
 
     def of_user(self, user: str) -> float | None:
-        """A user's budget; that of jobs without an owner is one user's."""
+        """Return a user's budget; that of jobs without an owner is one user's."""
         return self.users.get(user, self.user_usd_per_month)
 
 
@@ -40,21 +40,21 @@ class BudgetUse:
 
     @property
     def reached(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return self.usd >= self.limit
 
     @property
     def name(self) -> str:
-        """What it pauses jobs as."""
+        """Return what it pauses jobs as."""
         return BUDGET if self.scope == CLUSTER else USER_BUDGET
 
     @property
     def of(self) -> str:
-        """For people."""
+        """Return whose budget it is, for people."""
         return "the cluster" if self.scope == CLUSTER else self.scope.rstrip()
 
     def reason(self) -> str:
-        """Why jobs are paused, and what to do."""
+        """Return why jobs are paused, and what to do."""
         key = "usd_per_month" if self.scope == CLUSTER else "user_usd_per_month or users"
         return (
             f"the budget of {self.of} for {self.month} is spent (${self.usd:.2f} of ${self.limit:g}); it goes on when "

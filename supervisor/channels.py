@@ -13,7 +13,7 @@ MIN_SECRET_CHARACTERS = 16
 
 
 def channels_of(config: Config) -> tuple[Channel, ...]:
-    """All channels, `slack` first. Raises UsageError."""
+    """Return all channels, `slack` first. Raises UsageError."""
     simple = (Channel(SLACK_CHANNEL),) if config.slack_webhook() else ()
     channels = (*simple, *config.alerts.channels())
     if simple and any(each.name == SLACK_CHANNEL for each in config.alerts.all):

@@ -14,7 +14,7 @@ _REMEDY = (
 
 
 def path_of(spec: JobSpec, task_id: str) -> str:
-    """Where one run of a job keeps its checkpoints, in a folder of its own, or an address; "" if nowhere.
+    """Return where one run of a job keeps its checkpoints, in a folder of its own, or an address; "" if nowhere.
 
     Without shared storage it is relative to the folder that all machines of its cloud share.
     """
@@ -26,8 +26,8 @@ def path_of(spec: JobSpec, task_id: str) -> str:
 
 
 def output_of(spec: JobSpec, task_id: str, *, rented: bool) -> str:
-    """The folder of one run for what its program writes besides, such as curves; "" if nothing there would outlive a
-    node. Relative as in path_of. `rented`: machines share no folder but the job's storage.
+    """Return the folder of one run for what its program writes besides, such as curves; "" if nothing there would
+    outlive a node. Relative as in path_of. `rented`: machines share no folder but the job's storage.
     """
     if spec.kind == "data" or (rented and not spec.shared):
         return ""
@@ -35,7 +35,8 @@ def output_of(spec: JobSpec, task_id: str, *, rented: bool) -> str:
 
 
 def lost_with_nodes(spec: JobSpec) -> str:
-    """Why this job's checkpoints would end with its rented nodes, and what to write instead; "" if they would not."""
+    """Return why this job's checkpoints would end with its rented nodes, and what to write instead; "" if they would
+    not."""
     if spec.kind == "data" or spec.checkpoints == NO_CHECKPOINTS or urls.is_url(spec.checkpoints):
         return ""
     outlive = [each.mount for each in spec.mounted if each.mode == "rw" and not each.scratch]

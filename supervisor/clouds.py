@@ -15,7 +15,7 @@ NO_CLOUD = f"no cloud is configured: add a section for one of {_SECTIONS}"
 
 
 def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisioner]:
-    """All configured clouds by name, closed by `stack`. Raises StartError if one cannot be used."""
+    """Return all configured clouds by name, closed by `stack`. Raises StartError if one cannot be used."""
     clouds: dict[str, Provisioner] = {}
     try:
         for name in clouds_of(config):
@@ -30,7 +30,7 @@ def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provis
 
 
 def clouds_of(config: Config) -> list[str]:
-    """The names of the configured clouds."""
+    """Return the names of the configured clouds."""
     return [name for name in CLOUDS if config.cloud(name) is not None]
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
@@ -136,7 +137,7 @@ class NodeConfig(_Strict):
     cache: Annotated[str, Field(pattern=r"^(~?/[^:\n]*)?$")] = ""
     """Folder on the node that keeps built environments. On shared storage or a scratch disk, replacements find there
     what earlier nodes built. Empty: below `root`."""
-    lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
+    lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = DEFAULT_LEASE_TTL_S
     """Time to live of a node's lease in etcd, in seconds: how soon peers notice that a node vanished."""
     env: dict[str, str] = Field(default={}, repr=False)
     """Environment variables of every job on every node; a job's own `env` wins."""
@@ -168,7 +169,7 @@ class WarmConfig(_Strict):
     who trust each other."""
 
     def rules(self) -> WarmRules:
-        """As the planner takes it."""
+        """Return the rules as the planner takes it."""
         return WarmRules(**self.model_dump())
 
 
@@ -220,7 +221,7 @@ class CapConfig(_Strict):
     rises later ends no machine."""
 
     def cap(self) -> Cap:
-        """As the planner takes it."""
+        """Return the cap as the planner takes it."""
         return Cap(self.nodes, self.gpus, self.usd_per_hour)
 
 
@@ -248,7 +249,7 @@ class QueueConfig(_Strict):
     """The highest `priority` that a job may have."""
 
     def rules(self) -> QueueRules:
-        """As the planner takes it."""
+        """Return the rules as the planner takes it."""
         users = MappingProxyType({name: each.cap() for name, each in self.users.items()})
         return QueueRules(self.cluster.cap(), self.user.cap(), users, self.job.cap(), self.preempt, self.max_priority)
 
@@ -355,22 +356,22 @@ class Config(_CloudTables):
 
     @property
     def state(self) -> Path:
-        """The folder for the cluster's key, the socket and the embedded etcd."""
+        """Return the folder for the cluster's key, the socket and the embedded etcd."""
         return Path(self.state_dir) if self.state_dir else default_state_dir()
 
     @property
     def socket(self) -> Path:
-        """The API's Unix socket."""
+        """Return the API's Unix socket."""
         return Path(self.api.socket) if self.api.socket else self.state / "spotsupd.sock"
 
     def cloud(self, name: str) -> Section | None:
-        """A cloud's table; None where it is not used."""
+        """Return a cloud's table; None where it is not used."""
         section: Section | None = getattr(self, name) if name in CLOUDS else None
         alone = all(getattr(self, each) is None for each, cloud in CLOUDS.items() if cloud.default is None)
         return section if section is not None and section.in_use(alone=alone) else None
 
     def rules(self, channels: tuple[Channel, ...] = ()) -> Rules:
-        """The planner's numbers. `channels`: where alerts go."""
+        """Return the planner's numbers. `channels`: where alerts go."""
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s", "suspect_s"})
         notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
         budgets = Budgets(**self.budget.model_dump())
@@ -388,7 +389,7 @@ class Config(_CloudTables):
         )
 
     def slack_webhook(self) -> str:
-        """The webhook's URL, or "" where alerts go to the log only."""
+        """Return the webhook's URL, or "" where alerts go to the log only."""
         if self.slack.webhook_file:
             return secret_file(self.slack.webhook_file, "slack.webhook_file")
         return os.environ.get(SLACK_WEBHOOK_VARIABLE, "")
@@ -407,7 +408,7 @@ def default_state_dir() -> Path:
 
 
 def load_config(path: Path | None) -> Config:
-    """The configuration of a file, or the defaults. Raises UsageError with one sentence."""
+    """Return the configuration of a file, or the defaults. Raises UsageError with one sentence."""
     if path is None:
         return check_paths(Config())
     try:
@@ -420,7 +421,7 @@ def load_config(path: Path | None) -> Config:
 
 
 def parse_config(parsed: dict[str, object], what: str) -> Config:
-    """A configuration from parsed TOML."""
+    """Return a configuration from parsed TOML."""
     try:
         return Config.model_validate(_tuples(parsed))
     except ValidationError as error:
@@ -428,7 +429,7 @@ def parse_config(parsed: dict[str, object], what: str) -> Config:
 
 
 def check_paths(config: Config) -> Config:
-    """Raises UsageError for a path that depends on the current folder, or a socket's that cannot be bound."""
+    """Raise UsageError for a path that depends on the current folder, or a socket's that cannot be bound."""
     named = {
         "state_dir": config.state_dir,
         "api.socket": config.api.socket,
@@ -462,7 +463,7 @@ def _tuples(value: object) -> object:
 
 
 def secret_file(path: str, key: str) -> str:
-    """What a file with a secret holds. Raises UsageError."""
+    """Return what a file with a secret holds. Raises UsageError."""
     try:
         return Path(path).read_text().strip()
     except OSError as error:

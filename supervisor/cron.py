@@ -13,7 +13,8 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 def next_run(cron: str, after: float) -> float:
-    """The first time after `after`, both in UNIX seconds. Raises ValueError if `cron` is invalid or never matches."""
+    """Return the first time after `after`, both in UNIX seconds. Raises ValueError if `cron` is invalid or never
+    matches."""
     begin = datetime.fromtimestamp(math.floor(after), UTC) + timedelta(seconds=1)
     trigger = cron_trigger(cron, f"{begin.year}-{begin.year + _YEARS_AHEAD}")
     found: datetime | None = trigger.get_next_fire_time(None, begin)
@@ -40,7 +41,7 @@ def cron_trigger(cron: str, years: str = "*") -> Any:
 
 
 def _named(weekdays: str) -> str:
-    """A weekday field with names in place of numbers: "1-5" is "mon,tue,wed,thu,fri"."""
+    """Return a weekday field with names in place of numbers: "1-5" is "mon,tue,wed,thu,fri"."""
     if weekdays == "*":
         return weekdays
     found: set[int] = set()

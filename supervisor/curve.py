@@ -98,13 +98,13 @@ class Seen:
 
 
 def begun(seen: Seen) -> Curve:
-    """The curve of a job whose first steps were just seen."""
+    """Return the curve of a job whose first steps were just seen."""
     point = _rounded(seen.point)
     return Curve(point, seen.round, point.epoch, round(seen.first_step_at, 2), points=(point,))
 
 
 def extended(curve: Curve, seen: Seen, *, watched: bool) -> Curve:
-    """The curve with what was seen; the same object if that is nothing new.
+    """Return the curve with what was seen; the same object if that is nothing new.
 
     `watched`: nothing can have been missed since `curve.newest`. Older progress than that is a late message.
     """
@@ -122,7 +122,8 @@ def extended(curve: Curve, seen: Seen, *, watched: bool) -> Curve:
 
 
 def with_measured(curve: Curve, seconds: Mapping[int, float]) -> Curve:
-    """The curve with the lengths of pauses that a node measured, by the round after each. They are better than ours."""
+    """Return the curve with the lengths of pauses that a node measured, by the round after each. They are better than
+    ours."""
     for at, pause in enumerate(curve.pauses):
         measured_s = seconds.get(pause.round)
         if measured_s is None or (measured_s := round(measured_s, 2)) == pause.seconds:
@@ -138,7 +139,7 @@ def with_measured(curve: Curve, seconds: Mapping[int, float]) -> Curve:
 
 
 def _rounded(point: Point) -> Point:
-    """In the digits that people see, for its size in etcd."""
+    """Return a point in the digits that people see, for its size in etcd."""
     loss = None if point.loss is None or abs(point.loss) > MAX_LOSS else float(f"{point.loss:.5g}")
     gpu = None if point.gpu is None else round(min(max(point.gpu, 0.0), 100.0), 1)
     return point._replace(at=round(point.at, 2), loss=loss, usd=round(point.usd, 4), gpu=gpu)

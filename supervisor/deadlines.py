@@ -31,7 +31,7 @@ def duration_s(text: str) -> float | None:
 
 
 def work_of(text: str) -> Work:
-    """Raises ValueError: one sentence."""
+    """Raise ValueError: one sentence."""
     steps = _STEPS.fullmatch(text)
     found = Work(steps=int(steps[1])) if steps else Work(seconds=duration_s(text) or 0.0)
     if found == Work():
@@ -40,7 +40,7 @@ def work_of(text: str) -> Work:
 
 
 def check_finish_by(text: str) -> None:
-    """Raises ValueError: one sentence."""
+    """Raise ValueError: one sentence."""
     length_s = duration_s(text)
     if length_s is None and text[:1].isdigit() and text[-1:].isalpha() and "T" not in text:
         raise ValueError(f"{text!r} is no duration; write one such as 90m, 52h or 3d, or a time such as {FORMS}")
@@ -51,7 +51,7 @@ def check_finish_by(text: str) -> None:
 
 
 def why_not(kind: str, market: str, checkpoints: str, schedule: str, finish_by: str, work: str) -> str:
-    """Why a job with these keys cannot have a deadline, and what to write; "" if it can, or has none."""
+    """Return why a job with these keys cannot have a deadline, and what to write; "" if it can, or has none."""
     if not finish_by:
         return "`work` says what has to be done by `finish_by`: write both, or neither" if work else ""
     if kind == "data":
@@ -71,8 +71,8 @@ def why_not(kind: str, market: str, checkpoints: str, schedule: str, finish_by: 
 
 
 def finish_by_at(finish_by: str, work: str, starts_at: float, now: float) -> float:
-    """By when a job submitted at `now` has to have finished, in UNIX seconds; 0: at any time. A duration counts from
-    when the job may begin. Raises UsageError where that is past, or leaves less time than the work takes."""
+    """Return by when a job submitted at `now` has to have finished, in UNIX seconds; 0: at any time. A duration counts
+    from when the job may begin. Raises UsageError where that is past, or leaves less time than the work takes."""
     if not finish_by:
         return 0.0
     begins, length_s = max(starts_at, now), duration_s(finish_by)

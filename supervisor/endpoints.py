@@ -14,7 +14,7 @@ FIRST_PORT, LAST_PORT = 20_000, 30_000
 
 
 def refusal(config: Config, *, embedded: bool) -> str:
-    """Why nodes of a configured cloud could not use etcd, or must not, and what to do; "" where they can."""
+    """Return why nodes of a configured cloud could not use etcd, or must not, and what to do; "" where they can."""
     rented = [name for name in CLOUDS if (found := config.cloud(name)) and found.away]
     if not rented:
         return ""
@@ -35,7 +35,7 @@ def refusal(config: Config, *, embedded: bool) -> str:
 
 
 def node_endpoints(config: Config, *, embedded: bool) -> tuple[str, ...]:
-    """Where nodes reach etcd. An embedded one that listens on loopback has a port that is known once it runs."""
+    """Return where nodes reach etcd. An embedded one that listens on loopback has a port that is known once it runs."""
     if config.etcd.node_endpoints:
         return config.etcd.node_endpoints
     if not embedded:
@@ -45,21 +45,21 @@ def node_endpoints(config: Config, *, embedded: bool) -> tuple[str, ...]:
 
 
 def own_endpoints(config: Config, *, embedded: bool) -> tuple[str, ...]:
-    """Where the daemon reaches etcd; without its port where that is known once it runs."""
+    """Return where the daemon reaches etcd; without its port where that is known once it runs."""
     if not embedded:
         return config.etcd.endpoints
     return ("https://127.0.0.1" if config.etcd.secure else "http://127.0.0.1",)
 
 
 def uses_tunnel(config: Config, cloud: str) -> bool:
-    """Whether a cloud's nodes use etcd through the daemon's SSH connection."""
+    """True if a cloud's nodes use etcd through the daemon's SSH connection."""
     found = config.cloud(cloud)
     return found is not None and found.etcd_by_ssh
 
 
 def tunnel_ports(node: str, count: int) -> tuple[int, ...]:
-    """The ports of a node's loopback that lead to etcd's endpoints, in their order: the same for every daemon, so that
-    a node goes on when another one takes over. Below the ports that Linux gives to clients (from 32768)."""
+    """Return the ports of a node's loopback that lead to etcd's endpoints, in their order: the same for every daemon,
+    so that a node goes on when another one takes over. Below the ports that Linux gives to clients (from 32768)."""
     first = FIRST_PORT + int.from_bytes(hashlib.sha256(node.encode()).digest()[:4], "big") % (LAST_PORT - FIRST_PORT)
     return tuple(first + number for number in range(count))
 
@@ -85,7 +85,7 @@ def _problem(endpoint: str, *, by_tunnel: bool) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means the computer itself."""
+    """True if a host's name or address means the computer itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -106,5 +106,5 @@ def _remedy(embedded: bool) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of "host:port", without the brackets of IPv6."""
+    """Return the host of "host:port", without the brackets of IPv6."""
     return address.rpartition(":")[0].strip("[]")

@@ -280,7 +280,7 @@ class EventKind(StrEnum):
 
     @property
     def level(self) -> Level:
-        """How much it matters; of one that is no alert, INFO."""
+        """Return how much it matters; of one that is no alert, INFO."""
         return self.alert.level if self.alert else Level.INFO
 
 

@@ -33,32 +33,33 @@ class Identity:
     secret: bytes = field(repr=False)
 
     def host_key(self, node: str) -> HostKey:
-        """The SSH host key of a node. It never changes, so that a repeated launch request is the same request."""
+        """Return the SSH host key of a node. It never changes, so that a repeated launch request is the same
+        request."""
         return _openssh_pair(self._derive(f"host-key:{node}"), node)
 
     def client_key(self) -> HostKey:
-        """The key with which the daemon logs in to nodes."""
+        """Return the key with which the daemon logs in to nodes."""
         return _openssh_pair(self._derive("client-key"), "spotsupd")
 
     def login_ca(self) -> HostKey:
-        """The key that signs the certificates with which people log in to nodes."""
+        """Return the key that signs the certificates with which people log in to nodes."""
         return _openssh_pair(self._derive("login-ca"), "spotsupd-logins")
 
     def authorized_keys(self, node: str) -> tuple[str, ...]:
-        """Who may log in to a new node, as sshd reads it: the daemon, and who shows a certificate for it."""
+        """Return who may log in to a new node, as sshd reads it: the daemon, and who shows a certificate for it."""
         return self.client_key().public, authorized_line(self.login_ca(), node)
 
     def etcd_password(self, user: str) -> str:
-        """The password of a user of etcd: none is stored, and a standby knows it, too."""
+        """Return the password of a user of etcd: none is stored, and a standby knows it, too."""
         return self._derive(f"etcd:{user}").hex()
 
     @property
     def mark(self) -> str:
-        """Identifies the secret without revealing it."""
+        """Return what identifies the secret without revealing it."""
         return self._derive("mark").hex()[:16]
 
     def owner(self, cluster: str) -> Owner:
-        """How all that this installation creates in an account is tagged."""
+        """Return how all that this installation creates in an account is tagged."""
         return Owner(cluster, self.mark)
 
     def _derive(self, purpose: str) -> bytes:
@@ -100,7 +101,7 @@ def _openssh_pair(seed: bytes, comment: str) -> HostKey:
 
 
 def _openssh_private(raw: bytes, public: bytes, blob: bytes, comment: str) -> str:
-    """The openssh-key-v1 container: https://cvsweb.openbsd.org/src/usr.bin/ssh/PROTOCOL.key
+    """Return the openssh-key-v1 container: https://cvsweb.openbsd.org/src/usr.bin/ssh/PROTOCOL.key
 
     Not written by `cryptography`, whose check number is random: the same key must give the same bytes.
     """

@@ -39,7 +39,7 @@ def set_key(spec: dict[str, Any], path: str, value: Any) -> None:
 
 
 def section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A mapping within the job file, empty where it is not there. Raises UsageError for another value."""
+    """Return a mapping within the job file, empty where it is not there. Raises UsageError for another value."""
     value = spec.get(key, {})
     if key in _LISTS and isinstance(value, list):
         raise UsageError(_whole_list(key))

@@ -52,12 +52,12 @@ PublicKey = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 
 
 def authorized_line(ca: HostKey, machine: str) -> str:
-    """The line of authorized_keys that lets in who shows a certificate of `ca` for `machine`."""
+    """Return the line of authorized_keys that lets in who shows a certificate of `ca` for `machine`."""
     return f'cert-authority,principals="{machine}" {ca.public}'
 
 
 def public_key(text: str) -> PublicKey:
-    """The key in one line of a .pub file. Raises UsageError for what is none, or too weak."""
+    """Return the key in one line of a .pub file. Raises UsageError for what is none, or too weak."""
     kind = text.split(" ", 1)[0]
     if kind not in _KINDS or len(text) > MAX_KEY_CHARACTERS or len(text.splitlines()) != 1:
         raise UsageError(f"this is no SSH public key of a type that is accepted: {_REMEDY}")
@@ -72,7 +72,7 @@ def public_key(text: str) -> PublicKey:
 
 
 def certificate(ca: HostKey, key: PublicKey, who: str, machine: str, now: float, serial: int) -> str:
-    """One line of a -cert.pub file: `key` may log in to `machine` from now on, for VALID_S seconds.
+    """Return one line of a -cert.pub file: `key` may log in to `machine` from now on, for VALID_S seconds.
 
     `who`: appears in the log of the node's sshd. `serial`: a random number of 63 bits, there too.
     """

@@ -16,7 +16,7 @@ from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor import checkpoints
-from supervisor.accounts import NOTHING_BOOKED, NodeAccount
+from supervisor.billing import NOTHING_BOOKED, NodeBilling
 from supervisor.events import EventKind
 from supervisor.features.billing.record import BillingRecord
 from supervisor.features.bootstraps.record import BootstrapsRecord
@@ -37,7 +37,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -230,24 +230,25 @@ class NodeRecord:
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
     worker_problem: str = ""  # what its launcher said of its workers, as last reported
-    account: NodeAccount = NOTHING_BOOKED  # what its cost was for
+    billing: NodeBilling = NOTHING_BOOKED  # what its cost was for
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, a user wants it drained, its GPUs are unhealthy, all
-        others wait for it, or its job has moved."""
+        """True if it will leave: its provider announced that it takes it, a user wants it drained, its GPUs are
+        unhealthy, all others wait for it, or its job has moved."""
         found = self.unhealthy_at or self.slow.leaves_at or self.left_behind
         return self.notice is not None or self.drain_requested or bool(found)
 
     @property
     def machine_name(self) -> str:
-        """The node that its machine was launched for: its tag, its host key and the machine itself have that name."""
+        """Return the node that its machine was launched for: its tag, its host key and the machine itself have that
+        name."""
         return self.launched_as or self.id
 
     def usd(self, now: float) -> float:
-        """What it has cost so far, at the prices of the time; 0 where none is known."""
+        """Return what it has cost so far, at the prices of the time; 0 where none is known."""
         if not self.launched_at or self.offer.usd_per_hour is None:
             return self.usd_before
         since = max(self.launched_at, self.priced_at)
@@ -301,12 +302,12 @@ class JobRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether it has reached one of its three ends."""
+        """True if it has reached one of its three ends."""
         return self.state in ENDED_JOB_STATES
 
     @property
     def is_renewed(self) -> bool:
-        """Whether its schedule submits it again once it has ended."""
+        """True if its schedule submits it again once it has ended."""
         return bool(self.spec.schedule) and not self.cancel_requested and self.state is not JobState.CANCELLED
 
     @property
@@ -316,7 +317,7 @@ class JobRecord:
 
     @property
     def checkpoint_path(self) -> str:
-        """Where this run's checkpoints go, "" if nowhere: see checkpoints.path_of."""
+        """Return where this run's checkpoints go, "" if nowhere: see checkpoints.path_of."""
         return checkpoints.path_of(self.spec, self.task_id)
 
 
@@ -344,7 +345,7 @@ _SLOTS: Mapping[type, str] = MappingProxyType(
 
 
 def with_part(job: JobRecord, part: JobPart) -> JobRecord:
-    """The job with what one feature keeps of it changed."""
+    """Return the job with what one feature keeps of it changed."""
     slot: dict[str, Any] = {_SLOTS[type(part)]: part}
     return replace(job, **slot)
 
@@ -390,7 +391,7 @@ class Event:
 
 
 def move_node(node: NodeRecord, after: NodeState, now: float, reason: str) -> NodeRecord:
-    """The node in its next state. Raises IllegalTransitionError."""
+    """Return the node in its next state. Raises IllegalTransitionError."""
     if (node.state, after) not in NODE_EDGES:
         raise IllegalTransitionError(f"node {node.id}: {node.state} → {after} ({reason}) is not a legal transition")
     transition = Transition(now, node.state, after, printable(reason, MAX_REASON_CHARACTERS))
@@ -398,7 +399,7 @@ def move_node(node: NodeRecord, after: NodeState, now: float, reason: str) -> No
 
 
 def move_job(job: JobRecord, after: JobState, now: float, reason: str) -> JobRecord:
-    """The job in its next state. Raises IllegalTransitionError."""
+    """Return the job in its next state. Raises IllegalTransitionError."""
     if (job.state, after) not in JOB_EDGES:
         raise IllegalTransitionError(f"job {job.name}: {job.state} → {after} ({reason}) is not a legal transition")
     transition = Transition(now, job.state, after, printable(reason, MAX_REASON_CHARACTERS))

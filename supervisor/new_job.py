@@ -17,7 +17,7 @@ def uid_of(submission: str) -> str:
 
 
 def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> JobRecord:
-    """The record of a job that was just submitted."""
+    """Return the record of a job that was just submitted."""
     return JobRecord(
         name=spec.name,
         uid=uid_of(submission),

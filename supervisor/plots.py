@@ -38,12 +38,12 @@ class Band:
     label: str
 
 
-def ticks(low: float, high: float, most: int = MAX_TICKS, least: float = 0.0) -> list[float]:
-    """Round numbers around `low` to `high`: 1, 2 or 5 times a power of ten apart, and `least` or more."""
+def ticks(low: float, high: float, max_ticks: int = MAX_TICKS, min_step: float = 0.0) -> list[float]:
+    """Round numbers around `low` to `high`: 1, 2 or 5 times a power of ten apart, and `min_step` or more."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low, low + 1.0]
-    raw = max(span / most, least)
+    raw = max(span / max_ticks, min_step)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -51,12 +51,12 @@ def ticks(low: float, high: float, most: int = MAX_TICKS, least: float = 0.0) ->
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit in which an axis of so many seconds is read best, and its name."""
+    """Return the unit in which an axis of so many seconds is read best, and its name."""
     return next((unit, name) for unit, name in (*_UNITS[:-1], _UNITS[-1]) if seconds >= 2 * unit or unit == 1.0)
 
 
 def plot(title: str, lines: Sequence[Line], bands: Sequence[Band], length_s: float) -> str:
-    """One plot over `length_s` seconds. Without a value it says so."""
+    """Return one plot over `length_s` seconds. Without a value it says so."""
     drawn = [line for line in lines if line.points]
     body = (
         list(_body(drawn, bands, max(length_s, 1.0)))
@@ -72,7 +72,7 @@ def _body(lines: Sequence[Line], bands: Iterable[Band], length_s: float) -> Iter
     low, high = min(values), max(values)
     if low == high or 0 <= low < high - low:  # an axis that begins at 0 is read best
         low = min(low, 0.0)
-    marks = ticks(low, high, least=1.0 if all(line.whole for line in lines) else 0.0)
+    marks = ticks(low, high, min_step=1.0 if all(line.whole for line in lines) else 0.0)
     low, high = marks[0], marks[-1]
     unit, name = time_unit(length_s)
 
@@ -109,7 +109,7 @@ def _body(lines: Sequence[Line], bands: Iterable[Band], length_s: float) -> Iter
 
 
 def number(value: float, unit: str = "") -> str:
-    """In at most five digits."""
+    """Return a number in at most five digits."""
     shown = f"{value:.2e}" if value and not 1e-4 <= abs(value) < 1e5 else f"{value:.5g}"
     return f"${shown}" if unit == "$" else f"{shown}{f' {unit}' if unit else ''}"
 

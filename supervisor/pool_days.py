@@ -1,7 +1,7 @@
 """What a cluster's jobs held of a pool in the course of a day, and were refused there: kept in etcd for
 `spotsupctl plan --simulate`. Pure.
 
-It decides nothing, and measures no capacity: a pool of which 2 machines were held had 2 at least. A time for which
+It decides nothing, and measures no capacity: a pool of which 2 machines were held had 2 at lowest. A time for which
 nobody watched is a gap, and a record that does not fit is not used: guesses could only make the past look better.
 """
 
@@ -45,7 +45,7 @@ class PoolName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of its records, below their day."""
+        """Return the key of its records, below their day."""
         return "/".join(quote(each, safe="") for each in (self.cloud, self.zone, self.instance_type, self.market))
 
 
@@ -78,34 +78,34 @@ class Seen:
     usd_per_hour: float | None = None
 
     def plus(self, other: Seen) -> Seen:
-        """With what another job has there."""
+        """Return the sum with what another job has there."""
         usd = self.usd_per_hour if other.usd_per_hour is None else other.usd_per_hour
         return Seen(self.held + other.held, self.granted + other.granted, self.refused + other.refused, usd)
 
 
 def pool_of(offer: Offer) -> PoolName:
-    """The pool that an offer is of."""
+    """Return the pool that an offer is of."""
     return PoolName(offer.cloud, offer.region, offer.zone, offer.instance_type, str(offer.market))
 
 
 def extended(day: PoolDay, minute: int, before: int, seen: Seen) -> PoolDay:
-    """The day with what was seen in a minute; the same object if that is nothing new.
+    """Return the day with what was seen in a minute; the same object if that is nothing new.
 
-    `before`: how many were held when it was last seen. Within one row the least counts; machines that were granted
+    `before`: how many were held when it was last seen. Within one row the lowest counts; machines that were granted
     meanwhile may have come after others had gone.
     """
     slot = minute - minute % SLOT_MINUTES
     last = day.rows[-1] if day.rows else Row(-1, 0, 0, 0, None)
     if minute < max(last.minute, day.until):
         return day  # the clock went back
-    least = max(0, min(before, seen.held - seen.granted))
+    lowest = max(0, min(before, seen.held - seen.granted))
     usd = last.usd_per_hour if seen.usd_per_hour is None else round(seen.usd_per_hour, 6)
     if slot == last.minute:
-        low = None if last.held is None else min(last.held, least)
+        low = None if last.held is None else min(last.held, lowest)
         row = Row(slot, low, last.granted + seen.granted, last.refused + seen.refused, usd)
         rows = (*day.rows[:-1], row)
     else:
-        row = Row(slot, least, seen.granted, seen.refused, usd)
+        row = Row(slot, lowest, seen.granted, seen.refused, usd)
         changed = seen.granted or seen.refused or seen.held != before
         changed = changed or (row.held, usd) != (last.held, last.usd_per_hour)
         rows = (*day.rows, row) if changed else day.rows
@@ -115,7 +115,7 @@ def extended(day: PoolDay, minute: int, before: int, seen: Seen) -> PoolDay:
 
 
 def interrupted(day: PoolDay, minute: int) -> PoolDay:
-    """The day, taken up in a minute by who did not watch it since `day.until`."""
+    """Return the day, taken up in a minute by who did not watch it since `day.until`."""
     last = day.rows[-1] if day.rows else None
     slot = day.until - day.until % SLOT_MINUTES + SLOT_MINUTES
     if last is None or not last.held or slot > minute - minute % SLOT_MINUTES:
@@ -127,7 +127,7 @@ def interrupted(day: PoolDay, minute: int) -> PoolDay:
 
 
 def seen_of(nodes: Mapping[str, NodeRecord], before: Mapping[str, NodeRecord] | None) -> dict[PoolName, Seen]:
-    """What a job holds of each pool, and was answered since its nodes were `before`; None: nothing is new."""
+    """Return what a job holds of each pool, and was answered since its nodes were `before`; None: nothing is new."""
     found: dict[PoolName, Seen] = {}
     for node in nodes.values():
         earlier = before.get(node.id) if before is not None else node
@@ -142,12 +142,12 @@ def seen_of(nodes: Mapping[str, NodeRecord], before: Mapping[str, NodeRecord] | 
 
 
 def is_held(node: NodeRecord) -> bool:
-    """Whether its cloud has granted its machine, and neither took it back nor was given it back."""
+    """True if its cloud has granted its machine, and neither took it back nor was given it back."""
     return bool(node.launched_at) and not node.ended_at and node.state not in _GIVEN_BACK
 
 
 def was_refused(node: NodeRecord) -> bool:
-    """Whether its cloud answered with no machine. A request that was withdrawn has another reason than its error."""
+    """True if its cloud answered with no machine. A request that was withdrawn has another reason than its error."""
     if node.state is not NodeState.GONE or node.launched_at or not node.error or not node.history:
         return False
     last = node.history[-1]
@@ -158,17 +158,17 @@ def was_refused(node: NodeRecord) -> bool:
 
 
 def encode_day(day: PoolDay) -> bytes:
-    """As it is kept in etcd."""
+    """Return the day as it is kept in etcd."""
     return json.dumps(as_json(day), separators=(",", ":")).encode()
 
 
 def as_json(day: PoolDay) -> dict[str, Any]:
-    """As plain JSON."""
+    """Return the day as plain JSON."""
     return {"pool": list(day.pool), "until": day.until, "rows": [list(row) for row in day.rows]}
 
 
 def decode_day(raw: bytes) -> PoolDay | None:
-    """A record of etcd, of this or of another version; None if it does not fit."""
+    """Return a record of etcd, of this or of another version; None if it does not fit."""
     if len(raw) > MAX_BYTES:
         return None
     try:
@@ -178,7 +178,7 @@ def decode_day(raw: bytes) -> PoolDay | None:
 
 
 def from_json(value: Any) -> PoolDay | None:
-    """The same from plain JSON. Keys and columns that a newer version has added are ignored."""
+    """Return the same from plain JSON. Keys and columns that a newer version has added are ignored."""
     if not isinstance(value, dict):
         return None
     pool, rows, until = _pool(value.get("pool")), value.get("rows"), value.get("until")
@@ -211,8 +211,8 @@ def _row(value: Any) -> Row | None:
     return Row(minute, held, granted, refused, None if usd is None else float(usd))
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_count(value: Any, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
 def _is_price(value: float) -> bool:
@@ -220,7 +220,7 @@ def _is_price(value: float) -> bool:
 
 
 def fits(pool: PoolName) -> bool:
-    """Whether a pool's names can be kept."""
+    """True if a pool's names can be kept."""
     return _pool(list(pool)) is not None
 
 

@@ -47,65 +47,65 @@ _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\}?|\([^)]*\)?|[?$@*#!-])|`[^`]*`?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
-def words_of(run: str) -> tuple[str, ...]:
+def arguments_of(run: str) -> tuple[str, ...]:
     """Return the script and its arguments, or "-m", a module and its arguments. Raises ValueError with one sentence."""
     if found := _shell_syntax(run.strip()):
         raise ValueError(f"{found}, but `run` is no shell line: {_SETUP}; single quotes keep a text as it is")
-    words = shlex.split(run.strip().replace("\\\n", " "))
-    if not words:
+    arguments = shlex.split(run.strip().replace("\\\n", " "))
+    if not arguments:
         return ()
-    if words[:2] == ["accelerate", "launch"] and len(words) > 2 and not words[2].startswith("-"):
-        words = words[2:]
-    elif words[0] in INTERPRETERS and len(words) > 1:
-        if words[1] == "-u" and len(words) > 2:  # as all workers are
-            del words[1]
-        if words[1].startswith("-") and words[1] != "-m":
+    if arguments[:2] == ["accelerate", "launch"] and len(arguments) > 2 and not arguments[2].startswith("-"):
+        arguments = arguments[2:]
+    elif arguments[0] in INTERPRETERS and len(arguments) > 1:
+        if arguments[1] == "-u" and len(arguments) > 2:  # as all workers are
+            del arguments[1]
+        if arguments[1].startswith("-") and arguments[1] != "-m":
             raise ValueError(
-                f"it begins with {' '.join(words[:2])!r}: leave out {words[0]} and its options, and begin with the "
-                f"script; {_BY_SPOTSUP}"
+                f"it begins with {' '.join(arguments[:2])!r}: leave out {arguments[0]} and its options, and begin "
+                f"with the script; {_BY_SPOTSUP}"
             )
-        words = words[1:]
-    if problem := _problem_of(words):
+        arguments = arguments[1:]
+    if problem := _problem_of(arguments):
         raise ValueError(problem)
-    return tuple(words)
+    return tuple(arguments)
 
 
 def _shell_syntax(run: str) -> str:
     """Return what a shell would do with a part of it, "" where nothing. `run`: without blanks around it."""
-    quote, at, word_begins = "", 0, True
+    quote, at, argument_begins = "", 0, True
     while at < len(run):
         char = run[at]
         if char == "\\" and quote != "'":
-            at, word_begins = at + 2, False
+            at, argument_begins = at + 2, False
             continue
         if quote != "'" and (variable := _VARIABLE.match(run, at)):
             return f"it has {variable[0]}, which a shell would replace"
         if char in {"'", '"'} and quote in {"", char}:
             quote = "" if quote else char
-        elif not quote and (found := _unquoted(run, at, word_begins=word_begins)):
+        elif not quote and (found := _unquoted(run, at, argument_begins=argument_begins)):
             return found
-        at, word_begins = at + 1, not quote and char.isspace()
+        at, argument_begins = at + 1, not quote and char.isspace()
     return ""
 
 
-def _unquoted(run: str, at: int, *, word_begins: bool) -> str:
+def _unquoted(run: str, at: int, *, argument_begins: bool) -> str:
     char = run[at]
     if char == "\n":
         return "it has several lines (end a line with \\ to go on in the next)"
     if char in _OPERATORS:
         return f"it has {char}, {_OPERATORS[char]} to a shell"
-    if char == "#" and word_begins:
+    if char == "#" and argument_begins:
         return "it has #, which begins a comment in a shell"
-    if char == "~" and word_begins and run[at + 1 : at + 2] in {"", "/", " "}:
+    if char == "~" and argument_begins and run[at + 1 : at + 2] in {"", "/", " "}:
         return "it has ~, which a shell would replace by a home folder"
     if char == "*":
         return "it has *, which a shell would replace by names of files"
     return ""
 
 
-def _problem_of(words: list[str]) -> str:
-    is_module = words[0] == "-m"
-    program = words[1] if is_module and len(words) > 1 else words[0]
+def _problem_of(arguments: list[str]) -> str:
+    is_module = arguments[0] == "-m"
+    program = arguments[1] if is_module and len(arguments) > 1 else arguments[0]
     name, suffix = (program, "") if is_module else (PurePosixPath(program).name, PurePosixPath(program).suffix)
     if launcher := _LAUNCHERS.get(name):
         return f"it begins with {launcher}: begin with the script, without {launcher} and its options; {_BY_SPOTSUP}"

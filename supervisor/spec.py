@@ -26,7 +26,7 @@ from provisioners.registry import CLOUDS
 from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
-from supervisor.run_line import words_of
+from supervisor.run_line import arguments_of
 from supervisor.spec_limits import Limits
 from supervisor.spec_places import (
     Alternatives,
@@ -102,7 +102,7 @@ class Nodes(Strict):
 
 
 def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int, multiple_of: int = 1) -> None:
-    """Raises ValueError unless 1 ≤ min ≤ desired ≤ max, all multiples of `multiple_of`, and none is beyond what one job
+    """Raise ValueError unless 1 ≤ min ≤ desired ≤ max, all multiples of `multiple_of`, and none is beyond what one job
     may have."""
     for name, value, lowest, highest in (
         ("min", min_nodes, 1, MAX_NODES),
@@ -156,14 +156,14 @@ class Storage(Strict):
         return self
 
     def as_mount(self) -> Mount:
-        """What bootstrap mounts. Raises ValueError."""
+        """Return what bootstrap mounts. Raises ValueError."""
         from bootstrap.mounts.model import Mount
 
         return Mount(self._kind, self.nfs or self.filestore or self.lustre, self.mount, self.mode)
 
     @property
     def server(self) -> str:
-        """The name or address of its server; "" for a local disk."""
+        """Return the name or address of its server; "" for a local disk."""
         return (self.nfs or self.filestore or self.lustre).partition(":")[0].partition("@")[0]
 
     @property
@@ -417,76 +417,76 @@ class JobSpec(Strict):
     @classmethod
     def _splits(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("kind") != "data":
-            words_of(value)
+            arguments_of(value)
         return value
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The script and its arguments; of a data job its one line."""
-        return (self.run,) if self.kind == "data" else words_of(self.run)
+        """Return the script and its arguments; of a data job its one line."""
+        return (self.run,) if self.kind == "data" else arguments_of(self.run)
 
     @property
     def image(self) -> Image | None:
-        """The container image that the job trains in, None without one."""
+        """Return the container image that the job trains in, None without one."""
         from bootstrap.container.image import image_of
 
         return image_of(self.environment)
 
     @property
     def all_places(self) -> tuple[Placement, ...]:
-        """In the order in which it goes to them; of most jobs there is one."""
+        """Return the places in the order in which it goes to them; of most jobs there is one."""
         return self.places or (self.placement,)
 
     @property
     def clouds(self) -> tuple[str, ...]:
-        """The clouds of all its places."""
+        """Return the clouds of all its places."""
         return tuple(dict.fromkeys(each.cloud for each in self.all_places))
 
     @property
     def mounted(self) -> tuple[Storage, ...]:
-        """The file systems of the cloud that the job is on."""
+        """Return the file systems of the cloud that the job is on."""
         return tuple(each for each in self.storage if each.cloud in {"", self.placement.cloud})
 
     def at(self, place: Placement) -> JobSpec:
-        """The same job in another of its places."""
+        """Return the same job in another of its places."""
         return self.model_copy(update={"placement": place})
 
     @property
     def shared(self) -> str:
-        """Where the first storage that all nodes share and may write to is mounted, "" without any."""
+        """Return where the first storage that all nodes share and may write to is mounted, "" without any."""
         return next((each.mount for each in self.mounted if each.mode == "rw" and not each.scratch), "")
 
     def resources_of(self, offer: Offer | None) -> Resources:
-        """The alternative that an offer is of; the first one without an offer."""
+        """Return the alternative that an offer is of; the first one without an offer."""
         return self.resources[min(offer.alternative, len(self.resources) - 1) if offer else 0]
 
     def nproc_on(self, offer: Offer | None) -> int:
-        """One worker per GPU, one without GPUs."""
+        """Return one worker per GPU, one without GPUs."""
         return max(1, self.resources_of(offer).gpus_per_node)
 
     @property
     def disk_gb(self) -> int:
-        """Of each node, whatever alternative it is of: a machine may serve another one later."""
+        """Return the disk of each node, whatever alternative it is of: a machine may serve another one later."""
         return max(each.disk_gb for each in self.resources)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What its alternatives are called; none where there is only one."""
+        """Return what its alternatives are called; none where there is only one."""
         return tuple(each.label for each in self.resources) if len(self.resources) > 1 else ()
 
     @property
     def preference(self) -> Preference:
-        """In which order its alternatives are asked for."""
+        """Return in which order its alternatives are asked for."""
         return Preference(listed=self.prefer == "listed", speeds=tuple(each.speed for each in self.resources))
 
     @property
     def _storage_zones(self) -> list[str]:
-        """The zone that zonal file systems pin the job to; none where there are none."""
+        """Return the zone that zonal file systems pin the job to; none where there are none."""
         return list(dict.fromkeys(each.zone for each in self.mounted if each.zone))
 
     @property
     def offer_queries(self) -> tuple[OfferQuery, ...]:
-        """What the cloud is asked for: one query per market and alternative, in order of preference."""
+        """Return what the cloud is asked for: one query per market and alternative, in order of preference."""
         return tuple(
             OfferQuery(
                 gpu=each.gpu,
@@ -504,7 +504,8 @@ class JobSpec(Strict):
 
 
 def parse_spec(value: Any) -> JobSpec:
-    """A job file's content as a spec. Raises UsageError: one sentence that names the key and what would be right."""
+    """Return a job file's content as a spec. Raises UsageError: one sentence that names the key and what would be
+    right."""
     if not isinstance(value, dict):
         raise UsageError("a job file is a mapping of keys, such as `name: my-job`; this one is not")
     _check_size(value)

@@ -64,5 +64,5 @@ class Limits(LimitChanges):
 
     @property
     def of_money(self) -> bool:
-        """Whether any of them needs prices to be kept."""
+        """True if any of them needs prices to be kept."""
         return any(getattr(self, each) is not None for each in LIMITS_OF_MONEY)

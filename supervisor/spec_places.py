@@ -41,7 +41,7 @@ class Preference:
         return offer.alternative if self.listed else 0
 
     def speed(self, offer: Offer) -> float:
-        """By which its price is divided."""
+        """Return what its price is divided by."""
         return 1.0 if self.listed else self.speeds[min(offer.alternative, len(self.speeds) - 1)]
 
 
@@ -76,7 +76,7 @@ class Resources(Strict):
 
     @property
     def label(self) -> str:
-        """For people; alternatives of one job have different ones."""
+        """Return a label for people; alternatives of one job have different ones."""
         parts = [f"{self.gpus_per_node} × {self.gpu or 'GPU'}"] if self.gpus_per_node else []
         return " ".join([*parts, *([" or ".join(self.instance_types)] if self.instance_types else [])]) or "any machine"
 
@@ -130,13 +130,14 @@ class Placement(Strict):
         return value
 
     def __str__(self) -> str:
-        """For people; the places of one job have different ones."""
+        """Return a text for people; the places of one job have different ones."""
         where = ", ".join(self.zones or self.regions)
         return f"{self.cloud} ({where})" if where else self.cloud
 
 
 def placement_and_places(value: dict[str, Any]) -> dict[str, Any]:
-    """A job file in which `placement: […]` is the first of these places, and `places` are all. Raises UsageError."""
+    """Return a job file in which `placement: […]` is the first of these places, and `places` are all. Raises
+    UsageError."""
     listed = value.get("placement")
     if not isinstance(listed, list | tuple):
         return value
@@ -148,7 +149,7 @@ def placement_and_places(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_places(places: Sequence[Placement], now_in: Placement) -> None:
-    """Raises ValueError."""
+    """Raise ValueError."""
     if not places:
         return
     if now_in not in places or len(places) > MAX_PLACES:

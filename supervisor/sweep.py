@@ -67,12 +67,12 @@ class SweepRecord:
 
     @property
     def over(self) -> bool:
-        """Whether no member is left that runs, or is to."""
+        """True if no member is left that runs, or is to."""
         return all(each.result or (self.cancel_requested and not each.created) for each in self.members)
 
     @property
     def best(self) -> Member | None:
-        """The one with the best score of those that have ended without a failure."""
+        """Return the one with the best score of those that have ended without a failure."""
         sign = -1.0 if self.mode == "max" else 1.0
         scores = ((self._score(each.result), each) for each in self.members if each.result)
         good = [(sign * score, each.number, each) for score, each in scores if score is not None and not _failed(each)]
@@ -84,11 +84,11 @@ class SweepRecord:
         return found if found is not None and math.isfinite(found) else None
 
     def job_name(self, member: Member) -> str:
-        """The name of a member's job."""
+        """Return the name of a member's job."""
         return f"{self.name}-{member.number}"
 
     def submission(self, member: Member) -> str:
-        """The id of the request that makes a member's job: repeated, it means the same job."""
+        """Return the id of the request that makes a member's job: repeated, it means the same job."""
         return f"sweep {self.uid} {member.number}"
 
 
@@ -115,7 +115,7 @@ class Decided:
 
 
 def expand(axes: Sequence[Axis]) -> tuple[tuple[tuple[str, Value], ...], ...]:
-    """All combinations, the last key changing fastest. Raises UsageError."""
+    """Return all combinations, the last key changing fastest. Raises UsageError."""
     keys = [key for key, _ in axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UsageError(f"--sweep {twice} is given twice: write all its values once, as {twice}=1,2")
@@ -132,7 +132,8 @@ def expand(axes: Sequence[Axis]) -> tuple[tuple[tuple[str, Value], ...], ...]:
 
 
 def member_spec(base: Mapping[str, Any], name: str, point: Sequence[tuple[str, Value]]) -> dict[str, Any]:
-    """A member's job file: `a.b` is a key of it, any other parameter an argument of its script. Raises UsageError."""
+    """Return a member's job file: `a.b` is a key of it, any other parameter an argument of its script. Raises
+    UsageError."""
     spec: dict[str, Any] = {**base, "name": name}
     for key, value in point:
         if "." in key:
@@ -146,7 +147,7 @@ def member_spec(base: Mapping[str, Any], name: str, point: Sequence[tuple[str, V
 
 
 def decide(sweep: SweepRecord, jobs: Mapping[int, Seen]) -> Decided:
-    """What is to be done. `jobs`: by number, those of its members' jobs that are there.
+    """Return what is to be done. `jobs`: by number, those of its members' jobs that are there.
 
     Doing it twice is harmless: a job is made under the sweep's own id, and its cancellation is requested once.
     """

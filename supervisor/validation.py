@@ -10,8 +10,8 @@ from supervisor.removed import INSTEAD
 
 
 def first_error(error: ValidationError, what: str, model: type[BaseModel], alone: frozenset[str] = frozenset()) -> str:
-    """The first of pydantic's errors as one sentence, and how many more there are. `alone`: keys of lists that were
-    given one entry without a list."""
+    """Return the first of pydantic's errors as one sentence, and how many more there are. `alone`: keys of lists that
+    were given one entry without a list."""
     # An unknown key first: misspelt, it also makes another one missing.
     errors = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     first = errors[0]

@@ -43,7 +43,7 @@ class Release:
 
     @property
     def file(self) -> Path:
-        """What is written."""
+        """Return what is written."""
         return FOLDER / f"{self.namespace.lower()}-{self.version}.json"
 
 
@@ -116,7 +116,7 @@ class Written:
 
 
 def read(source: str, enumerations: str, wanted: tuple[str, ...]) -> Written:
-    """The wanted types of a release's models. Pure."""
+    """Return the wanted types of a release's models. Pure."""
     classes = {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
     known = {each.name: each for each in ast.parse(enumerations).body if isinstance(each, ast.ClassDef)}
     written = Written()

@@ -29,18 +29,18 @@ class Panel:
 
 
 def quantiles(metric: str, by: str, share: float) -> str:
-    """A quantile of a histogram, of the last quarter of an hour or of what is on the screen."""
+    """Return a quantile of a histogram, of the last quarter of an hour or of what is on the screen."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({share:g}, sum by ({labels}) (rate({metric}_bucket[$__rate_interval])))"
 
 
 def stat(title: str, query: str, unit: str = "short") -> Panel:
-    """One number."""
+    """Return one number."""
     return Panel(title, [(query, "")], unit, "stat", 4)
 
 
 def of_nodes(title: str, query: str, unit: str = "percentunit") -> Panel:
-    """A curve for each node, of the metrics of its exporter."""
+    """Return a curve for each node, of the metrics of its exporter."""
     asked = query.replace("JOBS", JOBS).replace("RATE", "$__rate_interval")
     return Panel(title, [(asked, "{{spotsup_node}}")], unit)
 
@@ -195,7 +195,7 @@ ROWS: dict[str, Sequence[Panel]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Return the dashboard as Grafana imports it."""
     return {
         "title": "spotsup",
         "uid": "spotsup",
@@ -269,7 +269,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file's content."""
+    """Return the file's content."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

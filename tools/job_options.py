@@ -21,7 +21,7 @@ _TYPES = {"integer": "integer", "number": "number", "string": "text"}
 
 
 def text(model: type[JobSpec] = JobSpec) -> str:
-    """What the file has to say: an option for each key, one a line."""
+    """Return what the file has to say: an option for each key, one a line."""
     schema = model.model_json_schema()
     rows = [json.dumps(each, ensure_ascii=False) for each in _options(schema, schema, "")]
     return "[\n  " + ",\n  ".join(rows) + "\n]\n"
@@ -55,13 +55,13 @@ def _option(key: str, name: str, property_: Mapping[str, Any]) -> dict[str, Any]
 
 
 def brief(description: str) -> str:
-    """The first sentence of a key's text, for a terminal."""
+    """Return the first sentence of a key's text, for a terminal."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(description.split()))
     return re.split(r"(?<=[^.]\.)\s", plain, maxsplit=1)[0]
 
 
 def model_of(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model behind a key, also of a list of models; {} for a plain value."""
+    """Return the model behind a key, also of a list of models; {} for a plain value."""
     inner = property_.get("items", property_)
     for each in (inner, *inner.get("anyOf", ())):
         if "$ref" in each:

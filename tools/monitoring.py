@@ -38,7 +38,7 @@ def unpack_promtool(clone: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """The status of promtool; 1 without one."""
+    """Return the status of promtool; 1 without one."""
     promtool = find_promtool()
     if promtool is None:
         print("monitoring: no promtool here: unpacking Debian's package prometheus into .tools/promtool", flush=True)

@@ -129,7 +129,7 @@ TYPES = {"string": "string", "integer": "integer", "number": "number", "boolean"
 
 
 def documents() -> dict[str, str]:
-    """The generated files' names and contents."""
+    """Return the generated files' names and contents."""
     return {
         "job-file.md": job_file(),
         "spotsupd-toml.md": configuration(),
@@ -143,7 +143,7 @@ def documents() -> dict[str, str]:
 
 
 def job_file(model: type[JobSpec] = JobSpec) -> str:
-    """Every key of a job file."""
+    """Return every key of a job file."""
     schema = model.model_json_schema()
     lines = [
         *_head("Job file", "supervisor/spec.py"),
@@ -165,7 +165,7 @@ def job_file(model: type[JobSpec] = JobSpec) -> str:
 
 
 def configuration() -> str:
-    """Every table and key of spotsupd.toml."""
+    """Return every table and key of spotsupd.toml."""
     schema = Config.model_json_schema()
     plain = {name: each for name, each in schema["properties"].items() if not model_of(schema, each)}
     lines = [
@@ -294,7 +294,7 @@ def _text(description: str) -> str:
 
 
 def cloud_errors() -> str:
-    """Every cloud's table of error codes."""
+    """Return every cloud's table of error codes."""
     lines = [
         *_head("Error codes of the clouds", "provisioners/*/errors.py"),
         (

@@ -145,7 +145,7 @@ class Stack:
 
     @property
     def socket(self) -> Path:
-        """The daemon's socket."""
+        """Return the daemon's socket."""
         return Path((self.folder / "socket").read_text())
 
     def start_daemon(self) -> None:
@@ -170,7 +170,7 @@ class Stack:
         (self.folder / "spotsupd.pid").write_text(json.dumps([identity.pid, identity.started]))
 
     def _end_orphan(self) -> None:
-        """The daemon of an earlier stack in this folder that was killed before it stopped its daemon."""
+        """End the daemon of an earlier stack in this folder that was killed before it stopped its daemon."""
         try:
             pid, started = json.loads((self.folder / "spotsupd.pid").read_text())
         except FileNotFoundError:
@@ -189,7 +189,7 @@ class Stack:
         return self.ctl("list").returncode == 0
 
     def daemon_pid(self) -> int:
-        """The daemon's process."""
+        """Return the daemon's process."""
         assert self._daemon is not None
         return self._daemon.pid
 
@@ -259,7 +259,7 @@ class Stack:
         return json.loads(done.stdout)
 
     def machines(self) -> list[dict[str, Any]]:
-        """The local cloud's machines that have not ended."""
+        """Return the local cloud's machines that have not ended."""
         return [machine for machine in self.cloud("list") if machine["state"] != "terminated"]
 
     def processes(self) -> set[tuple[int, str]]:
@@ -278,7 +278,7 @@ class Stack:
         return {each: _command(each.pid) for each in processes.find([], lambda marker: marker == machine)}
 
     def log_tail(self, lines: int = 5) -> str:
-        """The end of the daemon's log."""
+        """Return the end of the daemon's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     # -- waiting -------------------------------------------------------------------------------------------

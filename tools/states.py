@@ -19,13 +19,13 @@ State = TypeVar("State", bound=StrEnum)
 
 
 def updated(text: str) -> str:
-    """The document with both diagrams as the tables have them."""
+    """Return the document with both diagrams as the tables have them."""
     text = put(text, "states of a node", states(NodeState, NODE_EDGES))
     return put(text, "states of a job", states(JobState, JOB_EDGES))
 
 
 def put(text: str, what: str, written: str) -> str:
-    """The document with what is written for its part of this name."""
+    """Return the document with what is written for its part of this name."""
     begin, end = f"<!-- {what}: written by `make docs` -->\n", "<!-- end -->"
     before, found, rest = text.partition(begin)
     assert found, f"there is no place for the {what}"
@@ -33,7 +33,7 @@ def put(text: str, what: str, written: str) -> str:
 
 
 def states(kind: type[State], edges: Mapping[tuple[State, State], str]) -> str:
-    """A Mermaid diagram of the edges, and a table of those that many states have in common."""
+    """Return a Mermaid diagram of the edges, and a table of those that many states have in common."""
     common = _common(edges)
     arrows = [
         f"    {start} --> {end}: {_label(reason)}"

@@ -36,18 +36,18 @@ class _Nothing:
 
 
 def events() -> str:
-    """A row for each kind of event."""
+    """Return a row for each kind of event."""
     rows = [f"| `{each}`{' *' if each.alert else ''} | {each.means} |" for each in EventKind]
     return "\n".join(["", "| event | meaning |", "|---|---|", *rows, ""])
 
 
 def metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Each metric that a leader exports, by its name: its text and its labels."""
+    """Return each metric that a leader exports, by its name: its text and its labels."""
     return {f"{each.name}{_ENDINGS.get(each.type, '')}": (each.documentation, labels) for each, labels in _families()}
 
 
 def written() -> dict[Path, str]:
-    """The documents as the code has them."""
+    """Return the documents as the code has them."""
     return {
         GLOSSARY: put(GLOSSARY.read_text(encoding="utf-8"), "events", events()),
         MONITORING: put(MONITORING.read_text(encoding="utf-8"), "metrics", _table()),

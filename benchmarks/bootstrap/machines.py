@@ -27,7 +27,7 @@ from spotsup_trainer import wire
 
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.secured import secured_etcd
-from bootstrap import Archive, Report, Setup, Target, bootstrap, pack_directory, plan, stop_agent
+from bootstrap import Archive, Report, Setup, SshHost, bootstrap, pack_directory, plan, stop_agent
 from bootstrap.agent.scripts import stop_agent as stop_script
 from bootstrap.decision import paths_on
 from bootstrap.environment.lock import lock_of
@@ -60,7 +60,7 @@ Access: TypeAlias = Callable[[str], bytes]
 class Fleet:
     """Machines that accept SSH, and the set-up of each."""
 
-    targets: Sequence[Target]
+    targets: Sequence[SshHost]
     setups: Sequence[Setup]
     marks: Sequence[Path]
 
@@ -215,8 +215,8 @@ def _answers(machine: Instance) -> bool:
     return False
 
 
-def _target(machine: Instance, identity: Identity) -> Target:
-    return Target(
+def _target(machine: Instance, identity: Identity) -> SshHost:
+    return SshHost(
         machine.ssh_host,
         machine.ssh_port,
         getpass.getuser(),
@@ -256,7 +256,7 @@ def _setup(machine: Instance, endpoint: str, folder: Path, mark: Path) -> Setup:
     )
 
 
-def _bootstrap(target: Target, setup: Setup) -> Report:
+def _bootstrap(target: SshHost, setup: Setup) -> Report:
     return bootstrap(target, setup, clock=time.monotonic, deadline_s=LIMIT_S)
 
 

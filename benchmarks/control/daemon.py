@@ -34,7 +34,7 @@ from provisioners.base import (
     OfferQuery,
     Owner,
 )
-from supervisor.accounts import NodeAccount
+from supervisor.billing import NodeBilling
 from supervisor.features.rounds.record import RoundsRecord
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
@@ -134,7 +134,7 @@ def _node(job: JobRecord, number: int, at: float) -> NodeRecord:
         bootstrapped=True,
         has_joined=True,
         ssh_host="127.0.0.1",
-        account=NodeAccount(in_round=True, booked_to=at, round=1),
+        billing=NodeBilling(in_round=True, booked_to=at, round=1),
     )
 
 

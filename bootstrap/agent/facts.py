@@ -24,10 +24,10 @@ class AgentFact:
 
 
 def agent_script(setup: Setup) -> str:
-    """Prints one JSON object, or null where no agent runs."""
+    """Return a script that prints one JSON object, or null where no agent runs."""
     return fill("agent/facts.sh", own=shell_path(Paths(setup.root, setup.node).own))
 
 
 def agent_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     return {"agent": AgentFact(int(value["pid"]), str(value["key"])) if value else None}

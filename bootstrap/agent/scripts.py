@@ -23,7 +23,8 @@ def stop_agent(paths: Paths, grace_s: float) -> str:
 
 
 def become_agent(paths: Paths, python: str, trainer: Archive, key: str, container: str) -> str:
-    """What `Paths.agent_start` holds: it becomes the agent. `container`: the name of its launcher's, "" for none."""
+    """Return what `Paths.agent_start` holds: it becomes the agent. `container`: the name of its launcher's, "" for
+    none."""
     return fill(
         "agent/become.sh",
         own=paths.own,

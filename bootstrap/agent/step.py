@@ -17,7 +17,8 @@ START_TIMEOUT_S = 60.0
 
 
 def agent(facts: Facts, setup: Setup) -> Decision:
-    """The agent with this configuration: a unit of systemd on a machine of our own, else a process of its own session.
+    """Return the agent with this configuration: a unit of systemd on a machine of our own, else a process of its own
+    session.
 
     An agent with another configuration is stopped first.
     """
@@ -50,7 +51,7 @@ def agent(facts: Facts, setup: Setup) -> Decision:
 
 
 def agent_config(facts: Facts, setup: Setup) -> bytes:
-    """The configuration that this machine's agent reads: `Setup.agent_config` with the paths filled in."""
+    """Return the configuration that this machine's agent reads: `Setup.agent_config` with the paths filled in."""
     paths = paths_on(facts, setup)
     config = json.loads(setup.agent_config)
     config |= {
@@ -74,8 +75,8 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
 
 
 def agent_key(facts: Facts, setup: Setup) -> str:
-    """Identifies what an agent was started with: configuration, trainer, environment and login to etcd. Not the CA by
-    which it trusts etcd: that is replaced while it runs."""
+    """Return what identifies what an agent was started with: configuration, trainer, environment and login to etcd. Not
+    the CA by which it trusts etcd: that is replaced while it runs."""
     parts = [agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup)]
     if setup.etcd_access:
         login = {name: value for name, value in json.loads(setup.etcd_access).items() if name != "ca"}
@@ -84,5 +85,5 @@ def agent_key(facts: Facts, setup: Setup) -> str:
 
 
 def stop_timeout_s(grace_s: float) -> float:
-    """The time limit of the stop script."""
+    """Return the time limit of the stop script."""
     return grace_s + scripts.KILL_WAIT_S + CHECK_TIMEOUT_S

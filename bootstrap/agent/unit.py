@@ -31,12 +31,12 @@ LimitMEMLOCK=infinity
 
 
 def unit_name(node: str) -> str:
-    """The unit of a node's agent."""
+    """Return the unit of a node's agent."""
     return f"spotsup-agent-{node}.service"
 
 
 def agent_unit(paths: Paths, user: str, key: str) -> str:
-    """The unit that runs `paths.agent_start` as `user`, marked as ours from its first moment."""
+    """Return the unit that runs `paths.agent_start` as `user`, marked as ours from its first moment."""
     return f"""\
 [Unit]
 Description=spotsup: the agent of node {paths.node}
@@ -44,13 +44,13 @@ Description=spotsup: the agent of node {paths.node}
 [Service]
 Type=exec
 User={user}
-Environment={_word(f"{AGENT_FOLDER_VARIABLE}={paths.own}")} {AGENT_KEY_VARIABLE}={key}
-ExecStart=/bin/sh {_word(paths.agent_start).replace("$", "$$")}
+Environment={_quoted(f"{AGENT_FOLDER_VARIABLE}={paths.own}")} {AGENT_KEY_VARIABLE}={key}
+ExecStart=/bin/sh {_quoted(paths.agent_start).replace("$", "$$")}
 {CONFINEMENT}"""
 
 
-def _word(text: str) -> str:
-    """One word of a unit: systemd.syntax(7), quoting, and systemd.unit(5), specifiers."""
+def _quoted(text: str) -> str:
+    """Return one word of a unit: systemd.syntax(7), quoting, and systemd.unit(5), specifiers."""
     for sign, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):
         text = text.replace(sign, escaped)
     return f'"{text}"'

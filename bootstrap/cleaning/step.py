@@ -20,7 +20,7 @@ CALL_LIMIT_S = 20  # of docker, and of one unmount
 
 
 def end(paths: Paths) -> Run:
-    """As the user that jobs run as: the agent, all that descends from it, and its folder."""
+    """End as the user that jobs run as: the agent, all that descends from it, and its folder."""
     script = fill(
         "cleaning/end.sh",
         own=shell_path(paths.own),
@@ -33,7 +33,7 @@ def end(paths: Paths) -> Run:
 
 
 def wipe(paths: Paths, cache: str, mounts: Sequence[Mount]) -> Run:
-    """As root, on a machine of our own: everything else, but for `cache`, which keeps environments."""
+    """Wipe as root, on a machine of our own: everything else, but for `cache`, which keeps environments."""
     script = fill(
         "cleaning/wipe.sh",
         unit=unit_name(paths.node),

@@ -17,7 +17,7 @@ SHIP_TIMEOUT_S = 900.0
 
 
 def code(facts: Facts, setup: Setup) -> Decision:
-    """The job's code, in a folder named by its content."""
+    """Return the job's code, in a folder named by its content."""
     paths = paths_on(facts, setup)
     if setup.code.name in facts.codes:
         return Skip(f"code {setup.code.name} is there")
@@ -25,7 +25,8 @@ def code(facts: Facts, setup: Setup) -> Decision:
 
 
 def trainer(facts: Facts, setup: Setup) -> Decision:
-    """The daemon's own version of spotsup_trainer, in a folder named by its content: no pip, no version conflict."""
+    """Return the daemon's own version of spotsup_trainer, in a folder named by its content: no pip, no version
+    conflict."""
     paths = paths_on(facts, setup)
     if setup.trainer.name in facts.trainers:
         return Skip(f"trainer {setup.trainer.name} is there")

@@ -33,7 +33,7 @@ class Containers:
 
 
 def containers_script(setup: Setup) -> str:
-    """Prints one JSON object; an empty one where the job wants no container."""
+    """Return a script that prints one JSON object; an empty one where the job wants no container."""
     if setup.image is None:
         return "echo '{}'\n"
     return fill(
@@ -48,11 +48,11 @@ def containers_script(setup: Setup) -> str:
 
 
 def sif_of(setup: Setup) -> str:
-    """Where the image lies for Apptainer: in the cache, which nodes may share."""
+    """Return where the image lies for Apptainer: in the cache, which nodes may share."""
     assert setup.image is not None
     return f"{setup.cache_folder}/{setup.image.name}.sif"
 
 
 def containers_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises TypeError."""
+    """Return the field of Facts that this section fills. Raises TypeError."""
     return {"containers": Containers(**{**value, "checked": frozenset(map(str, value.get("checked", ())))})}

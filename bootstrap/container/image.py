@@ -27,17 +27,17 @@ class Image:
     digest: str = ""
 
     def __str__(self) -> str:
-        """As Docker and Apptainer accept it. Never with both tag and digest: Apptainer refuses that."""
+        """Return the name as Docker and Apptainer accept it. Never with both tag and digest: Apptainer refuses that."""
         return f"{self.registry}/{self.repository}{f'@{self.digest}' if self.digest else f':{self.tag}'}"
 
     @property
     def name(self) -> str:
-        """The name of its file: from the digest, so the same for all registries."""
+        """Return the name of its file: from the digest, so the same for all registries."""
         return self.digest.removeprefix("sha256:")[:32]
 
 
 def image_of(environment: str) -> Image | None:
-    """The image that `environment:` names, None where it names none. Raises ValueError."""
+    """Return the image that `environment:` names, None where it names none. Raises ValueError."""
     if not environment.startswith(SCHEME):
         return None
     text = environment.removeprefix(SCHEME)

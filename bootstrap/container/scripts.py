@@ -50,7 +50,7 @@ def pull_by_apptainer(image: Image, paths: Paths, apptainer: str, sif: str, time
 def interpreter(
     image: Image, paths: Paths, inside: Inside, *, apptainer: str = "", sif: str = "", answer_s: float = ANSWER_S
 ) -> str:
-    """The script that is an interpreter in the image: by Apptainer where its path is given, else by Docker."""
+    """Return the script that is an interpreter in the image: by Apptainer where its path is given, else by Docker."""
     common: dict[str, Value] = {
         "own": paths.own,
         "folders": inside.folders,

@@ -35,12 +35,12 @@ class Interpreter:
 
     @property
     def path(self) -> str:
-        """The script's path."""
+        """Return the script's path."""
         return f"{self.folder}/python"
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Return the folder's own name."""
         return self.folder.rpartition("/")[2]
 
 
@@ -71,12 +71,12 @@ def container(facts: Facts, setup: Setup) -> Decision:
 
 
 def by_apptainer(facts: Facts) -> bool:
-    """Whether Apptainer runs the image: where Docker does not."""
+    """True if Apptainer runs the image: where Docker does not."""
     return bool(facts.containers.apptainer) and facts.containers.docker != "works"
 
 
 def interpreter_of(facts: Facts, setup: Setup) -> Interpreter:
-    """The interpreter of `setup.image` on this machine."""
+    """Return the interpreter of `setup.image` on this machine."""
     assert setup.image is not None
     paths, gpus = paths_on(facts, setup), bool(setup.host.gpus and facts.gpu.devices)
     network = network_env(facts.network, setup.host)
@@ -97,12 +97,12 @@ def interpreter_of(facts: Facts, setup: Setup) -> Interpreter:
 
 
 def container_name(setup: Setup) -> str:
-    """The name of the launcher's container: a node has one at a time."""
+    """Return the name of the launcher's container: a node has one at a time."""
     return f"spotsup-{setup.node}"
 
 
 def _runtime(facts: Facts, setup: Setup) -> Decision | None:
-    """The commands that bring a runtime, None where one works."""
+    """Return the commands that bring a runtime, None where one works."""
     found, user = facts.containers, facts.user
     if by_apptainer(facts):
         return None
@@ -167,7 +167,7 @@ def _end(facts: Facts, setup: Setup) -> list[Command]:
 
 
 def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
-    """The folders that a container gets: bootstrap's own, the job's file systems, and the one of checkpoints."""
+    """Return the folders that a container gets: bootstrap's own, the job's file systems, and the one of checkpoints."""
     root = expand(setup.root, facts.home)
     mounted = [mount.mountpoint for mount in setup.mounts]
     config, found = json.loads(setup.agent_config), [root, *mounted]

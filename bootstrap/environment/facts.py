@@ -24,13 +24,13 @@ class Environments:
 
 
 def environments_script(setup: Setup) -> str:
-    """Prints one JSON object; an empty one where no environment is to be built."""
+    """Return a script that prints one JSON object; an empty one where no environment is to be built."""
     if setup.lock is None:
         return "echo '{}'\n"
     return fill("environment/facts.sh", cache=shell_path(setup.cache_folder))
 
 
 def environments_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     complete, shipped = (frozenset(map(str, value.get(name, ()))) for name in ("complete", "shipped"))
     return {"environments": Environments(complete, str(value.get("uv", "")), shipped, str(value.get("machine", "")))}

@@ -36,7 +36,7 @@ def interpreter(facts: Facts, setup: Setup) -> Decision:
 
 
 def unfit(facts: Facts, setup: Setup) -> str:
-    """Why the machine's interpreter cannot be used, as a sentence without its end; "" where it can."""
+    """Return why the machine's interpreter cannot be used, as a sentence without its end; "" where it can."""
     wants = f"{dotted(PYTHON_MIN)} or newer"
     if not facts.python:
         return f"{setup.python!r} is no interpreter that runs on this machine, and the job needs Python {wants}"
@@ -49,13 +49,13 @@ def unfit(facts: Facts, setup: Setup) -> str:
 
 
 def managed(setup: Setup) -> str:
-    """The version that uv brings: `MANAGED`, or what the lock asks for if that is another one."""
+    """Return the version that uv brings: `MANAGED`, or what the lock asks for if that is another one."""
     wanted = setup.lock.requires_python if setup.lock is not None else ""
     return MANAGED if SpecifierSet(wanted).contains(f"{MANAGED}.0") else wanted
 
 
 def dotted(version: Sequence[int]) -> str:
-    """A version for people."""
+    """Return a version for people."""
     return ".".join(str(part) for part in version)
 
 

@@ -47,7 +47,8 @@ class Lock:
 
 
 def lock_of(code: Archive, wanted: str, *, torch: bool = True) -> Lock | None:
-    """The lock of a job's code: `wanted` is "uv" or a requirements file's name; "image" and container images have none.
+    """Return the lock of a job's code: `wanted` is "uv" or a requirements file's name; "image" and container images
+    have none.
 
     `torch`: whether the job trains, so that its torch must be one that is supported. Raises PackError.
     """
@@ -95,7 +96,7 @@ def _requires_python(lock: dict[str, Any]) -> str:
 
 
 def _check_torch(version: str, where: str) -> None:
-    """Raises PackError for a torch that is too old."""
+    """Raise PackError for a torch that is too old."""
     if not is_supported(version):
         raise PackError(f"{where} names torch {version}, and spotsup needs {OLDEST} or newer: name a newer one there")
 
@@ -115,7 +116,7 @@ def _check_requirements(name: str, text: bytes) -> None:
 
 
 def _requirements(code: Archive, wanted: str) -> dict[str, bytes]:
-    """The file and all that it includes, by name. An include outside the code is refused."""
+    """Return the file and all that it includes, by name. An include outside the code is refused."""
     found: dict[str, bytes] = {}
     ask = {wanted}
     while ask:
@@ -174,7 +175,7 @@ class _Unpacked(gzip.GzipFile):
         return super().read(size)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """By reading what is between."""
+        """Seek by reading what is between."""
         if offset > MAX_UNPACKED_BYTES:
             raise PackError(f"the code unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; check .spotsupignore")
         return super().seek(offset, whence)

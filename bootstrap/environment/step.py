@@ -53,7 +53,7 @@ def environment(facts: Facts, setup: Setup) -> Decision:
 
 
 def prepared_name(setup: Setup) -> str:
-    """The marker of a `setup` that has succeeded for this code, line, interpreter and environment."""
+    """Return the marker of a `setup` that has succeeded for this code, line, interpreter and environment."""
     parts = [setup.code.sha256, setup.setup or "", setup.python]
     if setup.lock is not None:
         parts += [setup.lock.kind, setup.lock.file, setup.lock.sha256]
@@ -63,7 +63,7 @@ def prepared_name(setup: Setup) -> str:
 
 
 def environment_name(facts: Facts, setup: Setup) -> str:
-    """An environment is shared by all nodes with the same lock, interpreter and system.
+    """Return an environment's name. An environment is shared by all nodes with the same lock, interpreter and system.
 
     One that was not checked for torch has another name.
     """
@@ -78,7 +78,8 @@ def environment_name(facts: Facts, setup: Setup) -> str:
 
 
 def python_of(facts: Facts, setup: Setup) -> str:
-    """The interpreter that trains, once this step is done; for a container image, the script that runs its python3."""
+    """Return the interpreter that trains, once this step is done; for a container image, the script that runs its
+    python3."""
     if setup.image is not None:
         return interpreter_of(facts, setup).path
     if setup.lock is None:
@@ -128,7 +129,7 @@ def _build(lock: Lock, name: str, facts: Facts, setup: Setup) -> str:
 
 
 def without_uv(facts: Facts, setup: Setup) -> str:
-    """Why nothing can build the environment, "" where something can."""
+    """Return why nothing can build the environment, "" where something can."""
     if facts.environments.uv or _uv_path(facts, setup):
         return ""
     other = f"is for {setup.uv.machine}, not for {facts.environments.machine}" if setup.uv else "is not installed"
@@ -136,7 +137,7 @@ def without_uv(facts: Facts, setup: Setup) -> str:
 
 
 def _uv_path(facts: Facts, setup: Setup) -> str:
-    """Where the daemon's uv lies on this machine once it is shipped; "" where it does not run there."""
+    """Return where the daemon's uv lies on this machine once it is shipped; "" where it does not run there."""
     if setup.uv is None or setup.uv.machine != facts.environments.machine:
         return ""
     return f"{expand(setup.cache_folder, facts.home)}/uv/{setup.uv.archive.name}/uv"

@@ -11,7 +11,7 @@ OLDEST = ".".join(map(str, TORCH_MIN))
 
 
 def is_supported(version: str) -> bool:
-    """Whether ours runs with it. What is no version passes: a build of one's own may be called anything."""
+    """True if ours runs with it. What is no version passes: a build of one's own may be called anything."""
     try:
         return Version(version).release >= TORCH_MIN
     except InvalidVersion:

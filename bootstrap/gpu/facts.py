@@ -82,12 +82,12 @@ class GpuFacts:
 
     @property
     def branch(self) -> int:
-        """The loaded driver's branch, 580 for 580.95.05; 0 where none is loaded."""
+        """Return the loaded driver's branch, 580 for 580.95.05; 0 where none is loaded."""
         return int(self.version.partition(".")[0] or 0)
 
 
 def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
-    """Prints one JSON object: name -> text in base64. An empty one where no GPU is wanted."""
+    """Return a script that prints one JSON object: name -> text in base64. An empty one where no GPU is wanted."""
     if not setup.host.gpus:
         return "echo '{}'\n"
     return fill(
@@ -106,12 +106,12 @@ def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
 
 
 def gpu_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     return {"gpu": read_gpu({str(name): b64decode(text).decode(errors="replace") for name, text in value.items()})}
 
 
 def read_gpu(texts: Mapping[str, str]) -> GpuFacts:
-    """Reads what the script printed. Raises ValueError."""
+    """Read what the script printed. Raises ValueError."""
     devices, switches = read_pci(texts.get("pci", ""))
     flavour, version = read_version(texts.get("version", ""))
     status = texts.get("smi_status", "").strip()
@@ -154,7 +154,7 @@ def read_version(text: str) -> tuple[Flavour | None, str]:
 
 
 def read_row(row: str) -> Gpu:
-    """One GPU's line of `nvidia-smi --query-gpu`. Raises ValueError."""
+    """Return one GPU's line of `nvidia-smi --query-gpu`. Raises ValueError."""
     index, name, uuid, _, memory, ecc, persistence = (part.strip() for part in row.split(","))
     not_counted = ("[N/A]", "N/A", "[Not Supported]")
     problems = [part for part in (name, uuid, memory, ecc) if part.startswith("[") and part not in not_counted]
@@ -176,6 +176,6 @@ def read_xids(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def read_unit(text: str) -> str:
-    """A unit's ActiveState, "" where it is not installed: what `systemctl show` says."""
+    """Return a unit's ActiveState, "" where it is not installed: what `systemctl show` says."""
     properties = dict(line.partition("=")[::2] for line in text.splitlines())
     return properties.get("ActiveState", "") if properties.get("LoadState") in ("loaded", "masked") else ""

@@ -78,7 +78,7 @@ class Diagnosis:
 
 
 def gpu(facts: Facts, setup: Setup) -> Decision:
-    """The driver, and what else the GPUs need. Unfit where a GPU is wanted and cannot work."""
+    """Return the driver, and what else the GPUs need. Unfit where a GPU is wanted and cannot work."""
     host, found = setup.host, facts.gpu
     if not host.gpus:
         return Skip("no GPU is wanted")
@@ -122,23 +122,23 @@ def check_gpus(paths: Paths, python: str, gpus: int, key: str, limit_s: float) -
 
 
 def stand_in(facts: Facts, setup: Setup) -> bool:
-    """Whether this is a computer behind a test cloud, which offers GPUs that it does not have."""
+    """True if this is a computer behind a test cloud, which offers GPUs that it does not have."""
     return not facts.gpu.devices and not ours(facts, setup)
 
 
 def check_key(facts: Facts, setup: Setup) -> str:
-    """What an earlier check depends on: the boot, the interpreter and how it was prepared."""
+    """Return what an earlier check depends on: the boot, the interpreter and how it was prepared."""
     parts = (facts.boot_id, python_of(facts, setup), prepared_name(setup), str(setup.host.gpus))
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def flavour_for(devices: tuple[int, ...]) -> Flavour:
-    """The kernel modules that drive all of them: open ones need Turing or newer."""
+    """Return the kernel modules that drive all of them: open ones need Turing or newer."""
     return "proprietary" if any(device < _TURING for device in devices) else "open"
 
 
 def diagnose(found: GpuFacts) -> Diagnosis:
-    """The state of the driver, on any kind of machine; `found` has GPUs on its bus."""
+    """Return the state of the driver, on any kind of machine; `found` has GPUs on its bus."""
     if found.smi_hung:
         return Diagnosis(
             Condition.UNHEALTHY,
@@ -166,7 +166,7 @@ def diagnose(found: GpuFacts) -> Diagnosis:
 
 
 def _wrong_driver(found: GpuFacts) -> str:
-    """Why the loaded kernel module can never drive these GPUs, "" where it could."""
+    """Return why the loaded kernel module can never drive these GPUs, "" where it could."""
     old = flavour_for(found.devices) == "proprietary"
     if found.flavour == "open" and old:
         return "NVIDIA's open kernel modules do not drive GPUs older than Turing"
@@ -185,7 +185,7 @@ def _unhealthy_xid(found: GpuFacts) -> str:
 
 
 def _fault(found: GpuFacts, host: Host) -> Unfit | None:
-    """Why these GPUs are not what was asked for, or not healthy; None where they are both."""
+    """Return why these GPUs are not what was asked for, or not healthy; None where they are both."""
     if len(found.gpus) < host.gpus:
         return Unfit(f"{_wanted(host)} wanted, nvidia-smi finds {len(found.gpus)}; one may be unhealthy")
     for each in found.gpus:
@@ -203,13 +203,13 @@ def is_as_offered(found: Gpu, offered: str) -> bool:
 
     `RTXPRO6000` is "NVIDIA RTX PRO 6000 Blackwell Server Edition", `A100-80GB` is "NVIDIA A100-SXM4-80GB".
     """
-    words = [word for word in _words(found.name) if not _SIZE.fullmatch(word)]
+    tokens = [token for token in _tokens(found.name) if not _SIZE.fullmatch(token)]
     # Whole words, joined as the catalogue joins them: A10 is no part of "A100", and H200 none of "GH200".
-    runs = {"".join(words[first:end]) for end in range(len(words) + 1) for first in range(end)}
-    name = "".join(part for part in _words(offered) if not _SIZE.fullmatch(part))
+    runs = {"".join(tokens[first:end]) for end in range(len(tokens) + 1) for first in range(end)}
+    name = "".join(part for part in _tokens(offered) if not _SIZE.fullmatch(part))
     if name and name not in runs:
         return False
-    for size in filter(None, map(_SIZE.fullmatch, _words(offered))):
+    for size in filter(None, map(_SIZE.fullmatch, _tokens(offered))):
         # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
         lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
         if found.memory_mib and not lowest <= found.memory_mib <= highest:
@@ -217,7 +217,7 @@ def is_as_offered(found: Gpu, offered: str) -> bool:
     return True
 
 
-def _words(name: str) -> list[str]:
+def _tokens(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", name.lower())
 
 
@@ -260,7 +260,7 @@ def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
 
 
 def _tune(facts: Facts, setup: Setup) -> Decision:
-    """The fabric manager where there are NVSwitches, and persistence mode."""
+    """Return the fabric manager where there are NVSwitches, and persistence mode."""
     found = facts.gpu
     commands: list[Command] = []
     if found.switches and found.fabric_manager != "active":

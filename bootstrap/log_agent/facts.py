@@ -26,7 +26,7 @@ class LogAgentFact:
 
 
 def log_agent_script(setup: Setup) -> str:
-    """Prints one JSON object; an empty one where no such agent is wanted."""
+    """Return a script that prints one JSON object; an empty one where no such agent is wanted."""
     if setup.log_agent is None:
         return "echo '{}'\n"
     unit = UNITS[setup.log_agent.kind]
@@ -34,5 +34,5 @@ def log_agent_script(setup: Setup) -> str:
 
 
 def log_agent_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises TypeError."""
+    """Return the field of Facts that this section fills. Raises TypeError."""
     return {"log_agent": LogAgentFact(**value)}

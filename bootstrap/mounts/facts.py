@@ -42,12 +42,12 @@ class Mounts:
     """What the step has noted after it had written a file to the checkpoints' folder: `mount_key`."""
 
     def at(self, mountpoint: str) -> MountFact | None:
-        """What is mounted there."""
+        """Return what is mounted there."""
         return dict(self.found).get(mountpoint)
 
 
 def mounts_script(setup: Setup) -> str:
-    """Prints one JSON object; an empty one where nothing is to be mounted."""
+    """Return a script that prints one JSON object; an empty one where nothing is to be mounted."""
     if not setup.mounts:
         return "echo '{}'\n"
     return fill(
@@ -60,7 +60,7 @@ def mounts_script(setup: Setup) -> str:
 
 
 def mounts_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     found = tuple(
         (str(place), MountFact(str(source), str(kind), str(mode), bool(alive)))
         for place, source, kind, mode, alive in value.get("found", ())

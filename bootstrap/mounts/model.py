@@ -53,7 +53,7 @@ class Mount:
 
 
 def check_mounts(mounts: Sequence[Mount]) -> None:
-    """Raises ValueError unless these can be mounted together."""
+    """Raise ValueError unless these can be mounted together."""
     places = [mount.mountpoint for mount in mounts]
     if len(set(places)) < len(places):
         raise ValueError("two file systems cannot have the same mountpoint")

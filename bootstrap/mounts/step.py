@@ -65,24 +65,24 @@ def mounts(facts: Facts, setup: Setup) -> Decision:
 
 
 def mount_key(facts: Facts, setup: Setup) -> str:
-    """What a proof depends on: the boot, the file systems, and the folder."""
+    """Return what a proof depends on: the boot, the file systems, and the folder."""
     parts = (facts.boot_id, *sorted(map(str, setup.mounts)), checkpoint_folder(facts, setup))
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def checkpoint_folder(facts: Facts, setup: Setup) -> str:
-    """The folder of checkpoints on this machine; "" where they go to an object store, or nowhere."""
+    """Return the folder of checkpoints on this machine; "" where they go to an object store, or nowhere."""
     place = str(json.loads(setup.agent_config).get("checkpoints", ""))
     return "" if "://" in place else expand(place, facts.home)
 
 
 def _log_folder(setup: Setup) -> str:
-    """The folder that nodes' logs are copied to, "" for none."""
+    """Return the folder that nodes' logs are copied to, "" for none."""
     return str(json.loads(setup.agent_config).get("log_mirror", ""))
 
 
 def _fault(wanted: Mount, found: MountFact) -> str:
-    """Why what is mounted is not what is wanted; "" where it is."""
+    """Return why what is mounted is not what is wanted; "" where it is."""
     place = f"{wanted.mountpoint} is {found.source} ({found.type}, {found.mode})"
     if wanted.kind == "scratch":
         return "" if found.mode == "rw" else f"{place}, but scratch has to be writable"
@@ -95,7 +95,7 @@ def _fault(wanted: Mount, found: MountFact) -> str:
 
 
 def _name(kind: str, source: str) -> str:
-    """The part of a source that identifies it: the kernel shows Lustre's servers by their addresses."""
+    """Return the part of a source that identifies it: the kernel shows Lustre's servers by their addresses."""
     return source.rpartition(":")[2] if kind == "lustre" else source.rstrip("/")
 
 
@@ -132,7 +132,8 @@ def _await(wanted: Mount) -> Run:
 
 
 def _proof(facts: Facts, setup: Setup) -> list[Command]:
-    """A folder that is on none of the mounts is not proven: it is the image's, or the user's."""
+    """Return the commands of a proof. A folder that is on none of the mounts is not proven: it is the image's, or the
+    user's."""
     paths, key = paths_on(facts, setup), mount_key(facts, setup)
     folder = checkpoint_folder(facts, setup)
     shared = bool(folder) and any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts)

@@ -10,7 +10,8 @@ from bootstrap.network.facts import NetworkFacts
 
 
 def network_env(found: NetworkFacts, host: Host) -> dict[str, str]:
-    """A job's own `env` overrides these. Empty on the local cloud, whose machines share one network."""
+    """Return the variables. A job's own `env` overrides these. Empty on the local cloud, whose machines share one
+    network."""
     if not host.traits.rented or not found.interface:
         return {}
     # By default gloo takes the interface that the host name resolves to: 127.0.1.1 on Debian's images.
@@ -25,7 +26,7 @@ def network_env(found: NetworkFacts, host: Host) -> dict[str, str]:
 
 
 def efa_missing(found: NetworkFacts) -> str:
-    """Which part of EFA's software is missing, "" for none."""
+    """Return which part of EFA's software is missing, "" for none."""
     if not found.efa_module:
         return "its kernel module is not loaded"
     if not found.efa_version:
@@ -34,6 +35,6 @@ def efa_missing(found: NetworkFacts) -> str:
 
 
 def _topology(found: NetworkFacts, host: Host) -> str:
-    """The file that describes a whole machine with this GPU, "" for none."""
+    """Return the file that describes a whole machine with this GPU, "" for none."""
     file = host.traits.topologies.get(host.gpu, "") if host.gpus == 8 else ""
     return file if file.rpartition("/")[2] in found.topologies else ""

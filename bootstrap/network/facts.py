@@ -40,20 +40,20 @@ class NetworkFacts:
 
 
 def network_script(setup: Setup, sys: str = "/sys", proc: str = "/proc", opt: str = "/opt") -> str:
-    """Prints one JSON object: name -> text in base64. An empty one on the local cloud."""
+    """Return a script that prints one JSON object: name -> text in base64. An empty one on the local cloud."""
     if not setup.host.traits.rented:
         return "echo '{}'\n"
     return fill("network/facts.sh", sys=sys, proc=proc, opt=opt, installed=EFA_FILE)
 
 
 def network_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     texts = {str(name): b64decode(text).decode(errors="replace") for name, text in value.items()}
     return {"network": read_network(texts)}
 
 
 def read_network(texts: Mapping[str, str]) -> NetworkFacts:
-    """Reads what the script printed."""
+    """Read what the script printed."""
     version = re.search(r"\d[\d.]*", texts.get("efa_version", ""))
     topologies = tuple(name for name in texts.get("topologies", "").split() if "*" not in name)
     return NetworkFacts(
@@ -70,7 +70,7 @@ def read_network(texts: Mapping[str, str]) -> NetworkFacts:
 
 
 def read_default_route(text: str) -> str:
-    """The interface of the default route with the lowest metric in /proc/net/route, "" where there is none."""
+    """Return the interface of the default route with the lowest metric in /proc/net/route, "" where there is none."""
     rows = [line.split() for line in text.splitlines()[1:]]
     found = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000"]
     return min(found)[1] if found else ""

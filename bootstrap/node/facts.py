@@ -9,12 +9,12 @@ from bootstrap.templates import fill
 
 
 def node_script(setup: Setup) -> str:
-    """Prints one JSON object."""
+    """Return a script that prints one JSON object."""
     return fill("node/facts.sh", root=shell_path(setup.root), python=shell_path(setup.python))
 
 
 def node_facts(value: Any) -> dict[str, Any]:
-    """The fields of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the fields of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     return {
         "user": str(value["user"]),
         "home": str(value["home"]),

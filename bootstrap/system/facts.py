@@ -63,7 +63,7 @@ class System:
 
 
 def system_script(setup: Setup) -> str:
-    """Prints one JSON object."""
+    """Return a script that prints one JSON object."""
     return fill(
         "system/facts.sh",
         born=BORN_FILE,
@@ -75,6 +75,6 @@ def system_script(setup: Setup) -> str:
 
 
 def system_facts(value: Any) -> dict[str, Any]:
-    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
+    """Return the field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     lists = {name: tuple(map(str, value.get(name, ()))) for name in ("locks", "updaters", "unheld")}
     return {"system": System(**(value | lists))}

@@ -39,12 +39,12 @@ class Archive:
 
     @classmethod
     def of(cls, data: bytes) -> Archive:
-        """The archive with this content."""
+        """Return the archive with this content."""
         return cls(sha256(data).hexdigest(), data)
 
     @property
     def name(self) -> str:
-        """The name of the folder that it is unpacked into."""
+        """Return the name of the folder that it is unpacked into."""
         return self.sha256[:16]
 
 
@@ -69,11 +69,11 @@ class _Packed(io.RawIOBase):
 
     @property
     def data(self) -> bytes:
-        """All of it, once it is closed."""
+        """Return all of it, once it is closed."""
         return self._buffer.getvalue()
 
     def use(self, level: int) -> None:
-        """For what is written from now on."""
+        """Use it for what is written from now on."""
         if level != self._level:
             self._member.close()
             self._level = level
@@ -158,7 +158,7 @@ def _walk(path: Path, patterns: Sequence[str]) -> Iterator[_Entry]:
 
 
 def _matches(name: PurePosixPath, is_folder: bool, pattern: str) -> bool:
-    """By the rules of .gitignore. Never called for what is below an excluded folder."""
+    """True if it matches by the rules of .gitignore. Never called for what is below an excluded folder."""
     if pattern.endswith("/") and not is_folder:
         return False
     wanted = pattern.rstrip("/")

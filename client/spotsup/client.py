@@ -96,28 +96,28 @@ class Client:
         return Sweep(self._transport, row["name"])
 
     def sweep_named(self, name: str) -> Sweep:
-        """A sweep by its name. Raises NotFoundError."""
+        """Return a sweep by its name. Raises NotFoundError."""
         found = Sweep(self._transport, name)
         found.status()
         return found
 
     def _stored(self, folder: Path) -> str:
-        """The digest of a folder that the daemon has now."""
+        """Return the digest of a folder that the daemon has now."""
         return upload(pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES), self._transport)
 
     def job(self, name: str) -> Job:
-        """A job by its name. Raises NotFoundError."""
+        """Return a job by its name. Raises NotFoundError."""
         found = Job(self._transport, name)
         found.status()
         return found
 
     def jobs(self, *, past: bool = False) -> list[Status]:
-        """All jobs, the newest first; with `past` also those whose names were used again."""
+        """Return all jobs, the newest first; with `past` also those whose names were used again."""
         rows = self._transport.get("/v1/jobs", past="true" if past else None)
         return [Status.of(row) for row in rows]
 
     def events(self, *, jobs: bool = False) -> list[Event]:
-        """What happened to the cluster as a whole, the oldest first; with `jobs`, also to all jobs."""
+        """Return what happened to the cluster as a whole, the oldest first; with `jobs`, also to all jobs."""
         rows = self._transport.get("/v1/events", jobs="true" if jobs else None)
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in rows]
 
@@ -135,7 +135,7 @@ def _made(
     spec: Mapping[str, Any] | None,
     more: Mapping[str, Any],
 ) -> tuple[dict[str, Any], Path]:
-    """A job file's content, and the folder with its code. Raises UsageError."""
+    """Return a job file's content, and the folder with its code. Raises UsageError."""
     made: dict[str, Any] = {**(spec or {}), **more}
     made.update({key: value for key, value in (("run", run), ("name", name), ("nodes", nodes)) if value})
     made.setdefault("nodes", 1)
@@ -145,7 +145,7 @@ def _made(
 
 
 def _values(name: str, given: Sequence[Any]) -> list[Any]:
-    """An axis's values; arguments are texts as Python writes them. Raises UsageError."""
+    """Return an axis's values; arguments are texts as Python writes them. Raises UsageError."""
     if isinstance(given, str) or not given:
         raise UsageError(f"the parameter {name!r} needs a list of values: write [{given!r}]")
     return list(given)

@@ -34,12 +34,12 @@ class Status:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """True if it has ended, in whatever way."""
         return self.state in ENDED
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Status:
-        """From the API's row."""
+        """Make a status from the API's row."""
         nodes = row["nodes"]
         return cls(
             row["name"],
@@ -77,7 +77,7 @@ class Job:
         return f"Job({self.name!r})"
 
     def status(self) -> Status:
-        """How it is."""
+        """Return how it is."""
         return Status.of(self._get(""))
 
     def wait(self, timeout_s: float | None = None, *, check: bool = True) -> Status:
@@ -92,7 +92,7 @@ class Job:
         return status
 
     def logs(self, node: str = "", *, follow: bool = False) -> Iterator[str]:
-        """What it has printed, in pieces; of all nodes, or of one. With `follow` until it has ended."""
+        """Yield what it has printed, in pieces; of all nodes, or of one. With `follow` until it has ended."""
         printed: dict[tuple[str, str], int] = {}
         after, over = 0, False
         while True:
@@ -113,7 +113,7 @@ class Job:
             over = status.ended and not status.training
 
     def events(self, after: str = "") -> list[Event]:
-        """What happened to it, the oldest first; after the event with an id."""
+        """Return what happened to it, the oldest first; after the event with an id."""
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in self._get("/events", after=after)]
 
     def report(self) -> Mapping[str, Any]:

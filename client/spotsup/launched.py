@@ -12,11 +12,11 @@ _OF_THE_LAUNCHER = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.
 
 
 def name_of(text: str, suffix: str) -> str:
-    """A job's name: what a user called it, as far as a name may, and what makes it unique."""
+    """Return a job's name: what a user called it, as far as a name may, and what makes it unique."""
     name = _NO_NAME.sub("-", text.lower()).strip("-").lstrip("0123456789-")[: MAX_NAME - len(suffix) - 1].strip("-")
     return f"{name or 'job'}-{suffix}"
 
 
 def overrides_of_job(overrides: Sequence[str]) -> list[str]:
-    """What a job of a Hydra multirun gets of its overrides."""
+    """Return what a job of a Hydra multirun gets of its overrides."""
     return [each for each in overrides if not each.lstrip("+~").startswith(_OF_THE_LAUNCHER)]

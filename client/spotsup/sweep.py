@@ -48,12 +48,12 @@ class SweepStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether no job runs, or is to."""
+        """True if no job runs, or is to."""
         return self.state in {"finished", "cancelled"}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> SweepStatus:
-        """From the API's row."""
+        """Make a status from the API's row."""
         key = "loss" if row["metric"] == "loss" else "value"
         sign = -1.0 if row["mode"] == "max" else 1.0
         trials = [
@@ -94,15 +94,15 @@ class Sweep:
         return f"Sweep({self.name!r})"
 
     def status(self) -> SweepStatus:
-        """How it is."""
+        """Return how it is."""
         return SweepStatus.of(self._transport.get(self._path))
 
     def results(self) -> tuple[Trial, ...]:
-        """Its jobs with their parameters and scores, the best first."""
+        """Return its jobs with their parameters and scores, the best first."""
         return self.status().trials
 
     def job(self, trial: Trial | str) -> Job:
-        """One of its jobs."""
+        """Return one of its jobs."""
         return Job(self._transport, trial if isinstance(trial, str) else trial.name)
 
     def wait(self, timeout_s: float | None = None) -> SweepStatus:

@@ -188,7 +188,8 @@ class _Body(io.BytesIO):
 
 
 def _is_open(connection: http.client.HTTPConnection) -> bool:
-    """What can be read of an idle connection is its end: the daemon closes those that wait for long."""
+    """True if it is open. What can be read of an idle connection is its end: the daemon closes those that wait for
+    long."""
     if connection.sock is None:
         return False
     with selectors.DefaultSelector() as waiting:

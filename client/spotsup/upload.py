@@ -30,16 +30,16 @@ class Daemon(Protocol):
 def upload(archive: Archive, daemon: Daemon, sleep: Callable[[float], None] = time.sleep) -> str:
     """Return the SHA-256 of an archive that the daemon has now. Raises SpotsupError."""
     size, line = len(archive.data), _Line()
-    for most_s in (*WAITS_S, None):
+    for max_wait_s in (*WAITS_S, None):
         try:
             return str(daemon.put("/v1/blobs", archive.data, lambda sent: line.show(sent, size))["sha256"])
         except SpotsupError as error:
             if error.retry_after_s is None:
                 raise
-            if most_s is None:
+            if max_wait_s is None:
                 text = f"{error}; {size / 1e6:.1f} MB of code were sent {TRIES} times: nothing was submitted"
                 raise type(error)(text, error.request) from error
-            wait_s = max(most_s * random.uniform(0.5, 1.0), min(error.retry_after_s, MAX_ASKED_WAIT_S))  # noqa: S311 - no secret
+            wait_s = max(max_wait_s * random.uniform(0.5, 1.0), min(error.retry_after_s, MAX_ASKED_WAIT_S))  # noqa: S311 - no secret
             line.say(f"sending the code failed ({error}): again in {wait_s:.0f} s")
         finally:
             line.clear()

@@ -2,7 +2,7 @@
 
 EC2 gives such a machine none by itself: "You can only assign a public IPv4 address to a new, single network interface"
 (RunInstances, AssociatePublicIpAddress). An Elastic IP cannot be associated while an instance is pending. So the first
-interface is created before the launch, with its address; all three carry the node's tags, and the sweep of leftovers
+interface is created before the launch, with its address; all three carry the node's tags, and the reaping of leftovers
 removes what a crash leaves behind, or a machine that has ended.
 """
 
@@ -21,15 +21,15 @@ from provisioners.catalog import MachineType
 
 
 def needs_interface(settings: AwsSettings, machine: MachineType) -> bool:
-    """Whether the machine's first interface has to exist before its launch."""
+    """True if the machine's first interface has to exist before its launch."""
     return settings.public_address and launch.interface_count(settings, machine) > 1
 
 
 def ready_interface(
     aws: Aws, request: LaunchRequest, settings: AwsSettings, machine: MachineType, deadline: Deadline
 ) -> str:
-    """The id of the token's first interface, with a public address; both are created where they do not exist yet.
-    Raises as `Aws.ask`: nothing is launched then.
+    """Return the id of the token's first interface, with a public address; both are created where they do not exist
+    yet. Raises as `Aws.ask`: nothing is launched then.
     """
     region, wanted = request.offer.region, _filters(request)
     found = list(aws.pages("ec2", region, "describe_network_interfaces", deadline, "NetworkInterfaces", Filters=wanted))
@@ -54,7 +54,7 @@ def ready_interface(
 
 
 def remove_interface(aws: Aws, request: LaunchRequest, interface: str, deadline: Deadline) -> None:
-    """After a launch that was refused for good: an account has few addresses. What is left is removed by the sweep."""
+    """After a launch that was refused for good: an account has few addresses. What is left is reaped as a leftover."""
     region = request.offer.region
     with contextlib.suppress(ProvisionerError):
         aws.ask("ec2", region, "delete_network_interface", deadline, NetworkInterfaceId=interface)

@@ -71,7 +71,7 @@ class Checks(CloudChecks):
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 
     def _not_enabled(self, region: str, deadline: Deadline) -> str:
-        """Why a region refuses credentials that are good in the first one; "" if it accepts them.
+        """Return why a region refuses credentials that are good in the first one; "" if it accepts them.
 
         EC2 answers AuthFailure, as for wrong credentials (turbot/steampipe-plugin-aws#75, fog/fog-aws#585).
         """
@@ -136,7 +136,7 @@ class Checks(CloudChecks):
         return f"change it in aws.images ({', '.join(gpu for gpu, name in settings.images.items() if name == image)})"
 
     def _launching(self, region: str, deadline: Deadline) -> str:
-        """A dry run of the call that launches."""
+        """Make a dry run of the call that launches."""
         filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.cloud("aws").types]}]
         answer = self._aws.ask(
             "ec2",

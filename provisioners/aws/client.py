@@ -51,7 +51,7 @@ class Aws:
         self._clients: dict[tuple[str, str, float], Any] = {}
 
     def once(self, service: str, region: str, operation: str, timeout_s: float, **parameters: Any) -> dict[str, Any]:
-        """One call, one attempt. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError."""
+        """Make one call, in one attempt. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError."""
         from botocore import exceptions as boto
         from botocore.parsers import ResponseParserError
 
@@ -81,8 +81,8 @@ class Aws:
     def ask(
         self, service: str, region: str, operation: str, deadline: Deadline, *, want: str = "", **parameters: Any
     ) -> dict[str, Any]:
-        """One call that may be repeated. `want`: a key that every answer has; without it, it is not AWS's answer but,
-        say, a proxy's page. Raises ApiError for a final refusal, else a ProvisionerError.
+        """Make one call that may be repeated. `want`: a key that every answer has; without it, it is not AWS's answer
+        but, say, a proxy's page. Raises ApiError for a final refusal, else a ProvisionerError.
         """
         return repeated(
             lambda left_s: self._once_with(want, service, region, operation, left_s, **parameters),
@@ -103,7 +103,7 @@ class Aws:
     def pages(
         self, service: str, region: str, operation: str, deadline: Deadline, key: str, **parameters: Any
     ) -> Iterator[dict[str, Any]]:
-        """The items under `key` of all pages. Raises as `ask`."""
+        """Yield the items under `key` of all pages. Raises as `ask`."""
         token = ""
         for _ in range(MAX_PAGES):
             more = {"NextToken": token} if token else {}
@@ -158,7 +158,7 @@ def _session(profile: str) -> Any:
 
 
 def _limit_s(timeout_s: float) -> float:
-    """The largest power of two that fits: each time limit needs a client of its own, so there are few limits."""
+    """Return the largest power of two that fits: each time limit needs a client of its own, so there are few limits."""
     limit_s = _MAX_S
     while limit_s > max(timeout_s, SHORTEST_S):
         limit_s /= 2

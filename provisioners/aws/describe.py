@@ -65,7 +65,7 @@ def split_id(instance_id: str) -> tuple[str, str]:
 
 
 def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
-    """One instance. Raises ProvisionerError where the description lacks a required field."""
+    """Return one instance. Raises ProvisionerError where the description lacks a required field."""
     try:
         ec2_id, state = raw["InstanceId"], _STATES[raw["State"]["Name"]]
     except KeyError as error:
@@ -97,7 +97,7 @@ def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt
 
 
 def may_be_preempted(raw: Mapping[str, Any]) -> bool:
-    """Whether a spot request may announce a preemption of this instance."""
+    """True if a spot request may announce a preemption of this instance."""
     return raw.get("InstanceLifecycle") == "spot" and raw.get("State", {}).get("Name") in {"pending", "running"}
 
 
@@ -114,13 +114,13 @@ def preemptions(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, 
 
 
 def leftover(raw: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
-    """A resource that belongs to no instance."""
+    """Return a resource that belongs to no instance."""
     tags = tags_of(raw)
     return Leftover(id_of(region, raw[id_key]), kind, owner_of(tags), tags.get(NODE_TAG, ""), region)
 
 
 def tagged(tags: Mapping[str, str]) -> dict[str, str]:
-    """The filters that only resources with these tags pass."""
+    """Return the filters that only resources with these tags pass."""
     return {f"tag:{key}": value for key, value in tags.items()}
 
 
@@ -140,8 +140,8 @@ def _cause(raw: Mapping[str, Any]) -> EndCause:
 
 
 def _refusal(raw: Mapping[str, Any], region: str, zone: str) -> Refusal | None:
-    """Why EC2 could not provide what it had accepted. Its codes for that are rows of the table of errors; those of
-    other ends are not."""
+    """Return why EC2 could not provide what it had accepted. Its codes for that are rows of the table of errors; those
+    of other ends are not."""
     reason = raw.get("StateReason", {})
     code, message = reason.get("Code", ""), reason.get("Message", "")
     # "Amazon EC2 instance terminates immediately" (EC2 guide) shows the code Server.InternalError for what the message

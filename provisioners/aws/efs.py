@@ -28,7 +28,7 @@ _FSX = re.compile(r"fs-[0-9a-f]+\.fsx\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
 
 def region_of(server: str) -> str:
-    """The region of a file system of Amazon's; "" for another server."""
+    """Return the region of a file system of Amazon's; "" for another server."""
     if match := _EFS.fullmatch(server):
         return match[2]
     match = _FSX.fullmatch(server)
@@ -36,7 +36,8 @@ def region_of(server: str) -> str:
 
 
 def check_regions(servers: Sequence[str], regions: Sequence[str]) -> list[str]:
-    """The regions from which all these file systems can be mounted. Raises ProvisionerError where there are none."""
+    """Return the regions from which all these file systems can be mounted. Raises ProvisionerError where there are
+    none."""
     usable = list(regions)
     for server in servers:
         if region := region_of(server):
@@ -59,7 +60,7 @@ class FileSystems:
         self._open: Kept[str, bool] = Kept(OPEN_S)
 
     def zones_of(self, region: str, servers: Sequence[str], now: float, deadline: Deadline) -> set[str] | None:
-        """The zones with a mount target of each of these EFS file systems which lets nodes in; None where none
+        """Return the zones with a mount target of each of these EFS file systems which lets nodes in; None where none
         restricts them, or none may be asked for. Raises ProvisionerError for a file system that does not exist, or that
         no node can mount.
         """
@@ -92,7 +93,7 @@ class FileSystems:
         return found
 
     def _why_closed(self, region: str, target: Mapping[str, Any], now: float, deadline: Deadline) -> str:
-        """Why nodes do not reach it, with what to do; "" where they may, or where that cannot be read."""
+        """Return why nodes do not reach it, with what to do; "" where they may, or where that cannot be read."""
         name = str(target["MountTargetId"])
         if self._open.known(name, now):
             return ""

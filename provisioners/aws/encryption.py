@@ -20,7 +20,7 @@ _ROLE = "AWSServiceRoleForEC2Spot"
 
 
 def check(aws: Aws, region: str, deadline: Deadline) -> str:
-    """The finding's message. Raises ProvisionerError where machines would end while they start."""
+    """Return the finding's message. Raises ProvisionerError where machines would end while they start."""
     answer = aws.ask("ec2", region, "get_ebs_encryption_by_default", deadline, want="EbsEncryptionByDefault")
     if not answer["EbsEncryptionByDefault"]:
         return f"{region} encrypts no volumes by default"
@@ -60,7 +60,7 @@ def _policy(aws: Aws, region: str, key: str, deadline: Deadline) -> Mapping[str,
 
 
 def _admits(policy: Mapping[str, Any]) -> bool:
-    """Whether a statement names the role, or everybody. The default policy names the account, which leaves the
+    """True if a statement names the role, or everybody. The default policy names the account, which leaves the
     decision to the policies of its roles; that of this role has no key in it. Conditions are not looked at."""
     found = policy.get("Statement") or ()
     statements = [found] if isinstance(found, dict) else [each for each in found if isinstance(each, dict)]

@@ -185,12 +185,12 @@ class AwsErrorReply:
     retry_after_s: float = 0.0
 
     def sentence(self, where: str = "") -> str:
-        """For people: the service, the place, and AWS's message without the part that only AWS can decode."""
+        """Return for people: the service, the place, and AWS's message without the part that only AWS can decode."""
         text = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
         place = f"{self.region} ({where})" if where else self.region
         return f"{self.service} in {place} answered {self.code}: {text}"
 
 
 def is_used(reply: ErrorReply) -> bool:
-    """Whether the token already had its instance: one that has ended, or one with other parameters."""
+    """True if the token already had its instance: one that has ended, or one with other parameters."""
     return reply.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}

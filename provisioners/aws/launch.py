@@ -22,8 +22,8 @@ def run_instances(
     driver: Literal["open", "proprietary"],
     primary: str = "",
 ) -> dict[str, Any]:
-    """The parameters of the call. `primary`: the id of the first network interface where that exists already. Raises
-    ProvisionerError for what EC2 would refuse with an unhelpful message."""
+    """Return the parameters of the call. `primary`: the id of the first network interface where that exists already.
+    Raises ProvisionerError for what EC2 would refuse with an unhelpful message."""
     spot = request.offer.market is Market.SPOT
     dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None
     parameters: dict[str, Any] = {
@@ -62,7 +62,8 @@ def client_token(request: LaunchRequest) -> str:
 
 
 def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
-    """An AMI, or an SSM parameter that EC2 resolves: a retry sends the same value after a new image is released."""
+    """Return an AMI, or an SSM parameter that EC2 resolves: a retry sends the same value after a new image is
+    released."""
     family = machine.gpu.split("-", 1)[0]
     image = settings.images.get(machine.gpu) or settings.images.get(family)
     if not image and machine.arch != "x86_64":
@@ -86,7 +87,7 @@ def _root_disk(disk_gb: int) -> dict[str, Any]:
 
 
 def interface_count(settings: AwsSettings, machine: MachineType) -> int:
-    """How many network interfaces the machine gets."""
+    """Return how many network interfaces the machine gets."""
     if not settings.efa or not machine.efa:
         return 1
     return machine.efa if machine.efa_first_card else machine.efa + 1
@@ -95,7 +96,7 @@ def interface_count(settings: AwsSettings, machine: MachineType) -> int:
 def _interfaces(
     request: LaunchRequest, settings: AwsSettings, machine: MachineType, primary: str
 ) -> list[dict[str, Any]]:
-    """One per network card. The first carries IP; the others EFA alone.
+    """Return one per network card. The first carries IP; the others EFA alone.
 
     Layout: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" (EC2 guide): EFA-only
     interfaces of further cards have device index 0. The first card of some types (P6-B300) has no EFA.
@@ -143,6 +144,6 @@ def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: 
 
 
 def tag_specification(kind: str, request: LaunchRequest, settings: AwsSettings) -> dict[str, Any]:
-    """The tags of one kind of resource."""
+    """Return the tags of one kind of resource."""
     tags = {"Name": f"{request.owner.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}

@@ -71,7 +71,7 @@ _KINDS: Mapping[LeftoverKind, _Kind] = {
 
 
 def listed(aws: Aws, region: str, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
-    """All of one region, in four calls."""
+    """Return all leftovers of one region, in four calls."""
     found = []
     for kind, calls in _KINDS.items():
         filters = describe.filters({**describe.tagged(owner.tags), **calls.filters})

@@ -15,7 +15,7 @@ _EVERYWHERE = "0.0.0.0/0"
 
 
 def check(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline) -> str:
-    """The finding's message. Raises ProvisionerError for what keeps nodes from working."""
+    """Return the finding's message. Raises ProvisionerError for what keeps nodes from working."""
     vpc, subnets = subnets_of(aws, settings, region, deadline)
     if settings.public_address:
         _check_routes(aws, vpc, subnets, deadline, region)
@@ -61,13 +61,13 @@ def _check_groups(
 
 
 def lets_others_in(rule: Mapping[str, Any], port: int, groups: Sequence[str]) -> bool:
-    """Whether the rule allows `port` for others than the group's own members."""
+    """True if the rule allows `port` for others than the group's own members."""
     others = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") not in groups]
     return _covers(rule, port) and bool(_addresses(rule) or others)
 
 
 def may_let_in(rule: Mapping[str, Any], port: int, groups: Sequence[str]) -> bool:
-    """Whether the rule allows `port` for members of these groups, or for addresses, which may be theirs."""
+    """True if the rule allows `port` for members of these groups, or for addresses, which may be theirs."""
     members = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") in groups]
     return _covers(rule, port) and bool(_addresses(rule) or members)
 
@@ -116,8 +116,8 @@ def subnets_of(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline)
 
 
 def _check_routes(aws: Aws, vpc: str, subnets: Sequence[str], deadline: Deadline, region: str) -> None:
-    """A public address works only where the subnet's route table leads to an internet gateway ("Internet gateways",
-    VPC guide). A subnet without a table of its own has the VPC's main one."""
+    """Check the routes. A public address works only where the subnet's route table leads to an internet gateway
+    ("Internet gateways", VPC guide). A subnet without a table of its own has the VPC's main one."""
     filters = describe.filters({"vpc-id": vpc})
     tables = list(aws.pages("ec2", region, "describe_route_tables", deadline, "RouteTables", Filters=filters))
     public: dict[str, bool] = {}

@@ -86,7 +86,7 @@ class Offers(CloudOffers):
         ]
 
     def _may_use(self, zone: str, region: str) -> bool:
-        """With subnets configured for a region, only their zones."""
+        """True if nodes may use it: with subnets configured for a region, only their zones."""
         subnets = [each for each in self._subnets if each.startswith(region)]
         return not subnets or zone in subnets
 
@@ -113,7 +113,7 @@ class Offers(CloudOffers):
         return {place: (price, source) for place, (_, price) in latest.items()}
 
     def _limits(self, offers: Sequence[Offer], deadline: Deadline) -> Limits:
-        """The quotas that the offers count towards, each read once."""
+        """Return the quotas that the offers count towards, each read once."""
         wanted = {(each.region, quota_of(each.instance_type, each.market)) for each in offers}
         return {
             (region, quota.code): quota_limit(self._aws, region, quota, deadline) for region, quota in wanted if quota
@@ -126,7 +126,7 @@ def _quota(instance_type: str, market: Market) -> str:
 
 
 def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
-    """Why the account's quota does not allow even one such instance; "" where it does, or is not known."""
+    """Return why the account's quota does not allow even one such instance; "" where it does, or is not known."""
     quota = quota_of(offer.instance_type, offer.market)
     limit = limits[offer.region, quota.code] if quota else None
     if quota is None or limit is None or machine.vcpus is None or limit >= machine.vcpus:
@@ -138,7 +138,7 @@ def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
 
 
 def quota_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> float | None:
-    """The account's limit in vCPUs; None where it cannot be read, which blocks no launch."""
+    """Return the account's limit in vCPUs; None where it cannot be read, which blocks no launch."""
     try:
         answer = aws.ask(
             "service-quotas", region, "get_service_quota", deadline, ServiceCode="ec2", QuotaCode=quota.code

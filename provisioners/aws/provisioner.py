@@ -111,7 +111,7 @@ class AwsProvisioner:
         leftovers.removed(self._aws, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The tail of the serial console; EC2 has it after some minutes, and "" before."""
+        """Return the tail of the serial console; EC2 has it after some minutes, and "" before."""
         deadline = Deadline(timeout_s)
         for region, ec2_id in self._places(instance_id):
             answer = self._ask_unless_gone(region, "get_console_output", deadline, _NOT_FOUND, InstanceId=ec2_id)
@@ -120,7 +120,7 @@ class AwsProvisioner:
         return ""
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What `spotsupd check` shows: credentials, permissions, images, network, quota."""
+        """Return what `spotsupd check` shows: credentials, permissions, images, network, quota."""
         return Checks(self._aws, self._settings, self._catalog).run(Deadline(timeout_s))
 
     # -- inside --------------------------------------------------------------------------------------------

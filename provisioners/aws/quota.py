@@ -36,7 +36,7 @@ TABLE: Sequence[VcpuQuota] = (
 
 
 def quota_of(instance_type: str, market: Market) -> VcpuQuota | None:
-    """The quota that a type counts towards; None for an unknown family."""
+    """Return the quota that a type counts towards; None for an unknown family."""
     match = re.match(r"([a-z]+)(\d*)", instance_type)
     if match is None:
         return None

@@ -51,7 +51,7 @@ class AwsSettings(CloudSettings):
 
     @property
     def log_agent(self) -> tuple[LogAgentKind, str] | None:
-        """The CloudWatch agent, where a log group is set."""
+        """Return the CloudWatch agent, where a log group is set."""
         return ("cloudwatch", self.log_group) if self.log_group else None
 
     @property

@@ -17,7 +17,7 @@ _NAMES = {"RTX PRO Server 6000": "RTXPRO6000", "RTX PRO 4500": "RTXPRO4500", "T4
 
 
 def read(settings: AwsSettings, timeout_s: float) -> list[Described]:
-    """Those of all configured regions. Raises ProvisionerError."""
+    """Return the types of all configured regions. Raises ProvisionerError."""
     aws, deadline = Aws(settings), Deadline(timeout_s)
     found: dict[str, Described] = {}
     for region in settings.regions:
@@ -27,7 +27,7 @@ def read(settings: AwsSettings, timeout_s: float) -> list[Described]:
 
 
 def described(listed: Iterable[Mapping[str, Any]]) -> list[Described]:
-    """Those with whole NVIDIA GPUs. Pure. One that cannot be read is left out."""
+    """Return the types with whole NVIDIA GPUs. Pure. One that cannot be read is left out."""
     found = []
     for raw in listed:
         try:

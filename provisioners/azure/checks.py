@@ -134,7 +134,8 @@ class Checks(CloudChecks):
         return f"the daemon may make and end machines in {settings.resource_group}"
 
     def _used(self) -> Iterator[str]:
-        """The permissions that these settings need. Of what is in another resource group they are granted there."""
+        """Yield the permissions that these settings need. Of what is in another resource group they are granted
+        there."""
         settings = self._settings
         here = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}/".lower()
         if settings.dead_man_after_s:
@@ -194,7 +195,8 @@ class Checks(CloudChecks):
         return f"{named} is {newest} in {region}"
 
     def _architectures(self, named: str) -> list[str]:
-        """What the machines that take an image of `azure.images` may have; x86_64 for the images for all others."""
+        """Return what the machines that take an image of `azure.images` may have; x86_64 for the images for all
+        others."""
         gpus = {gpu for gpu, each in self._settings.images.items() if each == named}
         machines = self._catalog.select("azure", OfferQuery())
         found = {each.arch for each in machines if gpus & {each.gpu, each.gpu.split("-", 1)[0]}}
@@ -294,7 +296,7 @@ class Checks(CloudChecks):
 
 
 def allows(permission: Mapping[str, Any], action: str) -> bool:
-    """Whether a permission of the caller covers an action. Names may have a * anywhere; case does not matter."""
+    """True if a permission of the caller covers an action. Names may have a * anywhere; case does not matter."""
 
     def covers(names: Sequence[str] | None) -> bool:
         return any(fnmatch.fnmatchcase(action.lower(), name.lower()) for name in names or ())
@@ -303,7 +305,7 @@ def allows(permission: Mapping[str, Any], action: str) -> bool:
 
 
 def lets_in(rules: Sequence[Mapping[str, Any]], port: int) -> bool:
-    """Whether the first rule, by priority, for TCP at `port` from outside allows it."""
+    """True if the first rule, by priority, for TCP at `port` from outside allows it."""
     properties = [each.get("properties") or {} for each in rules]
     inbound = [each for each in properties if str(each.get("direction", "")).lower() == "inbound"]
     for rule in sorted(inbound, key=lambda each: int(each.get("priority", 65000))):

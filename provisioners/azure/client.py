@@ -51,12 +51,12 @@ class Azure:
 
     @property
     def group(self) -> str:
-        """The resource group."""
+        """Return the resource group."""
         return self._settings.resource_group
 
     def once(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], timeout_s: float) -> Any:
-        """One call, one attempt: `ask` gets the clients, and keywords to pass to the SDK's method. `what` names the
-        call for people. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError.
+        """Make one call, in one attempt: `ask` gets the clients, and keywords to pass to the SDK's method. `what` names
+        the call for people. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError.
         """
         from azure.core import exceptions as sdk
 
@@ -83,7 +83,7 @@ class Azure:
             raise NoAnswerError(f"Azure gave no usable answer to {what}: {one_line(error)}") from error
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
-        """One call that may be repeated. Raises ApiError for a final refusal, else a ProvisionerError."""
+        """Make one call that may be repeated. Raises ApiError for a final refusal, else a ProvisionerError."""
         return repeated(
             lambda left_s: self.once(what, ask, left_s),
             ERRORS,
@@ -95,7 +95,7 @@ class Azure:
     def pages(
         self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline
     ) -> Iterator[Mapping[str, Any]]:
-        """The items of all pages of a listing. Raises as `ask`."""
+        """Yield the items of all pages of a listing. Raises as `ask`."""
         token: str | None = None
         for _ in range(MAX_PAGES):
 
@@ -116,7 +116,7 @@ class Azure:
         raise ProvisionerError(f"Azure has more than {MAX_PAGES} pages of {what}")
 
     def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any], body: Any = None) -> Any:
-        """One request for which the SDK has no method, through its clients' public `send_request`; returns JSON.
+        """Make one request for which the SDK has no method, through its clients' public `send_request`; returns JSON.
         For use within `once` and `ask`. `url`: a path, or an address from Azure.
         """
         return self.begin(method, url, params, limits, body)[0]
@@ -145,12 +145,12 @@ class Azure:
         return found, operation
 
     def token(self, timeout_s: float) -> str:
-        """The access token. Raises NoCredentialsError and NotSentError."""
+        """Return the access token. Raises NoCredentialsError and NotSentError."""
         self._tokens.ready(timeout_s)
         return str(self._tokens.get_token().token)
 
     def client(self, name: str) -> Any:
-        """One of the SDK's clients: compute or network."""
+        """Return one of the SDK's clients: compute or network."""
         with self._lock:
             if name not in self._clients:
                 self._clients[name] = self._made(name)
@@ -192,14 +192,14 @@ class Azure:
 
 
 def _clock_policy(read: Callable[[str], None]) -> Any:
-    """Reads Azure's clock from each answer."""
+    """Read Azure's clock from each answer."""
     from azure.core.pipeline.policies import SansIOHTTPPolicy
 
     class Clock(SansIOHTTPPolicy):  # type: ignore[misc]
         """As above."""
 
         def on_response(self, request: Any, response: Any) -> None:  # noqa: ARG002 - the SDK's names
-            """Every answer has a date."""
+            """Read the date: every answer has a date."""
             read(response.http_response.headers.get("Date") or "")
 
     return Clock()
@@ -226,7 +226,7 @@ class Clients:
 
 
 def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
-    """One page of Azure's retail prices, which need no credentials. Raises UnreachableError."""
+    """Return one page of Azure's retail prices, which need no credentials. Raises UnreachableError."""
     from azure.core import PipelineClient
     from azure.core.exceptions import AzureError
     from azure.core.pipeline import policies
@@ -248,7 +248,7 @@ def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float)
 
 
 def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
-    """A text at an address that contains its own key; "" where there is none yet. Raises UnreachableError, whose
+    """Return a text at an address that contains its own key; "" where there is none yet. Raises UnreachableError, whose
     message does not have the address.
     """
     from azure.core import PipelineClient
@@ -287,7 +287,7 @@ def _retry_after_s(error: Any) -> float:
 
 
 def _was_sent(error: Any) -> bool:
-    """Whether a fault that the SDK reports as before sending may have come after it, such as a broken connection."""
+    """True if a fault that the SDK reports as before sending may have come after it, such as a broken connection."""
     names = set()
     seen: Any = error
     for _ in range(8):

@@ -13,7 +13,8 @@ _NONE = ("ResourceNotFound", "NotFound", "HTTP 404", "Conflict", "OperationNotAl
 
 
 def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline) -> str:
-    """Its last characters; "" where there are none. Azure's address for it is valid, and secret, for five minutes."""
+    """Return its last characters; "" where there are none. Azure's address for it is valid, and secret, for five
+    minutes."""
     try:
         reply = azure.ask(
             f"the console of {machine}",

@@ -54,7 +54,7 @@ def instance(
     now: float = math.inf,
     failed: tuple[str, str] = ("", ""),
 ) -> Instance:
-    """One existing machine. Raises ProvisionerError where the description lacks a required field.
+    """Return one existing machine. Raises ProvisionerError where the description lacks a required field.
 
     `now`: on our clock; Azure's may be ahead of it, so later times in the log count as now. `failed`: as of `failure`.
     """
@@ -96,7 +96,8 @@ def instance(
 
 
 def gone(name: str, past: Past, settings: AzureSettings, owner: Owner) -> Instance:
-    """A machine that has ended, by the log, and is in no listing. `owner`: who asks, and may have given the name."""
+    """Return a machine that has ended, by the log, and is in no listing. `owner`: who asks, and may have given the
+    name."""
     raw = past.body
     only = settings.regions[0] if len(settings.regions) == 1 else ""
     its_owner, node, token = _identity(raw, name, owner)
@@ -130,7 +131,7 @@ def failures(listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
 
 
 def status(raw: Mapping[str, Any], kind: str) -> str:
-    """The part of a machine's status after `kind`: "running" of "PowerState/running"; "" where there is none."""
+    """Return the part of a machine's status after `kind`: "running" of "PowerState/running"; "" where there is none."""
     view = (raw.get("properties") or {}).get("instanceView") or {}
     codes = [str(each.get("code", "")) for each in view.get("statuses") or ()]
     return next((code[len(kind) :] for code in codes if code.lower().startswith(kind.lower())), "")
@@ -161,13 +162,14 @@ def addresses_of(nics: Iterable[Mapping[str, Any]], ips: Iterable[Mapping[str, A
 
 
 def leftover(raw: Mapping[str, Any], kind: LeftoverKind, machine: str, owner: Owner) -> Leftover:
-    """A resource that belongs to no machine any more. `machine`: the name of its former one; `owner`: as of `gone`."""
+    """Return a resource that belongs to no machine any more. `machine`: the name of its former one; `owner`: as of
+    `gone`."""
     its_owner, node, token = _identity(raw, machine, owner)
     return Leftover(str(raw.get("name", "")), kind, its_owner, node or token, str(raw.get("location", "")))
 
 
 def tags_of(raw: Mapping[str, Any]) -> Mapping[str, str]:
-    """Its tags; Azure's null means none."""
+    """Return its tags; Azure's null means none."""
     return raw.get("tags") or {}
 
 
@@ -184,7 +186,7 @@ def _zone(raw: Mapping[str, Any]) -> str:
 
 
 def _state(made: str, power: str) -> InstanceState:
-    """A machine whose provisioning failed exists and may run: its power state decides."""
+    """Return the state. A machine whose provisioning failed exists and may run: its power state decides."""
     if made == "deleting":
         return InstanceState.STOPPING
     if made in {"failed", "canceled"}:

@@ -161,7 +161,7 @@ _MISSING = frozenset(
 
 
 def is_missing(code: str) -> bool:
-    """Whether the resource does not exist."""
+    """True if the resource does not exist."""
     return code in _MISSING
 
 
@@ -176,7 +176,7 @@ class AzureErrorReply:
     retry_after_s: float = 0.0  # 0 where Azure named none
 
     def sentence(self, where: str = "") -> str:
-        """For people: the call, the place, and Azure's message without the links and numbers after it."""
+        """Return for people: the call, the place, and Azure's message without the links and numbers after it."""
         text = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
         place = f"{self.what} ({where})" if where else self.what
         return f"{place} answered {self.code}: {text}"

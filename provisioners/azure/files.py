@@ -22,17 +22,17 @@ _ALIVE = frozenset({"", "provisioning", "succeeded"})  # states of a rule; one w
 
 
 def is_open(properties: Mapping[str, Any]) -> bool:
-    """Whether a storage account takes what NFS sends, by its public endpoint."""
+    """True if a storage account takes what NFS sends, by its public endpoint."""
     return properties.get("supportsHttpsTrafficOnly") is False and properties.get("publicNetworkAccess") != "Disabled"
 
 
 def admits(rule: Mapping[str, Any]) -> bool:
-    """Whether a rule of a storage account lets its subnet in."""
+    """True if a rule of a storage account lets its subnet in."""
     return str(rule.get("action", "Allow")) == "Allow" and str(rule.get("state", "")).lower() in _ALIVE
 
 
 def admitted(properties: Mapping[str, Any]) -> frozenset[str]:
-    """The ids of the subnets that a storage account lets in, in lower case."""
+    """Return the ids of the subnets that a storage account lets in, in lower case."""
     rules = (properties.get("networkAcls") or {}).get("virtualNetworkRules") or ()
     return frozenset(str(each.get("id", "")).lower() for each in rules if admits(each))
 
@@ -40,8 +40,8 @@ def admitted(properties: Mapping[str, Any]) -> frozenset[str]:
 def regions_of(
     azure: Azure, settings: AzureSettings, servers: Sequence[str], regions: Sequence[str], deadline: Deadline
 ) -> list[str]:
-    """The regions from which all of these servers can be mounted, as far as they are storage accounts in the resource
-    group that may be read. Raises ProvisionerError where there are none."""
+    """Return the regions from which all of these servers can be mounted, as far as they are storage accounts in the
+    resource group that may be read. Raises ProvisionerError where there are none."""
     names = [match[1] for each in servers if (match := _FILES.fullmatch(each))]
     known = _accounts(azure, settings, deadline) if names else {}
     usable = list(regions)
@@ -65,7 +65,7 @@ def regions_of(
 
 
 def _accounts(azure: Azure, settings: AzureSettings, deadline: Deadline) -> dict[str, Mapping[str, Any]]:
-    """The properties of the resource group's storage accounts by name; none where they may not be read."""
+    """Return the properties of the resource group's storage accounts by name; none where they may not be read."""
     path = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
 
     def ask(clients: Clients, more: Mapping[str, Any]) -> Any:

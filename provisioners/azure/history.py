@@ -73,7 +73,7 @@ def read(
     machine: str = "",
     window_s: float = WINDOW_S,
 ) -> list[Event]:
-    """The log of a resource group, or of one machine in it. `raw(method, url, params)` makes a request."""
+    """Return the log of a resource group, or of one machine in it. `raw(method, url, params)` makes a request."""
     since = datetime.fromtimestamp(now - window_s - CLOCKS_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     until = datetime.fromtimestamp(now + CLOCKS_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     place = f"resourceGroupName eq '{group}'"
@@ -96,7 +96,7 @@ def read(
 
 
 def events(entries: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
-    """The entries about machines of the group, without unreadable ones: the log is never the only evidence."""
+    """Return the entries about machines of the group, without unreadable ones: the log is never the only evidence."""
     found = []
     for each in entries:
         match = _MACHINE.search(_value(each.get("resourceId")))

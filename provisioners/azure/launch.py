@@ -49,13 +49,13 @@ def vm_name(owner: Owner, token: str) -> str:
 
 
 def is_named_by(owner: Owner, name: str) -> bool:
-    """Whether the owner gives its machines such names."""
+    """True if the owner gives its machines such names."""
     match = _NAME.fullmatch(name)
     return match is not None and match[1] == owner.digest
 
 
 def token_in(name: str) -> str:
-    """The token in a machine's name, "" where there is none."""
+    """Return the token in a machine's name, "" where there is none."""
     match = _NAME.fullmatch(name)
     return "" if match is None or match[2].startswith("-") else match[2]
 
@@ -77,7 +77,7 @@ def zone_of(offer: Offer) -> list[str]:
 def virtual_machine(
     request: LaunchRequest, settings: AzureSettings, machine: MachineType, driver: Literal["open", "proprietary"]
 ) -> dict[str, Any]:
-    """The body. Raises ProvisionerError for what Azure would refuse with an unhelpful message."""
+    """Return the body. Raises ProvisionerError for what Azure would refuse with an unhelpful message."""
     offer = request.offer
     name = vm_name(request.owner, request.token)
     tags = all_tags(request, settings)
@@ -119,7 +119,7 @@ def virtual_machine(
 
 
 def _identity(settings: AzureSettings, dead_man_s: float) -> dict[str, Any]:
-    """The machine's own identity is what its dead-man switch uses; another one is the user's."""
+    """Return the identities. The machine's own identity is what its dead-man switch uses; another one is the user's."""
     own, users = bool(dead_man_s and settings.dead_man_role), bool(settings.identity)
     kinds = [name for name, wanted in (("SystemAssigned", own), ("UserAssigned", users)) if wanted]
     found: dict[str, Any] = {"type": ", ".join(kinds)} if kinds else {}
@@ -160,7 +160,7 @@ def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
 
 
 def image(settings: AzureSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
-    """By GPU, else by driver. Raises ProvisionerError where none is set."""
+    """Return the image by GPU, else by driver. Raises ProvisionerError where none is set."""
     family = machine.gpu.split("-", 1)[0]
     named = settings.images.get(machine.gpu) or settings.images.get(family)
     if not named and machine.arch != "x86_64":
@@ -190,8 +190,8 @@ def image_reference(named: str) -> dict[str, str]:
 
 
 def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | None:
-    """The switch: the machine deallocates itself, with its own identity. None without the role for it: Azure bills a
-    machine that has shut itself down, so it keeps running and the daemon can find it.
+    """Return the switch: the machine deallocates itself, with its own identity. None without the role for it: Azure
+    bills a machine that has shut itself down, so it keeps running and the daemon can find it.
     """
     if not after_s or not settings.dead_man_role:
         return None

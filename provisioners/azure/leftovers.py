@@ -53,7 +53,7 @@ _KINDS: Mapping[LeftoverKind, _Kind] = {
 
 
 def listed(azure: Azure, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
-    """All of the resource group, in three calls; Azure cannot filter them by tags."""
+    """Return all leftovers of the resource group, in three calls; Azure cannot filter them by tags."""
     found = []
     for kind, calls in _KINDS.items():
         for raw in all_of(azure, kind, deadline):
@@ -64,7 +64,7 @@ def listed(azure: Azure, owner: Owner, deadline: Deadline) -> Sequence[Leftover]
 
 
 def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping[str, Any]]:
-    """All of a kind in the resource group. Raises ProvisionerError."""
+    """Return all of a kind in the resource group. Raises ProvisionerError."""
     calls = _KINDS[kind]
     return list(
         azure.pages(

@@ -97,7 +97,7 @@ class Offers(CloudOffers):
         return made
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:
-        """Every size in the region that the subscription may use, by zone. Raises ProvisionerError.
+        """Return every size in the region that the subscription may use, by zone. Raises ProvisionerError.
 
         Kept for an hour: which sizes exist and may be used changes with Azure's expansions and with support requests.
         """
@@ -154,7 +154,7 @@ class Offers(CloudOffers):
 
 
 def places_of(sku: Mapping[str, Any], region: str) -> list[Place]:
-    """The places of a SKU in Azure's listing, one for each zone; none where the subscription may not use it."""
+    """Return the places of a SKU in Azure's listing, one for each zone; none where the subscription may not use it."""
     if sku.get("resourceType") != "virtualMachines":
         return []
     here = [each for each in sku.get("locationInfo") or () if each.get("location", "").lower() == region.lower()]
@@ -199,7 +199,7 @@ def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | No
 
 
 def _complaint(offer: Offer, place: Place, machine: MachineType, limits: Mapping[str, int] | None) -> str:
-    """Why the subscription's quota does not allow even one such machine; "" where it does, or is not known."""
+    """Return why the subscription's quota does not allow even one such machine; "" where it does, or is not known."""
     names = [SPOT_QUOTA] if offer.market is Market.SPOT else ["cores", place.family]
     for name in names:
         limit = (limits or {}).get(name.lower())

@@ -112,11 +112,12 @@ class AzureProvisioner:
         leftovers.removed(self._azure, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The tail of the serial console, from the machine's boot diagnostics; "" where there is none (yet)."""
+        """Return the tail of the serial console, from the machine's boot diagnostics; "" where there is none (yet)."""
         return console.tail(self._azure, self._settings, instance_id, Deadline(timeout_s))
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What `spotsupd check` shows: credentials, permissions, images, network, quota, and the dead-man switch."""
+        """Return what `spotsupd check` shows: credentials, permissions, images, network, quota, and the dead-man
+        switch."""
         return Checks(self._azure, self._settings, self._catalog).run(Deadline(timeout_s))
 
     # -- launching -----------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class AzureProvisioner:
         except ApiError as error:
             return self._after_deleting(name, cast("AzureErrorReply", error.reply), where, deadline)
         except DeniedError:
-            self._delete(name, deadline)  # if that fails, the sweep of orphans ends it
+            self._delete(name, deadline)  # if that fails, it is reaped as an orphan
             raise
         except ProvisionerError as error:
             return Unknown(f"Azure accepted the launch, and not its dead-man switch: {error}")
@@ -187,7 +188,7 @@ class AzureProvisioner:
         return reply, headers.get("azure-asyncoperation", "")
 
     def _failed_at_once(self, operation: str, deadline: Deadline) -> AzureErrorReply | None:
-        """Why the operation failed, if it fails soon. A missing answer is no evidence."""
+        """Return why the operation failed, if it fails soon. A missing answer is no evidence."""
         for wait_s in self._looks_s if operation else ():
             if deadline.left_s() < 2 * wait_s + 1.0:
                 return None
@@ -209,8 +210,8 @@ class AzureProvisioner:
         return None
 
     def _after_deleting(self, name: str, reply: AzureErrorReply, where: str, deadline: Deadline) -> LaunchOutcome:
-        """The outcome of a failed launch, after starting its machine's deletion. If that fails, an outcome that would
-        be retried is Unknown: the retry would meet the failed machine.
+        """Return the outcome of a failed launch, after starting its machine's deletion. If that fails, an outcome that
+        would be retried is Unknown: the retry would meet the failed machine.
         """
         found = errors.ERRORS.launch_outcome(reply, where)
         try:
@@ -225,7 +226,8 @@ class AzureProvisioner:
     def _existing(
         self, name: str, request: LaunchRequest, refused: ApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
-        """A machine of this name exists: it is the result if it is this token's and node's and has not failed."""
+        """Return the outcome where a machine of this name exists: it is the result if it is this token's and node's and
+        has not failed."""
         try:
             vm = self._azure.ask(
                 f"the machine {name}",
@@ -248,7 +250,7 @@ class AzureProvisioner:
         return outcome
 
     def _if_ours(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
-        """The outcome for a machine with this request's name: its tags show whether it is this request's."""
+        """Return the outcome for a machine with this request's name: its tags show whether it is this request's."""
         if (found.owner, found.token) == (request.owner, request.token) and found.node in {"", request.node}:
             return Launched(found)
         return Fatal(
@@ -257,7 +259,7 @@ class AzureProvisioner:
         )
 
     def _ended_before(self, name: str, owner: Owner, deadline: Deadline) -> Instance | None:
-        """The token's machine if the log has its end: Azure itself would create another of that name."""
+        """Return the token's machine if the log has its end: Azure itself would create another of that name."""
         past = self._log(deadline, machine=name).get(name)
         if past is None or past.gone_at is None or past.failed:
             return None
@@ -266,8 +268,8 @@ class AzureProvisioner:
     # -- listing -------------------------------------------------------------------------------------------
 
     def _list(self, owner: Owner | None, deadline: Deadline) -> list[Instance]:
-        """The owner's machines; None: those of every owner, without ended ones. The log is read last: one that ends
-        meanwhile is in the listing or the log.
+        """Return the owner's machines; None: those of every owner, without ended ones. The log is read last: one that
+        ends meanwhile is in the listing or the log.
         """
         listed = list(
             self._azure.pages(
@@ -320,7 +322,8 @@ class AzureProvisioner:
         return found
 
     def _log(self, deadline: Deadline, machine: str = "") -> dict[str, history.Past]:
-        """The log's histories; none where it cannot be read: `check` reports that, and a listing does not need it."""
+        """Return the log's histories; none where it cannot be read: `check` reports that, and a listing does not need
+        it."""
         settings, within = self._settings, Deadline(deadline.left_s() * _LOG_SHARE)
 
         def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
@@ -348,7 +351,7 @@ class AzureProvisioner:
             return {}
 
     def _delete(self, name: str, deadline: Deadline) -> None:
-        """Returns once Azure accepted. Forced: an unwanted machine need not shut down in order."""
+        """Return once Azure accepted. Forced: an unwanted machine need not shut down in order."""
         try:
             self._azure.ask(
                 f"the deletion of {name}",

@@ -42,7 +42,8 @@ class AzureSettings(CloudSettings):
 
     @property
     def dead_man_after_s(self) -> float:
-        """A machine that switches itself off goes on to cost: without a role there is no dead-man switch."""
+        """Return the dead-man switch's time in seconds. A machine that switches itself off goes on to cost: without a
+        role there is no dead-man switch."""
         return self.dead_man_s if self.dead_man_role else 0.0
 
     @property

@@ -30,7 +30,7 @@ class Tokens:
         self._fetching: Future[Any] | None = None
 
     def get_token(self, *_scopes: str, **_options: Any) -> Any:
-        """The token, for the SDK's clients. There is one for all scopes."""
+        """Return the token, for the SDK's clients. There is one for all scopes."""
         return self._token
 
     def ready(self, timeout_s: float) -> None:
@@ -99,10 +99,10 @@ class Tokens:
 
 
 def _attempts(text: str) -> str:
-    """The result of each credential, without the SDK's text around it."""
+    """Return the result of each credential, without the SDK's text around it."""
     return text.partition("Attempted credentials: ")[2].partition(" To mitigate this issue")[0].rstrip(".") or text
 
 
 def trust(settings: AzureSettings) -> dict[str, Any]:
-    """The certificate settings of an SDK transport."""
+    """Return the certificate settings of an SDK transport."""
     return {"connection_verify": settings.endpoint_ca} if settings.endpoint_ca else {}

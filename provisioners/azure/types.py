@@ -32,7 +32,7 @@ _GPUS: Mapping[str, tuple[str, float | None]] = {
 
 
 def read(settings: AzureSettings, timeout_s: float) -> list[Described]:
-    """Those of all configured regions. Raises ProvisionerError."""
+    """Return the types of all configured regions. Raises ProvisionerError."""
     azure, deadline = Azure(settings), Deadline(timeout_s)
     found: dict[str, Described] = {}
     for region in settings.regions:
@@ -47,7 +47,7 @@ def read(settings: AzureSettings, timeout_s: float) -> list[Described]:
 
 
 def described(listed: Iterable[Mapping[str, Any]]) -> list[Described]:
-    """Those whose name has an NVIDIA GPU. Pure. One that cannot be read is left out."""
+    """Return the types whose name has an NVIDIA GPU. Pure. One that cannot be read is left out."""
     found = []
     for sku in listed:
         match = _NAME.fullmatch(str(sku.get("name", "")))

@@ -45,7 +45,7 @@ class Advice(Generic[Key, Value]):
 
 
 def gpus_of(machine: MachineType) -> dict[str, Any]:
-    """Those that are attached to an N1; the other families include theirs."""
+    """Return the GPUs that are attached to an N1; the other families include theirs."""
     if not machine.machine_type or not machine.accelerator:
         return {}
     return {

@@ -45,23 +45,23 @@ class Bearer(Credentials):  # type: ignore[misc]
 
     @property
     def email(self) -> str:
-        """Of a service account, once there is a token; "" where the credentials do not say."""
+        """Return the address of a service account, once there is a token; "" where the credentials do not say."""
         return str(getattr(self._source, "service_account_email", "") or "")
 
     def billed_to(self, project: str) -> str:
-        """The project whose quota a call of IAM's or the like counts towards, where that has to be said."""
+        """Return the project whose quota a call of IAM's or the like counts towards, where that has to be said."""
         return quota_project(self._source, project)
 
     def refresh(self, request: Any) -> None:  # noqa: ARG002 - its name is the library's
-        """The SDK calls this when Google has refused the token: the next call gets a new one."""
+        """Forget the token. The SDK calls this when Google has refused the token: the next call gets a new one."""
         with self._lock:
             self._source.token = None
         raise exceptions.RefreshError("Google rejected the access token (401)")
 
 
 def quota_project(source: Any, project: str) -> str:
-    """A person's credentials have no project, and some APIs refuse them without one ("Troubleshoot your ADC setup: user
-    credentials"); "" for a service account's, which have theirs."""
+    """Return the quota project. A person's credentials have no project, and some APIs refuse them without one
+    ("Troubleshoot your ADC setup: user credentials"); "" for a service account's, which have theirs."""
     if getattr(source, "service_account_email", ""):
         return ""
     return str(getattr(source, "quota_project_id", "") or project)

@@ -91,7 +91,8 @@ class Checks(CloudChecks):
         return f"{image} is {found.name}"
 
     def _architectures(self, gpu: str) -> list[str]:
-        """What the machines that take an image of `gcp.images` may have; x86_64 for the images for all others."""
+        """Return what the machines that take an image of `gcp.images` may have; x86_64 for the images for all
+        others."""
         machines = self._catalog.select("gcp", OfferQuery())
         found = {each.arch for each in machines if gpu in {each.gpu, each.gpu.split("-", 1)[0]}}
         return sorted(found) or ["x86_64"]
@@ -113,7 +114,7 @@ class Checks(CloudChecks):
         return f"network {network} lets the daemon in, and nodes reach each other"
 
     def _account(self, account: str, deadline: Deadline) -> str:
-        """Whether a launch may give nodes this account. IAM lets everybody ask about themselves."""
+        """Check whether a launch may give nodes this account. IAM lets everybody ask about themselves."""
         name, _, domain = account.partition("@")
         if not domain:
             return f"nodes act as the service account {name}, which is not checked: it is no address"
@@ -197,7 +198,7 @@ class Checks(CloudChecks):
 
 
 def _is_for(rule: Any, settings: GcpSettings) -> bool:
-    """Whether a rule applies to traffic to our instances."""
+    """True if a rule applies to traffic to our instances."""
     tags = set(rule.target_tags)
     return rule.direction == "INGRESS" and not rule.disabled and (not tags or bool(tags & set(settings.network_tags)))
 

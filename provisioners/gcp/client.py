@@ -77,8 +77,8 @@ class Gcp:
         self._clients: dict[str, Any] = {}
 
     def once(self, service: str, method: str, timeout_s: float, place: str = "", **parameters: Any) -> Any:
-        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises ApiError, NotSentError,
-        NoAnswerError, NoCredentialsError.
+        """Make one call, in one attempt; of a listing, one page. `place`: where, for people. Raises ApiError,
+        NotSentError, NoAnswerError, NoCredentialsError.
         """
         import requests
         from google.api_core import exceptions as api
@@ -114,7 +114,7 @@ class Gcp:
     def ask(
         self, service: str, method: str, deadline: Deadline, place: str = "", *, kind: str = "", **parameters: Any
     ) -> Any:
-        """One call that may be repeated. `kind`: the `kind` of every such answer; without it, it
+        """Make one call that may be repeated. `kind`: the `kind` of every such answer; without it, it
         is a proxy's page, say. Raises ApiError for a final refusal, else a
         ProvisionerError.
         """
@@ -132,7 +132,7 @@ class Gcp:
         return answer
 
     def pages(self, service: str, method: str, deadline: Deadline, kind: str, **parameters: Any) -> Iterator[Any]:
-        """All pages of a listing. Raises as `ask`."""
+        """Yield all pages of a listing. Raises as `ask`."""
         token = ""
         for _ in range(MAX_PAGES):
             more = {"page_token": token} if token else {}
@@ -150,7 +150,7 @@ class Gcp:
             yield from items_of(page, field, self._settings.regions)
 
     def _client(self, service: str, deadline: Deadline, where: str) -> Any:
-        """A client with a valid token."""
+        """Return a client with a valid token."""
         with self._lock:
             if self._bearer is None:
                 from provisioners.gcp.auth import Bearer
@@ -223,7 +223,7 @@ def _error_reply(error: Any, place: str) -> GcpErrorReply:
 
 
 def never_left(error: Exception) -> bool:
-    """Whether a connection error came before the request was sent."""
+    """True if a connection error came before the request was sent."""
     import requests
     from urllib3 import exceptions as pool
 
@@ -258,6 +258,6 @@ def raise_of_auth(error: Exception, where: str) -> None:
 
 
 def first_line(error: object) -> str:
-    """In one line. google-auth's errors have the whole answer as a second argument."""
+    """Return an error in one line. google-auth's errors have the whole answer as a second argument."""
     first = error.args[0] if isinstance(error, Exception) and len(error.args) > 1 else error
     return one_line(str(first)).rstrip(".") if str(first).strip() else type(error).__name__

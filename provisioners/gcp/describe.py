@@ -77,7 +77,7 @@ class Operation:
 
 
 def operation(raw: Any) -> Operation:
-    """One operation. Raises ProvisionerError where the description lacks a required field."""
+    """Return one operation. Raises ProvisionerError where the description lacks a required field."""
     failed = raw.error.errors[0] if raw.error.errors else None
     target = raw.target_link.split("/")
     try:
@@ -97,7 +97,7 @@ def operation(raw: Any) -> Operation:
 
 
 def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
-    """One listed instance; `operations` are those on it. Raises ProvisionerError where the description lacks a
+    """Return one listed instance; `operations` are those on it. Raises ProvisionerError where the description lacks a
     required field.
 
     One that is being preempted is RUNNING until `preempt_at` at least: Google may report STOPPING, but the guest runs
@@ -178,12 +178,12 @@ def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 def is_birth(each: Operation) -> bool:
-    """Whether it created an instance."""
+    """True if it created an instance."""
     return each.kind == "insert" and each.done and not each.code
 
 
 def leftover(disk: Any, zone: str) -> Leftover:
-    """A disk that belongs to no instance."""
+    """Return a disk that belongs to no instance."""
     tags = _plain(disk.labels)
     owner, node = owner_of(tags), tags.get(NODE_TAG, "")
     return Leftover(names.id_of(zone, disk.name), LeftoverKind.DISK, owner, node, names.region_of(zone))
@@ -209,7 +209,7 @@ def _gone(machine: str, end: Operation, launched_at: float) -> Instance:
 
 
 def _end(operations: Iterable[Operation]) -> Operation | None:
-    """What ended an instance: the first such operation. Deleting a preempted instance is only tidying up."""
+    """Return what ended an instance: the first such operation. Deleting a preempted instance is only tidying up."""
     ends = [each for each in operations if each.kind in _ENDS and not each.code]
     return min(ends, key=lambda each: each.began_at, default=None)
 

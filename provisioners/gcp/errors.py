@@ -143,11 +143,11 @@ class GcpErrorReply:
     api: str = "Compute Engine"
 
     def sentence(self, where: str = "") -> str:
-        """For people: the place, and Google's message."""
+        """Return for people: the place, and Google's message."""
         text = " ".join(self.message.split()).rstrip(".")[:500]
         return f"{self.api} ({where or self.place}) answered {self.code}: {text}"
 
 
 def is_gone(reply: ErrorReply) -> bool:
-    """Whether the resource does not exist."""
+    """True if the resource does not exist."""
     return reply.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}

@@ -109,7 +109,7 @@ class Insertion:
         where: str,
         deadline: Deadline,
     ) -> LaunchOutcome:
-        """The token's instance exists, existed, or is being created."""
+        """Return the outcome where the token's instance exists, existed, or is being created."""
         if birth.target != names.instance_name(request):
             return Fatal(f"Compute Engine has {birth.target} under the token of {request.node}; {_REMEDY}")
         if not birth.done:
@@ -125,7 +125,7 @@ class Insertion:
         )
 
     def _existing(self, request: LaunchRequest, name: str, deadline: Deadline) -> LaunchOutcome | None:
-        """The instance of this name, if it is the request's; None where it does not exist."""
+        """Return the instance of this name, if it is the request's; None where it does not exist."""
         zone = request.offer.zone
         try:
             vm = self._gcp.ask("instances", "get", deadline, zone, kind="compute#instance", zone=zone, instance=name)
@@ -142,5 +142,5 @@ class Insertion:
 
 
 def _vanished(request: LaunchRequest, name: str) -> LaunchOutcome:
-    """It existed a moment ago: a look-up finds its end."""
+    """Return the outcome of what existed a moment ago: a look-up finds its end."""
     return Unknown(f"Compute Engine ({request.offer.zone}) created {name}, and it no longer exists")

@@ -16,7 +16,7 @@ from provisioners.gcp.settings import FURTHER, GcpSettings
 
 
 def interfaces(request: LaunchRequest, settings: GcpSettings, machine: MachineType) -> list[dict[str, Any]]:
-    """With the SDK's names; the first one is the one of SSH, and has the public address."""
+    """Return them with the SDK's names; the first one is the one of SSH, and has the public address."""
     place = f"{request.offer.zone}/{machine.name}"
     names, region = settings.further_subnetworks.get(place, ()), request.offer.region
     further = zip(names, FURTHER[machine.name], strict=True) if names else ()
@@ -27,8 +27,8 @@ def interfaces(request: LaunchRequest, settings: GcpSettings, machine: MachineTy
 
 
 def policies(request: LaunchRequest, settings: GcpSettings, machine: MachineType) -> Mapping[str, Any]:
-    """The compact placement policy of the region. "Compact placement policy and workload policy overview": not of N1,
-    whose GPUs are attached, and of no use to machines without a GPU."""
+    """Return the compact placement policy of the region. "Compact placement policy and workload policy overview": not
+    of N1, whose GPUs are attached, and of no use to machines without a GPU."""
     region = request.offer.region
     name = settings.placement_policies.get(region, "")
     if not name or not machine.gpus or machine.machine_type:
@@ -37,7 +37,7 @@ def policies(request: LaunchRequest, settings: GcpSettings, machine: MachineType
 
 
 def network_of(settings: GcpSettings) -> str:
-    """The path of the network of the first interface."""
+    """Return the path of the network of the first interface."""
     network = settings.network or "default"
     return network if "/" in network else f"global/networks/{network}"
 

@@ -31,7 +31,7 @@ systemctl try-restart ssh sshd || true"""
 def instance(
     request: LaunchRequest, settings: GcpSettings, machine: MachineType, driver: Literal["open", "proprietary"]
 ) -> dict[str, Any]:
-    """The body, with the SDK's names. Raises ProvisionerError for what Google would refuse unhelpfully."""
+    """Return the body, with the SDK's names. Raises ProvisionerError for what Google would refuse unhelpfully."""
     zone = request.offer.zone
     born_with = labels(request, settings.tags)
     kind = machine.machine_type or request.offer.instance_type
@@ -59,7 +59,7 @@ def instance(
 
 
 def image_of(settings: GcpSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
-    """The image or image family; Google resolves a family itself, at each launch."""
+    """Return the image or image family; Google resolves a family itself, at each launch."""
     family = machine.gpu.split("-", 1)[0]
     image = settings.images.get(machine.gpu) or settings.images.get(family)
     if not image and machine.arch != "x86_64":
@@ -82,7 +82,7 @@ def host_key_again(public: str) -> str:
 
 
 def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
-    """An instance with a GPU cannot be migrated; only the daemon restarts instances."""
+    """Return the scheduling. An instance with a GPU cannot be migrated; only the daemon restarts instances."""
     scheduling: dict[str, Any] = {"on_host_maintenance": "TERMINATE", "automatic_restart": False}
     if request.offer.market is Market.SPOT:
         scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
@@ -108,7 +108,7 @@ def _boot_disk(
 
 
 def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
-    """The plain text of what labels, which allow few characters, may have as a digest."""
+    """Return the plain text of what labels, which allow few characters, may have as a digest."""
     # Nodes have no right to delete instances: all programs on them would have it (docs/decisions). A machine that is
     # switched off costs its disk only, which the daemon deletes.
     dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None

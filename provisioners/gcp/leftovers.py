@@ -15,7 +15,7 @@ _PAGE = 500
 
 
 def listed(gcp: Gcp, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
-    """All of the project, in one call."""
+    """Return all leftovers of the project, in one call."""
     wanted = names.labelled(owner.tags)
     disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
     return [describe.leftover(disk, zone) for zone, disk in disks if not disk.users]

@@ -27,12 +27,12 @@ class Snapshot:
     at: float
 
     def ended(self, since: float | None = None) -> list[Instance]:
-        """The instances that ended since `since`; by default, within the last hour."""
+        """Return the instances that ended since `since`; by default, within the last hour."""
         since = self.at - describe.REMEMBERED_S if since is None else since
         return describe.ended(self.operations, [each.id for each in self.machines], since=since)
 
     def refused(self) -> list[Instance]:
-        """The instances whose insertion failed within the last hour, after Google had accepted it."""
+        """Return the instances whose insertion failed within the last hour, after Google had accepted it."""
         since = self.at - describe.REMEMBERED_S
         return describe.refused(self.operations, [each.id for each in self.machines], since=since)
 
@@ -46,8 +46,8 @@ class Listing:
         self._now = now
 
     def read(self, wanted: str, pattern: str, deadline: Deadline) -> Snapshot:
-        """The instances that match a filter, and the operations on instances whose URLs match `pattern`. Instances
-        first: one that ends between the two calls is then in both, not in neither.
+        """Return the instances that match a filter, and the operations on instances whose URLs match `pattern`.
+        Instances first: one that ends between the two calls is then in both, not in neither.
         """
         listed = self.machines(wanted, deadline)
         operations = self._operations(pattern, deadline)
@@ -68,7 +68,8 @@ class Listing:
         return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """The newest operations of one zone on instances whose URLs match. Raises ApiError and ProvisionerError."""
+        """Return the newest operations of one zone on instances whose URLs match. Raises ApiError and
+        ProvisionerError."""
         answer = self._gcp.ask(
             "zoneOperations",
             "list",
@@ -83,7 +84,7 @@ class Listing:
         return self._read(answer.items, pattern)
 
     def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """One page of the newest: Google keeps operations for weeks, and old ones are not needed."""
+        """Return one page of the newest operations: Google keeps operations for weeks, and old ones are not needed."""
         answer = self._gcp.ask(
             "globalOperations",
             "aggregated_list",
@@ -96,7 +97,7 @@ class Listing:
         return self._read((raw for _, raw in items_of(answer, "operations", self._settings.regions)), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
-        """Those that match, checked again after Google's filter. Times are on our clock."""
+        """Return those that match, checked again after Google's filter. Times are on our clock."""
         ours, ahead_s = re.compile(pattern), self._gcp.ahead_s
         found = []
         for raw in listed:

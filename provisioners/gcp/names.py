@@ -31,40 +31,40 @@ _REQUESTS = uuid.UUID("6f0c6f4e-3c53-5d2b-9a53-0d6b1d1f6a0b")
 
 
 def instance_name(request: LaunchRequest) -> str:
-    """The instance's name: the same for the same request, different for another token or owner."""
+    """Return the instance's name: the same for the same request, different for another token or owner."""
     name = f"{_PREFIX}-{_digest(request.token)}-{request.owner.digest}"
     return f"{name}-{request.node}" if _FITS_NAME.fullmatch(request.node) else name
 
 
 def node_in(name: str) -> str:
-    """The node in a name, "" where there is none."""
+    """Return the node in a name, "" where there is none."""
     match = _NAME.fullmatch(name)
     return (match[3] or "") if match else ""
 
 
 def pattern_of_token(owner: Owner, token: str) -> str:
-    """An RE2 expression for the URLs of all instances that an owner's token ever had."""
+    """Return an RE2 expression for the URLs of all instances that an owner's token ever had."""
     return f".*/instances/{_PREFIX}-{_digest(token)}-{owner.digest}(-.*)?"
 
 
 def pattern_of_owner(owner: Owner | None) -> str:
-    """An RE2 expression for the URLs of all instances of an owner; None: of every one."""
+    """Return an RE2 expression for the URLs of all instances of an owner; None: of every one."""
     digest = owner.digest if owner else f"[a-z2-7]{{{_OWNER_CHARACTERS}}}"
     return f".*/instances/{_PREFIX}-[a-z2-7]{{{_TOKEN_CHARACTERS}}}-{digest}(-.*)?"
 
 
 def labelled(tags: Mapping[str, str]) -> str:
-    """The filter of a listing that only resources with these tags as labels pass."""
+    """Return the filter of a listing that only resources with these tags as labels pass."""
     return " AND ".join(f'(labels.{key} = "{label_value(value)}")' for key, value in tags.items())
 
 
 def request_id(request: LaunchRequest, failures: int) -> str:
-    """The idempotency id of a launch after `failures` failed ones. The same id returns the same operation."""
+    """Return the idempotency id of a launch after `failures` failed ones. The same id returns the same operation."""
     return str(uuid.uuid5(_REQUESTS, f"{request.owner.digest}\n{request.token}\n{failures}"))
 
 
 def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
-    """The labels of new resources. Raises ProvisionerError for a tag that is not a valid label."""
+    """Return the labels of new resources. Raises ProvisionerError for a tag that is not a valid label."""
     found = {**tags, **request.tags}
     for key, value in found.items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
@@ -79,14 +79,14 @@ def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def label_value(text: str) -> str:
-    """A unique label for a text: the text itself where it fits, else a digest."""
+    """Return a unique label for a text: the text itself where it fits, else a digest."""
     if _LABEL_VALUE.fullmatch(text) and not _DIGEST_VALUE.fullmatch(text):
         return text
     return f"sha256-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
 def plain_value(label: str) -> str:
-    """The text of a label, "" where it is a digest."""
+    """Return the text of a label, "" where it is a digest."""
     return "" if _DIGEST_VALUE.fullmatch(label) else label
 
 
@@ -107,7 +107,7 @@ def region_of(zone: str) -> str:
 
 
 def last_of(url: str) -> str:
-    """The last part of a resource's URL."""
+    """Return the last part of a resource's URL."""
     return url.rpartition("/")[2]
 
 

@@ -78,7 +78,7 @@ class Offers(CloudOffers):
         return {offer: self._complaint(offer, machine, limits) for offer, machine in found.items()}
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
-        """The quotas of these regions and of the project: one that cannot be read blocks no launch."""
+        """Return the quotas of these regions and of the project: one that cannot be read blocks no launch."""
         found: dict[str, Mapping[str, float]] = {}
         for region in ("", *regions):
             try:
@@ -124,13 +124,14 @@ class Offers(CloudOffers):
         return offer.gpus
 
     def _order(self, offer: Offer) -> tuple[bool, float, float, int, str, str]:
-        """By price; where it is not known, by the on-demand price, to which spot prices are roughly proportional."""
+        """Return the order: by price; where it is not known, by the on-demand price, to which spot prices are roughly
+        proportional."""
         on_demand, _ = self._catalog.price("gcp", offer.region, offer.instance_type) or (float("inf"), "")
         price = offer.usd_per_hour
         return price is None, price or 0.0, on_demand, offer.gpus, offer.instance_type, offer.zone
 
     def _complaint(self, offer: Offer, machine: MachineType, limits: Limits) -> str:
-        """Why the project's quotas do not allow even one such instance; "" where they do, or are not known."""
+        """Return why the project's quotas do not allow even one such instance; "" where they do, or are not known."""
         here, project = limits.get(offer.region, {}), limits.get("", {})
         found = quota.limit(machine.accelerator, offer.market, here)
         everywhere = project.get(quota.ALL_REGIONS)

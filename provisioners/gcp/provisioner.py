@@ -97,7 +97,7 @@ class GcpProvisioner:
         leftovers.removed(self._gcp, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The last megabyte of the serial console."""
+        """Return the last megabyte of the serial console."""
         deadline = Deadline(timeout_s)
         for zone, name in self._places(instance_id, deadline):
             answer = self._ask_unless_gone(
@@ -108,7 +108,7 @@ class GcpProvisioner:
         return ""
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What `spotsupd check` shows: credentials, permissions, images, network, machine types, quota."""
+        """Return what `spotsupd check` shows: credentials, permissions, images, network, machine types, quota."""
         return Checks(self._gcp, self._settings, self._catalog).run(Deadline(timeout_s))
 
     # -- inside --------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ _METRICS = {
 
 
 def of_accelerator(accelerator: str) -> str:
-    """The name of its quota. An accelerator comes with machines of one family, so this stands for their CPUs, too."""
+    """Return the name of its quota. An accelerator comes with machines of one family, so this stands for their CPUs,
+    too."""
     return _METRICS.get(accelerator, accelerator)
 
 
@@ -67,6 +68,6 @@ def other_limit(
 
 
 def gpus_in(limits: Mapping[str, float]) -> dict[str, float]:
-    """The GPU quotas among a region's limits, those above 0."""
+    """Return the GPU quotas among a region's limits, those above 0."""
     names = {name for metric in _METRICS.values() for name in (metric, f"PREEMPTIBLE_{metric}")}
     return {name: value for name, value in sorted(limits.items()) if name in names and value > 0}

@@ -51,7 +51,7 @@ class Rest:
         self._session = requests.Session()
 
     def who(self, timeout_s: float) -> str:
-        """Whose the credentials are, as far as they say."""
+        """Return whose the credentials are, as far as they say."""
         try:
             self._bearer.renew(timeout_s)
         except Exception as error:
@@ -65,8 +65,8 @@ class Rest:
         return self._bearer.email or "the user of the application default credentials"
 
     def ask(self, api: str, verb: str, path: str, timeout_s: float, *, want: str = "", **more: Any) -> dict[str, Any]:
-        """A call that changes nothing, repeated a few times. `want`: a key of each such answer; without it, it is a
-        proxy's page, say. Raises ApiError for a final refusal, else a ProvisionerError."""
+        """Make a call that changes nothing, repeated a few times. `want`: a key of each such answer; without it, it is
+        a proxy's page, say. Raises ApiError for a final refusal, else a ProvisionerError."""
 
         def once(left_s: float) -> dict[str, Any]:
             answer = self.once(api, verb, path, left_s, **more)
@@ -86,7 +86,7 @@ class Rest:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One call, one attempt. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError."""
+        """Make one call, in one attempt. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError."""
         import requests
 
         where, deadline = NAMES[api], Deadline(timeout_s)
@@ -128,7 +128,7 @@ class Rest:
 
 
 def _reply(found: Any, status: int, api: str, project: str) -> GcpErrorReply:
-    """The code: why the API as a whole refuses, else its own word, else HTTP's."""
+    """Return the code: why the API as a whole refuses, else its own word, else HTTP's."""
     raw = found.get("error") if isinstance(found, dict) else None
     error = raw if isinstance(raw, dict) else {}
     details = [each for each in error.get("details") or () if isinstance(each, dict)]

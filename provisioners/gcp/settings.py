@@ -67,7 +67,7 @@ class GcpSettings(CloudSettings):
 
     @property
     def log_agent(self) -> tuple[LogAgentKind, str] | None:
-        """The Ops Agent, where it is asked for."""
+        """Return the Ops Agent, where it is asked for."""
         return ("ops", "") if self.ops_agent else None
 
     @property

@@ -34,14 +34,14 @@ _GPUS = {
 
 
 def read(settings: GcpSettings, timeout_s: float) -> list[Described]:
-    """Those of all configured regions. Raises ProvisionerError."""
+    """Return the types of all configured regions. Raises ProvisionerError."""
     gcp, deadline = Gcp(settings), Deadline(timeout_s)
     listed = gcp.aggregated("machineTypes", "machine_types", deadline, max_results=_PAGE)
     return described(item for zone, item in listed if region_of(zone) in settings.regions)
 
 
 def described(listed: Iterable[Any]) -> list[Described]:
-    """Those with one kind of NVIDIA GPU. Pure."""
+    """Return the types with one kind of NVIDIA GPU. Pure."""
     found: dict[str, Described] = {}
     for raw in listed:
         gpus = [each for each in raw.accelerators if each.guest_accelerator_type.startswith("nvidia-")]

@@ -28,7 +28,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The content, for people."""
+        """Return the content, for people."""
         return self.content.decode(errors="replace")
 
 
@@ -41,7 +41,7 @@ def call(
     body: str | None = None,
     params: Mapping[str, str] | None = None,
 ) -> Answer:
-    """One request on a connection of its own, within `timeout_s`. Raises NotSentError, NoAnswerError."""
+    """Make one request on a connection of its own, within `timeout_s`. Raises NotSentError, NoAnswerError."""
     deadline = time.monotonic() + timeout_s
     socket_path = Store(directory).endpoint()
     if socket_path is None:

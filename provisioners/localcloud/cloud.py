@@ -42,7 +42,7 @@ class Launch:
 
 
 def target_of(machine: Machine) -> Target:
-    """The processes of a machine that runs."""
+    """Return the processes of a machine that runs."""
     return Target(machine.id, Identity(machine.pid, machine.started))
 
 
@@ -70,24 +70,24 @@ class Cloud:
     # -- reads ---------------------------------------------------------------------------------------------
 
     def settings(self) -> Settings:
-        """The current settings."""
+        """Return the current settings."""
         with self._changed:
             return self._settings
 
     def machines(self) -> dict[str, Machine]:
-        """All records by machine id, in the order of their launches."""
+        """Return all records by machine id, in the order of their launches."""
         with self._changed:
             return dict(self._machines)
 
     def machine(self, machine: str) -> Machine:
-        """One record. Raises RefusedError (not-found)."""
+        """Return one record. Raises RefusedError (not-found)."""
         with self._changed:
             if machine not in self._machines:
                 raise RefusedError(Refusal(kind="not-found", message=f"there is no machine {machine!r}"))
             return self._machines[machine]
 
     def wait_ended(self, machine: str, timeout_s: float) -> Machine:
-        """The record once no process is left; RefusedError when some still are after `timeout_s`."""
+        """Return the record once no process is left; RefusedError when some still are after `timeout_s`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.machine(machine).ended_at is not None, timeout_s):
                 raise rules.refused(self.machine(machine), f"still has processes after {timeout_s:.0f} s")
@@ -253,6 +253,6 @@ class Cloud:
 
 
 def _user_data(body: LaunchBody) -> str:
-    """The same as on rented clouds."""
+    """Return the same as on rented clouds."""
     host_key = HostKey(public=body.host_key_public, private_openssh=body.host_key_private)
     return user_data(body.node, qemu.USER, body.authorized_keys, host_key, DeadMan(DEAD_MAN_S))

@@ -26,7 +26,7 @@ def start(directory: Path, image: str, stack: contextlib.ExitStack) -> None:
 
 
 def startable(directory: Path, timeout_s: float) -> Finding | None:
-    """Whether a server could be started; None where one answers. Nothing is started."""
+    """Check whether a server could be started; None where one answers. Nothing is started."""
     try:
         call(directory, "GET", "/v1/ping", timeout_s=timeout_s)
     except NoAnswerError as error:

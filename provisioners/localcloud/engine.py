@@ -196,7 +196,7 @@ class Engine:
         self._cloud.update(machine, ending_at=self._cloud.now(), end_cause=EndCause.FAILED, message=message)
 
     def _find_lost(self, machines: Iterable[Machine]) -> list[str]:
-        """The machines whose init ended without a decision."""
+        """Return the machines whose init ended without a decision."""
         running = [each for each in machines if each.running_at is not None and each.ending_at is None]
         lost = [each.id for each in running if not processes.is_alive(self._inits[each.id].identity)]
         for machine in lost:

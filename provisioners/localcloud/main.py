@@ -31,7 +31,7 @@ _machine = click.argument("machine")
 
 
 def _behaviour(command: Any) -> Any:
-    """The options that `serve` and `set` share."""
+    """Return the options that `serve` and `set` share."""
     for option in (
         click.option("--launch-delay", type=float, metavar="S", help="Seconds from a launch to a started sshd."),
         click.option("--listing-lag", type=float, metavar="S", help="Seconds by which listings are behind."),
@@ -103,7 +103,7 @@ def preempt(machine: str, notice: float, directory: Path, output: str, *, false_
 
 
 def _machine_command(verb: str, help_text: str, root: str = "admin/machines") -> None:
-    """A command that only names a machine."""
+    """Add a command that only names a machine."""
 
     @main.command(verb, help=help_text)
     @_machine
@@ -162,7 +162,7 @@ def destroy(directory: Path, output: str) -> None:
 
 
 def _patch(behaviour: dict[str, Any]) -> Any:
-    """The SettingsPatch of the options that were given; wrong values are wrong usage."""
+    """Return the SettingsPatch of the options that were given; wrong values are wrong usage."""
     from pydantic import ValidationError
 
     from provisioners.localcloud.models import SettingsPatch, sentence
@@ -177,7 +177,7 @@ def _patch(behaviour: dict[str, Any]) -> Any:
         if behaviour["capacity"]:
             given["capacity"] = {zone: int(room) for zone, room in map(_pair, behaviour["capacity"])}
         if behaviour["types"]:
-            given["instance_types"] = [_type(*_pair(word)) for word in behaviour["types"]]
+            given["instance_types"] = [_type(*_pair(text)) for text in behaviour["types"]]
         if behaviour["faults"]:
             given["next_launch_faults"] = behaviour["faults"]
         return SettingsPatch.model_validate_json(json.dumps(given))
@@ -212,7 +212,7 @@ def _change(directory: Path, root: str, machine: str, verb: str, body: dict[str,
 
 
 def _resolve(machines: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """The machine with this id, else the last one of this node, one that has not ended before one that has."""
+    """Return the machine with this id, else the last one of this node, one that has not ended before one that has."""
     named = [each for each in machines if each["id"] == name]
     of_node = [each for each in machines if each["node"] == name]
     alive = [each for each in of_node if each["state"] != "terminated"]
@@ -226,7 +226,7 @@ def _note(machine: dict[str, Any]) -> str:
 
 
 def _call(directory: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """One call; what goes wrong ends the program with its exit code."""
+    """Make one call; what goes wrong ends the program with its exit code."""
     from provisioners.calls import NoAnswerError, NotSentError
     from provisioners.localcloud.client import call
 

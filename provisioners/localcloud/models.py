@@ -96,7 +96,7 @@ class SettingsPatch(_Model):
     image: str | None = None
 
     def applied_to(self, settings: Settings) -> Settings:
-        """The settings after this change."""
+        """Return the settings after this change."""
         given = {name: getattr(self, name) for name in self.model_fields_set if getattr(self, name) is not None}
         if "capacity" in given:
             given["capacity"] = {**settings.capacity, **given["capacity"]}
@@ -120,7 +120,7 @@ class LaunchBody(_Model):
     tags: dict[str, str] = {}
 
     def digest(self) -> str:
-        """The same for the same request only: a token must not be used for two different ones."""
+        """Return a digest, the same for the same request only: a token must not be used for two different ones."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
@@ -236,7 +236,7 @@ class RefusedError(Exception):
 
 
 def sentence(error: ValidationError) -> str:
-    """What is wrong with a body, in one sentence."""
+    """Return what is wrong with a body, in one sentence."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     text = first["msg"][:1].lower() + first["msg"][1:]

@@ -53,7 +53,7 @@ class Target:
 
 
 def look(pid: int) -> Process | None:
-    """The process with this pid; None where there is none, or only a zombie."""
+    """Return the process with this pid; None where there is none, or only a zombie."""
     try:
         state, parent, *rest = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -65,7 +65,8 @@ def look(pid: int) -> Process | None:
 
 
 def identity_of(pid: int) -> Identity:
-    """The identity of a child that was not reaped yet, alive or not. Raises OSError for any that is not there."""
+    """Return the identity of a child that was not reaped yet, alive or not. Raises OSError for any that is not
+    there."""
     return Identity(pid, int(_stat(pid)[19]))
 
 
@@ -75,13 +76,13 @@ def _stat(pid: int) -> list[str]:
 
 
 def is_alive(identity: Identity) -> bool:
-    """Whether this very process runs still."""
+    """True if this very process runs still."""
     found = look(identity.pid)
     return found is not None and found.identity == identity
 
 
 def snapshot() -> dict[int, Process]:
-    """All live processes, as far as they stand still while we look."""
+    """Return all live processes, as far as they stand still while we look."""
     found = (look(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return {process.identity.pid: process for process in found if process is not None}
 
@@ -105,7 +106,7 @@ def send(identity: Identity, number: signal.Signals) -> bool:
 
 
 def marker_of(pid: int) -> str:
-    """The machine id that a process carries, "" for none (or another user's)."""
+    """Return the machine id that a process carries, "" for none (or another user's)."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -116,7 +117,7 @@ def marker_of(pid: int) -> str:
 
 
 def below(processes: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
-    """The pids of all descendants of `roots`, without these."""
+    """Return the pids of all descendants of `roots`, without these."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
@@ -130,7 +131,8 @@ def below(processes: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
 
 
 def find(roots: Sequence[Identity], carries: Callable[[str], bool]) -> set[Identity]:
-    """All processes below `roots` (not these), all whose marker is ours, and all below those; never this process.
+    """Return all processes below `roots` (not these), all whose marker is ours, and all below those; never this
+    process.
 
     A process without a marker belongs to no machine: `carries` is not asked about it.
     """
@@ -170,7 +172,7 @@ def thaw(target: Target) -> None:
 
 
 def _of(targets: Sequence[Target]) -> tuple[list[Identity], Callable[[str], bool]]:
-    """The inits of these machines that live, and whether a marker is one of theirs."""
+    """Return the inits of these machines that live, and whether a marker is one of theirs."""
     names = {target.machine for target in targets}
     inits = [target.init for target in targets if target.init is not None and is_alive(target.init)]
     return inits, names.__contains__

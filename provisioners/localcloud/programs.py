@@ -40,7 +40,7 @@ class SshPrograms:
 
 
 def find_program(name: str, tools: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The program `name`: on the PATH, then in the system's folders, then below `tools` (a root folder).
+    """Return the program `name`: on the PATH, then in the system's folders, then below `tools` (a root folder).
 
     Raises ProgramMissingError.
     """
@@ -56,7 +56,8 @@ def find_program(name: str, tools: Path | None = None, environ: Mapping[str, str
 
 
 def tools_root(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder with unpacked programs: the one that the environment names, else the clone's, None without either."""
+    """Return the folder with unpacked programs: the one that the environment names, else the clone's, None without
+    either."""
     named = environ.get(TOOLS_VARIABLE, "")
     if named:
         return Path(named)

@@ -25,21 +25,22 @@ ADDRESSES = ipaddress.IPv4Network("127.64.0.0/10")
 
 
 def address_of(first: int, index: int) -> str:
-    """The address of machine `index` of a cloud that began at number `first` of ADDRESSES; none ends in .0 or .255."""
+    """Return the address of machine `index` of a cloud that began at number `first` of ADDRESSES; none ends in .0 or
+    .255."""
     usable = ADDRESSES.num_addresses // 256 * 254
     block, host = divmod((first + index) % usable, 254)
     return str(ADDRESSES[block * 256 + host + 1])
 
 
 def address_for(settings: Settings, machines: Collection[Machine], first: int, index: int) -> str:
-    """The address of a new machine: its own, or, where the settings say so, that of a machine that ended."""
+    """Return the address of a new machine: its own, or, where the settings say so, that of a machine that ended."""
     taken = {machine.address for machine in machines if machine.ended_at is None}
     free = [machine.address for machine in machines if machine.address not in taken]
     return free[0] if settings.reuse_addresses and free else address_of(first, index)
 
 
 def fault_refusal(fault: Fault) -> Refusal | None:
-    """The answer that a fault makes of a launch, None where the fault lies in the connection."""
+    """Return the answer that a fault makes of a launch, None where the fault lies in the connection."""
     message = f"the fault {fault.value!r} was asked for"
     match fault:
         case Fault.THROTTLED:
@@ -78,7 +79,7 @@ def admit(settings: Settings, machines: Collection[Machine], body: LaunchBody) -
 
 
 def view(machine: Machine, as_of: float) -> View | None:
-    """The machine as it was at `as_of`; None before its launch. A lagging listing is a view of the past."""
+    """Return the machine as it was at `as_of`; None before its launch. A lagging listing is a view of the past."""
     if as_of < machine.launched_at:
         return None
     state = InstanceState.PENDING
@@ -120,12 +121,12 @@ def view(machine: Machine, as_of: float) -> View | None:
 
 
 def owned(machines: Iterable[Machine], cluster: str, key_mark: str) -> list[Machine]:
-    """The machines of one owner; "" stands for any."""
+    """Return the machines of one owner; "" stands for any."""
     return [each for each in machines if cluster in {"", each.cluster} and key_mark in {"", each.key_mark}]
 
 
 def listing(settings: Settings, machines: Collection[Machine], now: float) -> list[View]:
-    """What a listing shows at `now`: the machines as they were `listing_lag_s` ago."""
+    """Return what a listing shows at `now`: the machines as they were `listing_lag_s` ago."""
     as_of = now - settings.listing_lag_s
     wanted = (
         machine
@@ -136,18 +137,18 @@ def listing(settings: Settings, machines: Collection[Machine], now: float) -> li
 
 
 def tokened(settings: Settings, machines: Collection[Machine], token: str, now: float) -> list[View]:
-    """The machine of a token, if it was there `listing_lag_s` ago; however long ago it ended."""
+    """Return the machine of a token, if it was there `listing_lag_s` ago; however long ago it ended."""
     found = (view(machine, now - settings.listing_lag_s) for machine in machines if machine.token == token)
     return [as_listed(settings, seen) for seen in found if seen is not None]
 
 
 def as_listed(settings: Settings, seen: View) -> View:
-    """A view by the cloud's own clock. Deadlines are given by hand, in seconds from now: they are by ours."""
+    """Return a view by the cloud's own clock. Deadlines are given by hand, in seconds from now: they are by ours."""
     return seen.model_copy(update={"launched_at": seen.launched_at + settings.clock_ahead_s})
 
 
 def offers(settings: Settings) -> list[OfferView]:
-    """All that can be asked for."""
+    """Return all that can be asked for."""
     return [
         OfferView(
             region=REGION,
@@ -165,7 +166,7 @@ def offers(settings: Settings) -> list[OfferView]:
 
 
 def announce(machine: Machine, notice_s: float, now: float, *, false_alarm: bool = False) -> dict[str, object]:
-    """The change that announces a preemption; the earliest deadline holds. Raises RefusedError."""
+    """Return the change that announces a preemption; the earliest deadline holds. Raises RefusedError."""
     if machine.market is not Market.SPOT:
         raise refused(machine, "an on-demand machine cannot be preempted; `kill` makes it vanish")
     if machine.ending_at is not None:
@@ -178,7 +179,7 @@ def announce(machine: Machine, notice_s: float, now: float, *, false_alarm: bool
 
 
 def withdraw(machine: Machine) -> dict[str, object]:
-    """The change that takes an announcement back. Raises RefusedError."""
+    """Return the change that takes an announcement back. Raises RefusedError."""
     if machine.ending_at is not None:
         raise refused(machine, "it has ended or is about to")
     return {"preempt_announced_at": None, "preempt_at": None, "spared": False}
@@ -193,7 +194,7 @@ def expect_running(machine: Machine) -> None:
 
 
 def refused(machine: Machine, why: str) -> RefusedError:
-    """A call that makes no sense for this machine as it is."""
+    """Return the refusal of a call that makes no sense for this machine as it is."""
     return RefusedError(Refusal(kind="refused", message=f"machine {machine.id} (node {machine.node}): {why}"))
 
 
@@ -214,7 +215,7 @@ class Due:
 
 
 def due(settings: Settings, machines: Mapping[str, Machine], started: Collection[str], now: float) -> Due:
-    """What is to do at `now`. `started`: the machines whose init was started by this server."""
+    """Return what is to do at `now`. `started`: the machines whose init was started by this server."""
     alive = [each for each in machines.values() if each.ended_at is None]
     going = [each for each in alive if each.ending_at is None]
     doomed = {each.id: each.preempt_at for each in going if each.preempt_at is not None and not each.spared}

@@ -150,7 +150,7 @@ class _Api:
         return self._answer(await run_in_threadpool(self._cloud.wait_ended, machine, KILL_WAIT_S))
 
     def changes(self, change: Callable[[str], Machine]) -> Handler:
-        """A handler that needs only the machine's id."""
+        """Return a handler that needs only the machine's id."""
 
         async def handle(request: Request) -> Response:
             return self._answer(await run_in_threadpool(change, request.path_params["machine"]))
@@ -166,7 +166,7 @@ class _Api:
 
 
 def application(cloud: Cloud) -> Starlette:
-    """The routes over a cloud."""
+    """Return the routes over a cloud."""
     api = _Api(cloud)
     routes: list[tuple[str, str, Handler]] = [
         ("GET", "/v1/ping", api.ping),
@@ -242,7 +242,7 @@ def serve(store: Store, programs: SshPrograms, change: SettingsPatch) -> int:
 
 
 def _listener(path: str) -> socket.socket:
-    """A socket that only we may connect to, from the moment it exists."""
+    """Return a socket that only we may connect to, from the moment it exists."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -254,6 +254,6 @@ def _listener(path: str) -> socket.socket:
 
 
 def log_to_stderr() -> None:
-    """One line per happening, for a terminal or a log file."""
+    """Log one line per happening, for a terminal or a log file."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it logs each of our broken answers as an error

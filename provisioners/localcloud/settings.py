@@ -33,7 +33,7 @@ class LocalSettings(Section):
     """How nodes reach etcd: `direct`, or `ssh`, through the daemon's SSH connection to each node."""
 
     def folder(self, state: Path) -> Path:
-        """The folder of its server. `state`: the daemon's state folder."""
+        """Return the folder of its server. `state`: the daemon's state folder."""
         return Path(self.dir) if self.dir else state / "localcloud"
 
     def in_use(self, *, alone: bool) -> bool:
@@ -57,7 +57,8 @@ class LocalSettings(Section):
 
     @property
     def node_env(self) -> dict[str, str]:
-        """All machines share the host's loopback interface, and gloo would guess by host name."""
+        """Return the nodes' variables. All machines share the host's loopback interface, and gloo would guess by host
+        name."""
         return {"GLOO_SOCKET_IFNAME": qemu.INTERFACE if self.image else "lo"}
 
     @property
@@ -67,7 +68,8 @@ class LocalSettings(Section):
 
     @property
     def away(self) -> bool:
-        """A virtual machine, too, is on this computer and reaches nothing else of it than what it was given."""
+        """Return False: a virtual machine, too, is on this computer and reaches nothing else of it than what it was
+        given."""
         return False
 
     def shared_folder(self, state: Path) -> Path:

@@ -42,7 +42,7 @@ class Birth:
 
     @property
     def machine_prefix(self) -> str:
-        """How all its machines' ids begin."""
+        """Return how all its machines' ids begin."""
         return f"local-{self.id}-"
 
 
@@ -60,7 +60,7 @@ class Store:
 
     @property
     def log(self) -> Path:
-        """What a server that was started as a child says."""
+        """Return what a server that was started as a child says."""
         return self.directory / "server.log"
 
     def create(self) -> Birth:
@@ -75,7 +75,7 @@ class Store:
         return fresh
 
     def birth(self) -> Birth | None:
-        """The cloud's identity; None where the directory is no cloud's."""
+        """Return the cloud's identity; None where the directory is no cloud's."""
         values = read_json(self.directory / "cloud.json")
         return None if values is None else Birth(**values)
 
@@ -109,7 +109,7 @@ class Store:
             self._lock = None
 
     def server(self) -> Identity | None:
-        """The process that serves the cloud and so holds the lock, None when there is none."""
+        """Return the process that serves the cloud and so holds the lock, None when there is none."""
         try:
             fields = (self.directory / "server.lock").read_text().split()
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class Store:
     # -- where it listens ----------------------------------------------------------------------------------
 
     def socket_path(self) -> Path:
-        """Where to listen: in the directory, or, where that path is too long, in a short folder of its own."""
+        """Return where to listen: in the directory, or, where that path is too long, in a short folder of its own."""
         near = self.directory / "api.sock"
         if len(os.fsencode(near)) <= SOCKET_PATH_BYTES:
             return near
@@ -134,7 +134,7 @@ class Store:
         scratch.replace(self.endpoint_file)
 
     def endpoint(self) -> Path | None:
-        """Where the server listens, or last did; None before its first start and after its orderly end."""
+        """Return where the server listens, or last did; None before its first start and after its orderly end."""
         try:
             return Path(self.endpoint_file.read_text(encoding="utf-8").rstrip("\n"))
         except FileNotFoundError:
@@ -154,7 +154,7 @@ class Store:
     # -- settings and machines -----------------------------------------------------------------------------
 
     def settings(self) -> Settings:
-        """As last saved; a new cloud's are the defaults."""
+        """Return the settings as last saved; a new cloud's are the defaults."""
         try:
             text = (self.directory / "settings.json").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -166,11 +166,11 @@ class Store:
         write_json(self.directory / "settings.json", settings.model_dump(mode="json"))
 
     def folder(self, machine: str) -> Folder:
-        """The machine's folder."""
+        """Return the machine's folder."""
         return Folder(self.directory / "machines" / machine)
 
     def machines(self) -> dict[str, Machine]:
-        """All records, by machine id."""
+        """Return all records, by machine id."""
         found = {}
         for path in sorted((self.directory / "machines").glob(f"*/{_RECORD}")):
             machine = Machine.model_validate_json(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ class Store:
         write_json(self.folder(machine.id).path / _RECORD, machine.model_dump(mode="json"))
 
     def make_folder(self, machine: str, *, host_key: str, authorized_keys: Sequence[str]) -> Folder:
-        """A fresh folder for a machine that has no record yet; what a crash left half made is removed."""
+        """Return a fresh folder for a machine that has no record yet; what a crash left half made is removed."""
         folder = self.folder(machine)
         if folder.path.exists():
             shutil.rmtree(folder.path)

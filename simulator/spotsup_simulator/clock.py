@@ -32,7 +32,7 @@ class Timeline:
         heapq.heappush(self._entries, (at, next(self._numbers), do))
 
     def next_at(self) -> float:
-        """When the first callback is due."""
+        """Return when the first callback is due."""
         return self._entries[0][0] if self._entries else NEVER
 
     def run_due(self, now: float) -> None:

@@ -129,7 +129,7 @@ class SimCloud:
         return price * (until - machine.history[0][0]) / 3600.0
 
     def _is_above(self, request: LaunchRequest) -> bool:
-        """Whether the machine costs more now than the request pays."""
+        """True if the machine costs more now than the request pays."""
         offer, cap = request.offer, request.max_usd_per_hour
         spot = offer.market is Market.SPOT
         return spot and cap is not None and self.price_of(offer.zone, offer.instance_type, offer.market) > cap
@@ -364,7 +364,7 @@ class SimCloud:
                     self.end(machine, EndCause.PREEMPTED)
 
     def next_at(self) -> float:
-        """When the next thing is due."""
+        """Return when the next thing is due."""
         due = NEVER
         for machine in self.machines.values():
             if machine.ended_at is None and machine.alive:

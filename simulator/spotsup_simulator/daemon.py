@@ -33,7 +33,7 @@ LEADER_TTL_S = 6.0
 MIN_POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
 # As runtime.housekeeping.USERS_CRON.
-SWEEP_S = 60.0
+PRUNE_S = 60.0
 # Counters of reads: a tick that only reads has found nothing to do.
 _READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers", "actions_asknode")
 
@@ -54,7 +54,7 @@ class SimLeader(Election):
         self._daemon = daemon
         self._due_at = 0.0
         # Its thread has ended.
-        self.deaf = False
+        self.unresponsive = False
         gateway = SimGateway(world.etcd, lambda: daemon.client.connected)
         super().__init__(gateway, LEADER_KEY, daemon.name, LEADER_TTL_S, now_s=world.clock.now)
 
@@ -74,7 +74,7 @@ class SimLeader(Election):
         self._due_at = self._world.clock.now() + LEADER_TTL_S  # it is about to end
 
     def lose_contact(self) -> None:
-        """It does nothing any more, or etcd does not hear it."""
+        """Lose contact: it does nothing any more, or etcd does not hear it."""
         lease = self._world.etcd.leases.get(self._lease)
         if lease is not None and lease.kept:
             lease.kept = False
@@ -92,25 +92,25 @@ class SimLeader(Election):
             self._world.etcd.revoke(self._lease)
 
     def regain_contact(self) -> None:
-        """It goes on: its next step shows how things are."""
+        """Regain contact: it goes on: its next step shows how things are."""
         self._due_at = self._world.clock.now() + self._world.rng.uniform(0.1, 1.0)
 
     def step_if_due(self) -> None:
         """Renew, and hold or seek leadership."""
-        if self._world.faultless and self._is_calm():
+        if self._world.faultless and self._is_steady():
             return
-        if self._world.clock.now() >= self._due_at and not self.deaf:
+        if self._world.clock.now() >= self._due_at and not self.unresponsive:
             self._take_step()
 
     def next_at(self) -> float:
-        """When the next step may show something."""
-        if not self._daemon.client.connected or self.deaf or self._is_calm():
+        """Return when the next step may show something."""
+        if not self._daemon.client.connected or self.unresponsive or self._is_steady():
             return NEVER
         return self._due_at
 
     @property
     def lease_held(self) -> bool:
-        """Whether etcd has its lease."""
+        """True if etcd has its lease."""
         return self._lease in self._world.etcd.leases
 
     def _take_step(self) -> None:
@@ -123,8 +123,8 @@ class SimLeader(Election):
         if led != self.leading:
             self._world.note(f"{self._daemon.name} {'leads' if self.leading else 'notices that it does not lead'}")
 
-    def _is_calm(self) -> bool:
-        """Whether the leader is there, and each step of it would find the same."""
+    def _is_steady(self) -> bool:
+        """True if the leader is there, and each step of it would find the same."""
         etcd = self._world.etcd
         found, mine = etcd.keys.get(LEADER_KEY), etcd.leases.get(self._lease)
         if found is None or mine is None or not mine.kept:
@@ -215,7 +215,7 @@ class SimActor:
         return outcome
 
     def next_at(self) -> float:
-        """When the next call takes effect or is answered."""
+        """Return when the next call takes effect or is answered."""
         return min((min(call.effect_at, call.reply_at) for call in self._calls), default=NEVER)
 
     def crash(self) -> None:
@@ -301,8 +301,8 @@ class Daemon:
             lambda node: SimTunnel(world, self, node),
         )
         # When it compares etcd's users with the journal next, and as of which of their versions it has.
-        self._sweeps_at = 0.0
-        self._swept = (-1, -1)
+        self._prunes_at = 0.0
+        self._pruned = (-1, -1)
         effects = Effects(
             owner=OWNER,
             provisioners=world.provisioners,
@@ -328,12 +328,12 @@ class Daemon:
         return not (self.frozen or self.dead)
 
     def at_boundary(self, where: str, kind: str) -> None:
-        """An action of this kind passes a boundary."""
+        """Let an action of this kind pass a boundary."""
         for hook in self.world.hooks.boundary:
             hook(self, where, kind)
 
     def take_outcomes(self, commit: Commit) -> list[str]:
-        """The kinds of actions whose outcomes a commit has written."""
+        """Return the kinds of actions whose outcomes a commit has written."""
         return [kind for node in commit.nodes if (kind := self._outcome_kinds.pop(node.id, ""))]
 
     def wake(self) -> None:
@@ -368,7 +368,7 @@ class Daemon:
             carrier.end()
 
     def next_at(self, now: float) -> float:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         if not self.runs:
             return NEVER
         carriers = min((carrier.next_at() for carrier in self.carriers), default=NEVER)
@@ -390,33 +390,33 @@ class Daemon:
         self.loop.tick()
         if self.world.cloud.by_ssh:  # else there is none to open or close
             self.tunnels.look()
-        self._sweep(self._ticked_at)
+        self._prune(self._ticked_at)
         self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
 
-    def _sweep(self, now: float) -> None:
+    def _prune(self, now: float) -> None:
         """As runtime.housekeeping: once a minute, on the leader only. Where neither users nor records have changed,
         there is nothing to find."""
-        if self.world.faultless or now < self._sweeps_at or not self.leader.leading:
+        if self.world.faultless or now < self._prunes_at or not self.leader.leading:
             return
         reading = self.journal.read()
         if not reading.live or reading.cluster is None or reading.pause is not None:
             return
-        self._sweeps_at = now + SWEEP_S
+        self._prunes_at = now + PRUNE_S
         etcd = self.world.etcd
-        seen = etcd.record_versions, etcd.accounts.version
-        if seen == self._swept:
+        seen = etcd.record_versions, etcd.auth.version
+        if seen == self._pruned:
             return
         try:
-            done = self.users.sweep()
+            done = self.users.prune()
         except (EtcdError, SpotsupError) as error:
             self.world.note(f"{self.name}: {error}")  # and again in a minute
             return
-        self._swept = seen if not done else (-1, -1)
+        self._pruned = seen if not done else (-1, -1)
         if done:
             self.world.note(f"{self.name}: {done}")
 
     def _work_done(self) -> int:
-        """How much the daemon has done so far; reads do not count."""
+        """Return how much the daemon has done so far; reads do not count."""
         return sum(count for name, count in self.loop.status.counters.items() if name not in _READS)
 
     def _note_outcomes(self, done: Iterable[tuple[Action, Outcome]]) -> None:

@@ -16,7 +16,7 @@ from spotsup_trainer.etcd import Compare, Delete, EtcdRefusedError, KeyValue, Pu
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
-from spotsup_simulator.accounts import SimAccounts
+from spotsup_simulator.auth import SimAuth
 from spotsup_simulator.clock import NEVER, VirtualClock
 
 CLUSTER = "sim"
@@ -80,7 +80,7 @@ class SimEtcd:
         self.up_since = 0.0
         self.rollbacks = 0
         # Its users; how often the records of jobs and nodes have changed; what nodes wrote that they may not.
-        self.accounts = SimAccounts()
+        self.auth = SimAuth()
         self.record_versions = 0
         self.refused: list[str] = []
         # By their ids.
@@ -102,14 +102,14 @@ class SimEtcd:
 
     @property
     def down(self) -> bool:
-        """Whether no client is answered."""
+        """True if no client is answered."""
         return self._down
 
     @down.setter
     def down(self, down: bool) -> None:
         if self._down and not down:
             self.up_since = self._clock.now()
-            self.accounts.forget_tokens()
+            self.auth.forget_tokens()
             self._extend_leases()
         if down:
             self._late.clear()
@@ -117,7 +117,7 @@ class SimEtcd:
 
     @property
     def full(self) -> bool:
-        """Its space quota is used up, the alarm NOSPACE: it refuses what needs space, and does all else."""
+        """True if its space quota is used up, the alarm NOSPACE: it refuses what needs space, and does all else."""
         return self._full
 
     @full.setter
@@ -128,19 +128,20 @@ class SimEtcd:
 
     @property
     def mirrored_revision(self) -> int:
-        """Of the newest change that mirrors show. The store's may be ahead: leaders write their key again and again."""
+        """Return the revision of the newest change that mirrors show. The store's may be ahead: leaders write their key
+        again and again."""
         return self._past[-1][1].revision
 
     def now(self) -> float:
         return self._clock.now()
 
     def view_before(self, lag_s: float) -> MirrorView:
-        """The view of `lag_s` ago."""
+        """Return the view of `lag_s` ago."""
         then = self._clock.now() - lag_s
         return next((view for at, view in reversed(self._past) if at <= then), self._past[0][1])
 
     def visible_at(self, revision: int, lag_s: float) -> float:
-        """When a mirror at `revision` sees the next change; NEVER if there is none."""
+        """Return when a mirror at `revision` sees the next change; NEVER if there is none."""
         if self.mirrored_revision <= revision:
             return NEVER
         first = self._past[-1][0]
@@ -151,8 +152,8 @@ class SimEtcd:
         return first + lag_s
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All operations if every guard holds, else none. What writes nothing has the revision of the last write, of
-        whomever. Raises EtcdRefusedError."""
+        """Carry out all operations if every guard holds, else none. What writes nothing has the revision of the last
+        write, of whomever. Raises EtcdRefusedError."""
         _check_operations(guards, operations)
         if self.full and any(isinstance(each, Put) for each in operations):
             raise EtcdRefusedError(NO_SPACE, _EXHAUSTED)
@@ -179,7 +180,7 @@ class SimEtcd:
             self.revoke(number)
 
     def next_at(self) -> float:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         if self._down:
             return NEVER
         ends = (self._ends_at(lease) for lease in self.leases.values())
@@ -188,7 +189,7 @@ class SimEtcd:
     # -- leases --------------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int) -> int:
-        """A new lease, of the same length or longer; returns its id. Raises EtcdRefusedError."""
+        """Grant a new lease, of the same length or longer; returns its id. Raises EtcdRefusedError."""
         if self.full:
             raise EtcdRefusedError(NO_SPACE, _EXHAUSTED)
         self._granted += 1
@@ -212,7 +213,7 @@ class SimEtcd:
         self._apply([Delete(key) for key in sorted(lease.keys)])
 
     def lateness_s(self) -> float:
-        """How much later than it should a lease ends."""
+        """Return how much later than it should a lease ends."""
         return self._rng.uniform(0.0, _LATE_S if self._rng.random() < 0.9 else _VERY_LATE_S)
 
     def elect(self) -> None:
@@ -236,12 +237,12 @@ class SimEtcd:
         self.compacted = revision
 
     def put(self, key: str, value: bytes) -> None:
-        """A node's own write, or a thief's."""
+        """Make a node's own write, or a thief's."""
         if key not in self.keys or self.keys[key].value != value:
             self._apply([Put(key, value)])
 
     def delete(self, key: str) -> None:
-        """A node's own delete, or the end of its lease."""
+        """Make a node's own delete, or the end of its lease."""
         if key in self.keys:
             self._apply([Delete(key)])
 
@@ -267,22 +268,23 @@ class SimEtcd:
             self.run_versions[job] += 1
         self.rollbacks += 1
         self.record_versions += 1
-        self.accounts.roll_back(self.revision)
+        self.auth.roll_back(self.revision)
         self._late.clear()
         self._past.clear()
         self._remember()
         return frozenset(changed)
 
     def writes_since_newest(self, prefix: str) -> int:
-        """How many transactions have to be undone until the newest key below this prefix is gone; 0: that is too long
-        ago."""
+        """Return how many transactions have to be undone until the newest key below this prefix is gone; 0: that is too
+        long ago."""
         for number, (_, undone) in enumerate(reversed(self._undo), 1):
             if any(key.startswith(prefix) and before is None for key, before in undone.items()):
                 return number
         return 0
 
     def _restore_leases(self) -> None:
-        """Those that were granted since are gone; those whose keys are back are, too, and nobody renews them."""
+        """Restore the leases. Those that were granted since are gone; those whose keys are back are, too, and nobody
+        renews them."""
         self.leases = {number: lease for number, lease in self.leases.items() if lease.revision <= self.revision}
         for lease in self.leases.values():
             lease.keys.clear()
@@ -300,7 +302,7 @@ class SimEtcd:
         return revision == guard.value
 
     def _apply(self, operations: Iterable[Put | Delete]) -> None:
-        """A revision for all of them together; none for deletions that find nothing."""
+        """Apply all of them under one revision; none for deletions that find nothing."""
         changes: dict[str, KeyValue | None] = {}
         for operation in operations:
             if isinstance(operation, Put):
@@ -330,7 +332,7 @@ class SimEtcd:
             self._remember()
 
     def _attach(self, key: str, value: KeyValue | None) -> None:
-        """A key is under the lease of its last write, or none."""
+        """Put a key under the lease of its last write, or none."""
         before = self.keys.get(key)
         if before is not None and before.lease in self.leases:
             self.leases[before.lease].keys.discard(key)

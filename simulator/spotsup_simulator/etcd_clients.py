@@ -50,7 +50,7 @@ class NodeClient:
 
 
 def no_delay() -> None:
-    """The default of `EtcdClient.before_txn`."""
+    """Do nothing: the default of `EtcdClient.before_txn`."""
 
 
 class EtcdClient:
@@ -74,7 +74,7 @@ class EtcdClient:
 
     @property
     def connected(self) -> bool:
-        """Whether etcd answers this daemon."""
+        """True if etcd answers this daemon."""
         return not (self.partitioned or self._etcd.down)
 
     def view(self) -> MirrorView:
@@ -97,13 +97,13 @@ class EtcdClient:
         return self._shown
 
     def next_at(self, revision: int) -> float:
-        """When a reader at `revision` sees the next change."""
+        """Return when a reader at `revision` sees the next change."""
         if not self.connected:
             return NEVER
         return max(self._watch_lost_until, self._etcd.visible_at(revision, self.fault_rates.mirror_lag_s))
 
     def lose_watch(self, seconds: float) -> None:
-        """The watch ends, as when its revision was compacted: reading every key again takes so long."""
+        """End the watch, as when its revision was compacted: reading every key again takes so long."""
         self._watch_lost_until = self._etcd.now() + seconds
         self.view()
 
@@ -124,7 +124,7 @@ class EtcdClient:
             self.txn([], [put])
 
     def _break_off(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """The connection breaks. The client sends it again where it had used the connection before: if etcd has done it
+        """Break the connection. The client sends it again where it had used the connection before: if etcd has done it
         already, the guards do not hold any more."""
         fate = self._rng.random.random()
         if fate < 0.35:
@@ -149,7 +149,7 @@ class EtcdClient:
         return self._etcd.keys.get(key)
 
     def leads(self) -> bool:
-        """Whether the leader's key in etcd is this daemon's, whatever the daemon believes."""
+        """True if the leader's key in etcd is this daemon's, whatever the daemon believes."""
         found = self._etcd.keys.get(LEADER_KEY)
         return found is not None and leader_name(found.value) == self._name
 

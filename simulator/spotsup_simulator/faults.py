@@ -46,7 +46,7 @@ class FaultRng:
         self.injected: Counter[str] = Counter()
 
     def inject(self, kind: str, probability: float) -> bool:
-        """Whether a fault occurs now; if it does, count it."""
+        """True if a fault occurs now; if it does, count it."""
         if probability <= 0 or self.random.random() >= probability:
             return False
         self.injected[kind] += 1

@@ -53,10 +53,10 @@ def answered(etcd: SimEtcd, token: str | None, path: str, body: dict[str, Any]) 
 
 def _answer(etcd: SimEtcd, token: str | None, path: str, body: dict[str, Any]) -> dict[str, Any]:
     if path == f"{_AUTH}authenticate":
-        return {"token": etcd.accounts.log_in(body["name"])}
-    etcd.accounts.check(token)
+        return {"token": etcd.auth.log_in(body["name"])}
+    etcd.auth.check(token)
     if path.startswith(_AUTH):
-        return etcd.accounts.manage(path.removeprefix(_AUTH), body, etcd.revision)
+        return etcd.auth.manage(path.removeprefix(_AUTH), body, etcd.revision)
     if path.startswith("/v3/lease/"):
         return _lease(etcd, path, body)
     match path:

@@ -12,7 +12,7 @@ class Carries(Protocol):
     """A tunnel, of whichever daemon."""
 
     def carries(self) -> bool:
-        """Whether what is sent arrives."""
+        """True if what is sent arrives."""
         ...
 
 
@@ -56,7 +56,7 @@ class Machine:
 
     @property
     def node(self) -> str:
-        """The node that it is now."""
+        """Return the node that it is now."""
         return self.taken_by or self.instance.node
 
     @property
@@ -65,15 +65,15 @@ class Machine:
 
     @property
     def apart(self) -> bool:
-        """Whether it runs, and etcd is out of its reach, for whatever reason."""
+        """True if it runs, and etcd is out of its reach, for whatever reason."""
         return self.cut or self.barred or not self.carried
 
     @property
     def carried(self) -> bool:
-        """Whether it has a way to etcd, as far as that is a tunnel."""
+        """True if it has a way to etcd, as far as that is a tunnel."""
         return not self.by_ssh or (self.port_holder is not None and self.port_holder.carries())
 
     @property
     def billed(self) -> bool:
-        """Whether it costs money; a stopped one does."""
+        """True if it costs money; a stopped one does."""
         return self.instance.state is not InstanceState.TERMINATED

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from spotsup_trainer.timing import SaveTimes
-from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from bootstrap.errors import BootstrapError
-from spotsup_simulator.accounts import grants_of
+from spotsup_simulator.auth import grants_of
 from spotsup_simulator.clock import NEVER, VirtualClock
 from spotsup_simulator.cloud import IDENTITY, SimCloud
 from spotsup_simulator.etcd import CLUSTER, ELECTION_S, SimEtcd
@@ -20,7 +20,7 @@ from spotsup_simulator.training import LONG_AGO_S, REACTION_S, Training
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import AskDone, BootstrapDone, CleanDone
 
-LEASE_S = 5.0
+LEASE_S = DEFAULT_LEASE_TTL_S
 # xid: its worker exits with an error, again and again. hang: it is gone, and its worker only hangs. ecc: it has memory
 # errors, and still trains.
 BrokenGpu: TypeAlias = Literal["xid", "hang", "ecc"]
@@ -84,7 +84,7 @@ class SimNodes:
         # By job: how its nodes write to etcd.
         self._clients: dict[str, NodeClient] = {}
         # The users of etcd as of this version were looked at.
-        self._accounts_seen = -1
+        self._auth_seen = -1
         self._expiring: dict[str, float] = {}
         self._was_down = False
         self._clock = clock
@@ -95,7 +95,7 @@ class SimNodes:
     # -- called by daemons and by faults -------------------------------------------------------------------
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
-        """The machine that answers at the node's address must have the node's host key."""
+        """Prepare a node. The machine that answers at the node's address must have the node's host key."""
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
         if machine is None:
             return BootstrapDone(node.id, "the connection broke", unreachable=True)
@@ -109,7 +109,7 @@ class SimNodes:
         starts_at = self._clock.now() + self._rng.uniform(0.5, 2.0)
         self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
         self._clients.setdefault(job.name, NodeClient(self._etcd, job.name))
-        self._accounts_seen = -1
+        self._auth_seen = -1
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
             training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
             training.steps.saving_s, training.start_s = self.saving_s, self.start_s
@@ -117,7 +117,7 @@ class SimNodes:
         return BootstrapDone(node.id)
 
     def clean(self, node: NodeRecord, _: JobRecord) -> CleanDone:
-        """What the job left is gone: its agent, and all that descends from it."""
+        """Clean a machine: what the job left is gone: its agent, and all that descends from it."""
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
         if machine is None or machine.ssh == "refuses" or machine.instance.node != node.machine_name:
             return CleanDone(node.id, "the connection broke", unreachable=True)
@@ -131,14 +131,14 @@ class SimNodes:
         return CleanDone(node.id)
 
     def cannot_reach(self, node: NodeRecord) -> BootstrapError | None:
-        """What its step `reach` says, where its machine answers, and has no way to etcd."""
+        """Return what its step `reach` says, where its machine answers, and has no way to etcd."""
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
         if machine is None or machine.instance.node != node.machine_name or machine.carried:
             return None
         return BootstrapError("etcd refuses connections", node=node.id, step="reach")
 
     def ask(self, node: NodeRecord) -> AskDone:
-        """What its machine answers over SSH about its agent, and when something was last written there."""
+        """Return what its machine answers over SSH about its agent, and when something was last written there."""
         agent, now = self.agents.get(node.id), self._clock.now()
         machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
         if machine is None or machine.ssh == "refuses" or machine.instance.node != node.machine_name:
@@ -151,7 +151,7 @@ class SimNodes:
         return AskDone(node.id, now, agent_runs=True, written_s_ago=written_s_ago)
 
     def exit(self, node: str, outcome: Literal["left", "failure"]) -> None:
-        """The agent is stopped, or its launcher fails."""
+        """Stop the agent, or let its launcher fail."""
         agent = self.agents.get(node)
         away = self._etcd.down or self._etcd.full
         if agent is None or agent.machine.silent or away or self._clock.now() < agent.starts_at:
@@ -167,7 +167,7 @@ class SimNodes:
         client.delete(self.keys.member(agent.job, node))
 
     def break_gpu(self, node: str, kind: BrokenGpu) -> bool:
-        """A GPU of a node breaks. False if nothing trains there that could notice."""
+        """Break a GPU of a node. False if nothing trains there that could notice."""
         agent = self.agents.get(node)
         training = self.trainings.get(agent.job) if agent else None
         if agent is None or training is None or agent.broken_gpu or (kind != "ecc" and not training.has_workers(node)):
@@ -178,7 +178,7 @@ class SimNodes:
         return True
 
     def report_gpus(self, node: str, *, healthy: bool, reason: str, fatal: bool = False) -> None:
-        """The agent publishes what it thinks of its GPUs, soon; right or wrong."""
+        """Let the agent publish what it thinks of its GPUs, soon; right or wrong."""
         agent = self.agents.get(node)
         if agent is not None:
             agent.health = Health(node, healthy, self._clock.now(), reason, 79 if fatal else 0, fatal)
@@ -229,8 +229,8 @@ class SimNodes:
         if self._was_down:
             self._was_down = False
             self.extend_leases()
-        if self._accounts_seen != self._etcd.accounts.version:
-            self._accounts_seen = self._etcd.accounts.version
+        if self._auth_seen != self._etcd.auth.version:
+            self._auth_seen = self._etcd.auth.version
             self._log_in()
         self._expire(now)
         for agent in list(self.agents.values()):
@@ -241,10 +241,10 @@ class SimNodes:
                 training.step(now)
 
     def next_at(self) -> float:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         if self._etcd.down:
             return NEVER
-        if self._accounts_seen != self._etcd.accounts.version:
+        if self._auth_seen != self._etcd.auth.version:
             return self._clock.now()
         now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
         for agent in self.agents.values():
@@ -269,13 +269,13 @@ class SimNodes:
         return max(now, min([due, *(training.next_at() for training in trainings)]))
 
     def _log_in(self) -> None:
-        """Each agent's login is accepted, or refused, from now on."""
+        """Accept, or refuse, each agent's login, from now on."""
         may: dict[str, bool] = {}
         for agent in self.agents.values():
             name = f"spotsup/{CLUSTER}/{agent.node.rpartition('-')[0]}"
             if name not in may:
                 password = IDENTITY.etcd_password(name)
-                may[name] = self._etcd.accounts.may_use(name, password, grants_of(self.keys, agent.job))
+                may[name] = self._etcd.auth.may_use(name, password, grants_of(self.keys, agent.job))
             agent.machine.barred = not may[name]
 
     def _expire(self, now: float) -> None:
@@ -287,14 +287,15 @@ class SimNodes:
                 self._etcd.delete(key)
 
     def _notice_times(self, agent: Agent) -> tuple[float, float]:
-        """When it publishes its notice, and when it leaves by itself."""
+        """Return when it publishes its notice, and when it leaves by itself."""
         publishes = agent.notice_at if agent.notice_at is not None and not agent.noticed else NEVER
         deadline = _announced(agent)
         leaves = NEVER if agent.leaving or deadline is None else deadline - self._window_s(agent)
         return publishes, leaves
 
     def _window_s(self, agent: Agent) -> float:
-        """How long before its machine ends it leaves by itself: its workers tell it what their checkpoints take."""
+        """Return how long before its machine ends it leaves by itself: its workers tell it what their checkpoints
+        take."""
         training = self.trainings[agent.job]
         return SaveTimes(training.steps.saving_s, training.steps.step_s).window_s(self.leave_margin_s)
 
@@ -334,7 +335,7 @@ class SimNodes:
             self._publish_end(agent, Ended(agent.node, "left", 0, "its machine will be taken", now))
 
     def _watch_gpus(self, agent: Agent, training: Training, now: float) -> None:
-        """A worker on a dead GPU exits, and the agent says why before its launcher does."""
+        """Let a worker on a dead GPU exit, and the agent says why before its launcher does."""
         if agent.broken_gpu and (agent.health is None or agent.health.healthy):
             fatal = agent.broken_gpu == "hang"
             self.report_gpus(agent.node, healthy=False, reason=_COMPLAINTS[agent.broken_gpu], fatal=fatal)
@@ -346,7 +347,7 @@ class SimNodes:
             self._clients[agent.job].put(key, encode(agent.health))
 
     def _end_with_program(self, agent: Agent, result: Result, now: float) -> None:
-        """The launcher ends as its job does; the agent sends the end of the log, and says so."""
+        """End the launcher as its job does; the agent sends the end of the log, and says so."""
         if agent.ends_at is None:
             agent.ends_at = now + self._rng.uniform(0.1, 1.5)
         if now >= agent.ends_at:
@@ -360,7 +361,7 @@ class SimNodes:
         client.delete(self.keys.member(agent.job, agent.node))
 
     def _handle_notice(self, agent: Agent, deadline: float, now: float) -> None:
-        """The agent reads the notice from the metadata service; its clock may be wrong."""
+        """Let the agent read the notice from the metadata service; its clock may be wrong."""
         if agent.notice_at is None:
             late = self.fault_rates.slow_call > 0
             agent.notice_at = now + (self._rng.uniform(0.0, 2.0) if late else 0.0)
@@ -391,7 +392,7 @@ class SimNodes:
 
 
 def _announced(agent: Agent) -> float | None:
-    """When its machine ends, as its metadata service says, or has said."""
+    """Return when its machine ends, as its metadata service says, or has said."""
     return None if agent.machine.metadata_away and not agent.noticed else agent.machine.instance.preempt_at
 
 

@@ -25,12 +25,12 @@ class Ranks:
         self._said_at = 0.0
 
     def set_slow(self, node: str, now: float, *, on: bool) -> None:
-        """A node begins to be slow, or ends to."""
+        """Let a node begin to be slow, or end to."""
         (self.slow.add if on else self.slow.discard)(node)
         self.changes.append((now, node, on))
 
     def was_slow(self, node: str, begin: float, end: float) -> bool:
-        """Whether a node was slow at any time between."""
+        """True if a node was slow at any time between."""
         on = False
         for at, of_node, begins in self.changes:
             if of_node == node and at <= end:
@@ -38,7 +38,7 @@ class Ranks:
         return on
 
     def factor(self, nodes: Iterable[str]) -> float:
-        """How many times as long as usual a step of these nodes takes."""
+        """Return how many times as long as usual a step of these nodes takes."""
         return self._slowed_by if self.slow.intersection(nodes) else 1.0
 
     def say(self, client: NodeClient, keys: Keys, job: str, current: Round, step_s: float, now: float) -> None:

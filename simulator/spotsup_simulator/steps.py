@@ -73,7 +73,7 @@ class Steps:
 
     @property
     def lost(self) -> int:
-        """The steps of all losses."""
+        """Return the steps of all losses."""
         return sum(loss.steps for loss in self.losses)
 
     def made(self, now: float) -> int:
@@ -107,14 +107,14 @@ class Steps:
     # -- what happens --------------------------------------------------------------------------------------
 
     def form(self, formed: Round) -> None:
-        """A round has formed."""
+        """Take note that a round has formed."""
         if self.round is not None and self._made > self.checkpoint:
             # Nobody was left to notice. It was lost when the last node vanished.
             self.lose(self.round, self.halted_at, frozenset(self.round.nodes()))
         self.round, self.saved, self._slowest_s = formed, 0, self.saving_s
 
     def begin(self, now: float, at: float, step_s: float) -> None:
-        """Its workers start, and make steps from `at` on."""
+        """Start its workers, which make steps from `at` on."""
         self.since, self.step_s = at, step_s
         self._checkpoint_at = self._checkpoint_at or now
         self._made = max(self._made, self.checkpoint)
@@ -133,7 +133,7 @@ class Steps:
         self._made, self.since, self.halted_at = self.made(now), NEVER, now
 
     def save(self, now: float) -> None:
-        """A checkpoint is complete."""
+        """Take note that a checkpoint is complete."""
         self.checkpoint, self._checkpoint_at = self.made(now), now
 
     def count_saved(self, count: int) -> None:
@@ -146,7 +146,7 @@ class Steps:
         self.saving_s, self._slowest_s = seconds, max(self._slowest_s, seconds)
 
     def lose(self, current: Round, now: float, gone: frozenset[str], *, hung: bool = False) -> None:
-        """The round ends without a checkpoint: training goes back to the newest one."""
+        """End the round without a checkpoint: training goes back to the newest one."""
         self.halt(now)
         if self._made > self.checkpoint:
             self.losses.append(Loss(now, current, self._made - self.checkpoint, gone, hung, self._slowest_s))

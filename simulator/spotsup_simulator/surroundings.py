@@ -77,7 +77,7 @@ class Surroundings:
 
     @property
     def provisioners(self) -> Mapping[str, Provisioner]:
-        """By name, the clouds that daemons ask. The machines of all are in `cloud`."""
+        """Return, by name, the clouds that daemons ask. The machines of all are in `cloud`."""
         return {self.cloud.name: self.cloud}
 
     # -- log -----------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Surroundings:
         return self._digest.hexdigest()
 
     def on_commit(self, daemon: Daemon, commit: Commit) -> None:
-        """A daemon's commit is in etcd."""
+        """Take note that a daemon's commit is in etcd."""
         for hook in self.hooks.commit:
             hook(daemon, commit)
         for event in commit.events:
@@ -117,16 +117,16 @@ class Surroundings:
     # -- calls ---------------------------------------------------------------------------------------------
 
     def tick_at(self, ticked_at: float, idle_ticks: int) -> float:
-        """When a daemon ticks that ticked then, after so many ticks that found nothing to do."""
+        """Return when a daemon ticks that ticked then, after so many ticks that found nothing to do."""
         return ticked_at + min(self.idle_tick_s, self.busy_tick_s * 2.0 ** min(20, max(0, idle_ticks - 2) // 2))
 
     def is_news(self, outcome: Outcome) -> bool:
-        """Whether a daemon ticks because an action had this outcome."""
+        """True if a daemon ticks because an action had this outcome."""
         return True
 
     def call_s(self, action: Action) -> tuple[float, float]:
         """After how long a call takes effect, and how long after that its reply arrives."""
-        longest = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
+        max_call_s = 20.0 if self.rng.inject("slow call", self.fault_rates.slow_call) else 0.8
         if isinstance(action, Bootstrap):
-            longest += self.bootstrap_s
-        return self.rng.uniform(0.0, longest), 0.0 if longest < 1 else 0.5
+            max_call_s += self.bootstrap_s
+        return self.rng.uniform(0.0, max_call_s), 0.0 if max_call_s < 1 else 0.5

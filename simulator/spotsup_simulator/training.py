@@ -91,19 +91,19 @@ class Training:
 
     @property
     def formed(self) -> Round | None:
-        """The round that formed last."""
+        """Return the round that formed last."""
         return self.steps.round
 
     @property
     def round_number(self) -> int:
-        """The newest round's."""
+        """Return the newest round's number."""
         current = self._round()
         return current.number if current else 0
 
     # -- what happens to nodes -----------------------------------------------------------------------------
 
     def run(self, node: str) -> None:
-        """Its machine is alive, and its launcher holds a member key."""
+        """Run it: its machine is alive, and its launcher holds a member key."""
         if node not in self._running:
             self._running.add(node)
             self._seen = -1
@@ -115,27 +115,27 @@ class Training:
             self._set(self._last.get(node, Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
 
     def stop(self, node: str) -> None:
-        """Its machine is dead or cut off from everything."""
+        """Stop it: its machine is dead or cut off from everything."""
         if node in self._running:
             self._running.discard(node)
             self._cut.discard(node)
             self._seen = -1
 
     def cut_off(self, node: str) -> None:
-        """Its machine is alive, and cut off from etcd, not from the other nodes: what runs there goes on."""
+        """Cut its machine off from etcd, not from the other nodes: what runs there goes on."""
         if node in self._last and node not in self._cut:
             self._running.add(node)
             self._cut.add(node)
             self._seen = -1
 
     def trains(self, node: str) -> bool:
-        """Whether steps are made there."""
+        """True if steps are made there."""
         current = self._round()
         here = current is not None and node in self._running and node in current.nodes() and node not in self._done()
         return here and self.steps.under_way and self._hung_at is None
 
     def written_s_ago(self, node: str, now: float) -> float:
-        """When its workers last wrote: what stands still, or hangs, wrote until then."""
+        """Return when its workers last wrote: what stands still, or hangs, wrote until then."""
         if self.trains(node):
             return WRITES_EVERY_S
         return min(now - (self._hung_at or self.steps.halted_at) + WRITES_EVERY_S, LONG_AGO_S)
@@ -147,7 +147,7 @@ class Training:
             self._set(replace(member, state="leaving", parked=member.state in {"waiting", "done"}))
 
     def has_left(self, node: str) -> bool:
-        """Whether it is out of the round, with a checkpoint."""
+        """True if it is out of the round, with a checkpoint."""
         states, current = self._states(), self._round()
         member = states.get(node)
         if current is not None and node == current.nodes()[0] and node in self._done():
@@ -158,7 +158,7 @@ class Training:
         return member is None or (member.state == "leaving" and member.parked)
 
     def end_ranks(self, node: str, now: float) -> bool:
-        """The ranks of this node end well, and others go on; False if none runs there, or it would be the last."""
+        """End the ranks of this node well, while others go on; False if none runs there, or it would be the last."""
         member, current = self._members().get(node), self._round()
         working = [each for each in current.nodes() if each not in self._done()] if current else []
         if member is None or current is None or not self.has_workers(node) or working == [node]:
@@ -169,8 +169,8 @@ class Training:
         return True
 
     def fail(self, node: str, now: float, after_s: float = 0.0, unhealthy: str = "") -> bool:
-        """The user's program fails on this node, so long after its start; False if it does not run there. `unhealthy`:
-        because its GPU died, which its agent finds before the launcher reports the failure."""
+        """Let the user's program fail on this node, so long after its start; False if it does not run there.
+        `unhealthy`: because its GPU died, which its agent finds before the launcher reports the failure."""
         member, current = self._members().get(node), self._round()
         if member is None or current is None or not self.has_workers(node):
             return False
@@ -182,7 +182,7 @@ class Training:
         return True
 
     def has_workers(self, node: str) -> bool:
-        """Whether its workers run in the current round."""
+        """True if its workers run in the current round."""
         member, current = self._members().get(node), self._round()
         if member is None or current is None or node not in self._running - self._cut:
             return False
@@ -194,19 +194,19 @@ class Training:
         self._progress_at = min(self._progress_at, self._now)
 
     def slow(self, node: str, now: float, *, on: bool) -> None:
-        """A GPU of this node begins to throttle, or ends to: all ranks wait for it at each step."""
+        """Let a GPU of this node begin to throttle, or end to: all ranks wait for it at each step."""
         self.steps.halt(now)
         self.ranks.set_slow(node, now, on=on)
         self._seen = -1
 
     def hang(self, now: float) -> None:
-        """All ranks hang in their next step: until `recover`, or until another round forms."""
+        """Hang all ranks in their next step: until `recover`, or until another round forms."""
         if self.steps.under_way and self._hung_at is None:
             self.steps.halt(now)
             self._hung_at, self._progress_at = now, min(self._progress_at, now + HANG_S)
 
     def recover(self) -> None:
-        """The ranks go on."""
+        """Let the ranks go on."""
         if self._hung_at is not None:
             self._hung_at, self._progress_at = None, 0.0
             for node, member in self._last.items():
@@ -214,7 +214,7 @@ class Training:
                     self._change(node, stalled_since=0.0)
 
     def stop_faults(self) -> None:
-        """What hangs goes on, and nothing is slow."""
+        """Let what hangs go on, and nothing be slow."""
         self.recover()
         self.save_in(0.0)
         self.ranks.slow.clear()
@@ -222,7 +222,7 @@ class Training:
             self.revive(node)
 
     def outlive(self, node: str, now: float) -> bool:
-        """The round breaks, and this node's workers outlive SIGKILL; False if none runs there."""
+        """Break the round so that this node's workers outlive SIGKILL; False if none runs there."""
         member, current = self._members().get(node), self._round()
         if member is None or current is None or node not in (self._running - self._cut) & set(current.nodes()):
             return False
@@ -254,7 +254,7 @@ class Training:
             self._client.put(self._keys.round(self._job), encode(formed))
 
     def finish(self, endless: str = "") -> None:
-        """The program succeeds after its next step; a rank of the node `endless` does not end by itself."""
+        """Let the program succeed after its next step; a rank of the node `endless` does not end by itself."""
         self.target_steps, self._progress_at, self._endless = 1, 0.0, endless
 
     def save(self) -> int:
@@ -265,7 +265,7 @@ class Training:
     # -- time ----------------------------------------------------------------------------------------------
 
     def next_at(self) -> float:
-        """When `step` has something to do."""
+        """Return when `step` has something to do."""
         if self._seen != self._version():
             return self._now if self._due is None else self._due
         return self._progress_at
@@ -309,8 +309,8 @@ class Training:
             return
         # Workers agree among themselves when to park: one that is asked to is enough.
         if yields or leaving:
-            told_by_peers = running if self._cut.intersection(leaving) else cut
-            yields = [*yields, *(node for node in told_by_peers if node not in yields and node not in leaving)]
+            reported_by_peers = running if self._cut.intersection(leaving) else cut
+            yields = [*yields, *(node for node in reported_by_peers if node not in yields and node not in leaving)]
         all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes()) - done
         if self._has_saved(now, all_leave):
             self.steps.save(now)
@@ -332,14 +332,14 @@ class Training:
         self._bring_back(view, current, {node: here[node] for node in sorted(done & here.keys() - self._cut)}, now)
 
     def _bring_back(self, view: View, current: Round, done: dict[str, Member], now: float) -> None:
-        """Where a round breaks, those whose ranks have ended well run again."""
+        """Bring them back: where a round breaks, those whose ranks have ended well run again."""
         for node, member in done.items():
             broken = isinstance(membership.standing(view, current, node, now), membership.Broken)
             if member.state == "done" and broken:
                 self._set(replace(member, state="waiting", parked=False))
 
     def _fence(self, members: Iterable[Member], current: Round) -> None:
-        """A newer round formed without some of them."""
+        """Fence some of them off: a newer round formed without them."""
         for member in members:
             if member.state == "running" and member.round < current.number:
                 self._set(replace(member, state="waiting", parked=False))
@@ -353,13 +353,13 @@ class Training:
             self._set(replace(member, parked=True))
 
     def _must_restart(self, view: View, current: Round, now: float) -> bool:
-        """Whether launchers form the round anew because its steps hang."""
+        """True if launchers form the round anew because its steps hang."""
         assert self._hung_at is not None
         wanted = self._restart_hung and may_restart(current, now) and membership.hangs(view, current)
         return wanted and now >= self._hung_at + HANG_S + HUNG_YIELD_S
 
     def _has_saved(self, now: float, wanted: bool) -> bool:
-        """Whether the checkpoint that all ranks were asked for is complete."""
+        """True if the checkpoint that all ranks were asked for is complete."""
         if not wanted:
             self._saving_since = None
             return False
@@ -437,7 +437,7 @@ class Training:
             self._progress_at = min(self._progress_at, self._hung_at + HANG_S + HUNG_YIELD_S)
 
     def _end_but_one(self, current: Round, members: dict[str, Member], now: float) -> None:
-        """All ranks end but one, which its launcher ends."""
+        """End all ranks but one, which its launcher ends."""
         self._done_at = now if self._done_at is None else self._done_at
         if now < self._done_at + FINISH_S:
             self._progress_at = min(self._progress_at, self._done_at + FINISH_S)
@@ -475,7 +475,7 @@ class Training:
         return {done.node: done for done in found if done is not None}
 
     def _done(self) -> frozenset[str]:
-        """Nodes of the current round whose ranks have ended well."""
+        """Return nodes of the current round whose ranks have ended well."""
         current, said = self._round(), self._said_done()
         if current is None or not said:
             return frozenset()
@@ -484,7 +484,7 @@ class Training:
 
     @staticmethod
     def _is_heard(member: Member) -> bool:
-        """Whether the other members still hear it in the round's store: until its workers have stopped."""
+        """True if the other members still hear it in the round's store: until its workers have stopped."""
         return member.state in {"running", "done"} or (member.state == "leaving" and not member.parked)
 
     def _set(self, member: Member) -> None:
@@ -506,7 +506,7 @@ class Training:
         return {member.node: member for kv in found if (member := decode(Member, kv.value)) is not None}
 
     def _states(self) -> dict[str, Member]:
-        """What launchers do, whether or not etcd knows it."""
+        """Return what launchers do, whether or not etcd knows it."""
         return self._members() | {node: self._last[node] for node in (*self._cut, *self._keyless())}
 
     def _keyless(self) -> list[str]:
@@ -520,6 +520,6 @@ class Training:
 
     @property
     def result(self) -> Result | None:
-        """The job's end, once it is written."""
+        """Return the job's end, once it is written."""
         found = self._etcd.run_keys.get(self._job, {}).get(self._keys.result(self._job))
         return decode(Result, found.value) if found else None

@@ -27,12 +27,12 @@ class Carrier(Protocol):
 
     @property
     def runs(self) -> bool:
-        """Whether its process goes on."""
+        """True if its process goes on."""
         ...
 
     @property
     def client(self) -> EtcdClient:
-        """Its way to etcd."""
+        """Return its way to etcd."""
         ...
 
 
@@ -73,18 +73,18 @@ class SimTunnel:
     # -- what happens to it --------------------------------------------------------------------------------
 
     def carries(self) -> bool:
-        """Whether what the node sends arrives at etcd."""
+        """True if what the node sends arrives at etcd."""
         holds = self._machine is not None and self._machine.port_holder is self
         return holds and not self._half_open and self._daemon.runs and self._daemon.client.connected
 
     def end(self) -> None:
-        """Its process ends, or closes it: sshd learns of that, if anything arrives there."""
+        """End its process, or close it: sshd learns of that, if anything arrives there."""
         machine, self._machine = self._machine, None
         if machine is not None and machine.port_holder is self and not machine.silent:
             machine.port_holder = None
 
     def fall_silent(self) -> None:
-        """It stays connected, and nothing passes any more."""
+        """Fall silent: it stays connected, and nothing passes any more."""
         self._half_open = self._machine is not None
 
     def step(self, now: float) -> None:
@@ -103,7 +103,7 @@ class SimTunnel:
             self._break(now, "connected, but nothing is answered")
 
     def next_at(self) -> float:
-        """When `step` has something to do, if nothing happens until then."""
+        """Return when `step` has something to do, if nothing happens until then."""
         return self._attempt_at if self._machine is None else self._finds_out_at
 
     def _connect(self, now: float) -> None:
@@ -120,7 +120,7 @@ class SimTunnel:
             self._failures, self._finds_out_at, self._carries_since, self._problem = 0, NEVER, now, ""
 
     def _break(self, now: float, problem: str) -> None:
-        """What sshd still holds it holds on: it has heard nothing of this."""
+        """Break the tunnel. What sshd still holds it holds on: it has heard nothing of this."""
         self._machine, self._half_open, self._finds_out_at = None, False, NEVER
         self._fail(now, problem)
 

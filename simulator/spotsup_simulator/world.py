@@ -32,7 +32,7 @@ class World(Surroundings):
         self.set_fault_rates(conditions.fault_rates)
 
     def set_fault_rates(self, rates: FaultRates) -> None:
-        """How often each fault occurs from now on."""
+        """Set how often each fault occurs from now on."""
         self.fault_rates = self.cloud.fault_rates = self.nodes.fault_rates = rates
         for daemon in self.daemons:
             daemon.client.fault_rates = rates
@@ -41,14 +41,14 @@ class World(Surroundings):
 
     @property
     def no_daemon_acts(self) -> bool:
-        """Whether no running daemon leads and reaches etcd."""
+        """True if no running daemon leads and reaches etcd."""
         return not any(d.runs and d.leader.leading and d.client.connected for d in self.daemons)
 
     def start_daemon(self) -> Daemon:
         """Start one more process; it leads once no other does."""
         self._daemons_started += 1
-        most_s = self.conditions.max_clock_error_s
-        error_s = self.rng.uniform(-most_s, most_s) if most_s else 0.0
+        max_error_s = self.conditions.max_clock_error_s
+        error_s = self.rng.uniform(-max_error_s, max_error_s) if max_error_s else 0.0
         daemon = Daemon(self, f"daemon-{self._daemons_started}", error_s)
         self.daemons.append(daemon)
         return daemon

@@ -40,13 +40,14 @@ class ChannelState:
 
 
 def tokens(channel: Channel, state: ChannelState, now: float) -> float:
-    """How many messages may be sent now."""
+    """Return how many messages may be sent now."""
     passed = max(0.0, now - state.tokens_at)
     return min(channel.pace.burst, state.tokens + passed / channel.pace.refill_s)
 
 
 def next_batch(channel: Channel, state: ChannelState, pending: Sequence[Event], now: float) -> tuple[Event, ...]:
-    """The events of the next message, () while none is due. `pending`: what the channel has not got yet, in order."""
+    """Return the events of the next message, () while none is due. `pending`: what the channel has not got yet, in
+    order."""
     if not pending or now < state.next_at or tokens(channel, state, now) < 1.0:
         return ()
     due = channel.due(pending, now)
@@ -54,7 +55,7 @@ def next_batch(channel: Channel, state: ChannelState, pending: Sequence[Event], 
 
 
 def fitting(events: Sequence[Event], text: Callable[[Sequence[Event]], str] = slack_text) -> tuple[Event, ...]:
-    """As many of them, from the first on, as one message has room for; at least one."""
+    """Return as many of them, from the first on, as one message has room for; at least one."""
     count = len(events)
     while count > 1 and len(text(events[:count])) > MAX_TEXT_CHARACTERS:
         count = max(1, count * 4 // 5)
@@ -90,6 +91,6 @@ def after(
 
 
 def jitter(channel: Channel, now: float) -> float:
-    """From 0 to 1, by chance for whoever does not know the time to the microsecond: so many clusters that were turned
-    away together do not come back together, and the same input has the same result."""
+    """Return a number from 0 to 1, by chance for whoever does not know the time to the microsecond: so many clusters
+    that were turned away together do not come back together, and the same input has the same result."""
     return zlib.crc32(f"{channel.name} {now!r}".encode()) / 2**32

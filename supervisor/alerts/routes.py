@@ -22,7 +22,7 @@ class QuietHours:
     zone: tzinfo = UTC
 
     def lasts(self, now: float) -> bool:
-        """Whether they last at `now` (UNIX seconds)."""
+        """True if they last at `now` (UNIX seconds)."""
         local = datetime.fromtimestamp(now, self.zone)
         minute = local.hour * 60 + local.minute
         if self.begin < self.end:
@@ -57,18 +57,18 @@ class Channel:
     pace: Pace = field(default_factory=Pace)
 
     def takes(self, event: Event) -> bool:
-        """Whether this event goes there, sooner or later."""
-        return event.kind.level >= self.least(event.job)
+        """True if this event goes there, sooner or later."""
+        return event.kind.level >= self.min_level(event.job)
 
-    def least(self, job: str) -> Level:
-        """The least level that a job's events need; "" for those of no job."""
+    def min_level(self, job: str) -> Level:
+        """Return the lowest level that a job's events need; "" for those of no job."""
         if not job:
             return self.level if self.cluster is None else self.cluster
         return next((level for pattern, level in self.jobs.items() if fnmatchcase(job, pattern)), self.level)
 
     def due(self, pending: Sequence[Event], now: float) -> Sequence[Event]:
-        """Those that may be sent now, in order. In quiet hours these are the critical ones, and what their jobs have
-        before them: the order within a job is kept."""
+        """Return the events that may be sent now, in order. In quiet hours these are the critical ones, and what their
+        jobs have before them: the order within a job is kept."""
         if self.quiet is None or not self.quiet.lasts(now):
             return pending
         last = {event.job: number for number, event in enumerate(pending) if event.kind.level >= Level.CRITICAL}
@@ -76,5 +76,5 @@ class Channel:
 
 
 def is_wanted(channels: Iterable[Channel], event: Event) -> bool:
-    """Whether any channel takes it."""
+    """True if any channel takes it."""
     return any(channel.takes(event) for channel in channels)

@@ -45,12 +45,13 @@ class Sender(Protocol):
         ...
 
     def try_without_sending(self) -> str:
-        """What is wrong with the channel as far as that can be found out without a message to people, or ""."""
+        """Return what is wrong with the channel as far as that can be found out without a message to people, or ""."""
         ...
 
 
 def seconds_of(header: str | None) -> float:
-    """A Retry-After in seconds; 0 where there is none. As an HTTP date, which no one we know of sends, it is none."""
+    """Return a Retry-After in seconds; 0 where there is none. As an HTTP date, which no one we know of sends, it is
+    none."""
     try:
         return max(0.0, float(header or 0))
     except ValueError:
@@ -58,7 +59,7 @@ def seconds_of(header: str | None) -> float:
 
 
 def without(text: str, *secrets: str) -> str:
-    """A text of the far side, in one line, cut, and without our secrets, which it may echo."""
+    """Return a text of the far side, in one line, cut, and without our secrets, which it may echo."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "…")

@@ -49,7 +49,7 @@ class ChannelSettings(_Strict):
         return name
 
     def route(self, *, threads: bool = False) -> Channel:
-        """As the planner takes it."""
+        """Return the channel as the planner takes it."""
         levels = {pattern: _level(name) for pattern, name in self.jobs.items()}
         cluster = _level(self.cluster) if self.cluster else None
         quiet = None
@@ -118,11 +118,11 @@ class AlertSettings(_Strict):
 
     @property
     def all(self) -> Iterable[ChannelSettings]:
-        """All channels."""
+        """Return all channels."""
         return [*self.slack, *self.webhook]
 
     def channels(self) -> tuple[Channel, ...]:
-        """As the planner takes them."""
+        """Return the channels as the planner takes them."""
         slack = [each.route(threads=bool(each.token_file)) for each in self.slack]
         return (*slack, *(each.route() for each in self.webhook))
 

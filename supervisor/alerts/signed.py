@@ -43,7 +43,7 @@ class SignedWebhook:
         return Receipt(error=said, retry_after_s=seconds_of(retry_after), refused=status == 413)
 
     def try_without_sending(self) -> str:
-        """Whether anything answers there; what it answers to a HEAD means nothing."""
+        """Try whether anything answers there; what it answers to a HEAD means nothing."""
         try:
             self._request("HEAD", b"", {})
         except Exception as error:  # noqa: BLE001 - as above

@@ -26,7 +26,8 @@ _GONE = frozenset({"message_not_found", "thread_not_found", "cant_update_message
 
 
 def _quiet_logger() -> logging.Logger:
-    """What goes wrong is said in a Receipt. The library logs it too, and with DEBUG also URLs, which are secrets."""
+    """Return a quiet logger: what goes wrong is said in a Receipt. The library logs it too, and with DEBUG also URLs,
+    which are secrets."""
     logger = logging.getLogger("spotsup.slack_sdk")
     logger.setLevel(logging.CRITICAL)
     return logger
@@ -57,7 +58,7 @@ class SlackWebhook:
         return Receipt(error=said, retry_after_s=seconds_of(headers.get("retry-after")), refused=refused)
 
     def try_without_sending(self) -> str:
-        """It gets an empty message, which Slack refuses ("no_text", "invalid_payload": 400) before it posts anything.
+        """Send an empty message, which Slack refuses ("no_text", "invalid_payload": 400) before it posts anything.
         A webhook that is gone, or not allowed, answers 403, 404 or 410: "Handling errors" of the page above.
         """
         try:
@@ -104,7 +105,7 @@ class SlackBot:
         return Receipt(tuple(done.delivered), threads=done.changed)
 
     def try_without_sending(self) -> str:
-        """Whether the token is valid. Whether the bot is in the channel shows with the first message."""
+        """Try whether the token is valid. Whether the bot is in the channel shows with the first message."""
         try:
             self._call(self._client.auth_test)
         except _SlackError as error:
@@ -118,18 +119,18 @@ class SlackBot:
         else:
             thread = done.threads.get(task)
             if thread is None:
-                thread = replace(self._post(first_message(story)), told=story.sentence(), at=message.at)
+                thread = replace(self._post(first_message(story)), shown=story.sentence(), at=message.at)
                 done.set(task, thread)
             self._post(slack_text(events, in_thread=True), thread, task)
         done.delivered += [event.id for event in events]
 
     def _update(self, story: Story, done: _Progress, task: str, now: float) -> None:
         thread = done.threads.get(task)
-        if thread is None or thread.told == story.sentence():
+        if thread is None or thread.shown == story.sentence():
             return
         text = first_message(story)
         self._call(lambda: self._client.chat_update(channel=thread.channel, ts=thread.ts, text=text), task)
-        done.set(task, replace(thread, told=story.sentence(), at=now))
+        done.set(task, replace(thread, shown=story.sentence(), at=now))
 
     def _post(self, text: str, thread: Thread | None = None, task: str = "") -> Thread:
         channel, ts = (thread.channel, thread.ts) if thread else (self._channel, None)
@@ -142,7 +143,7 @@ class SlackBot:
         return Thread(str(answer.get("channel") or channel), str(answer.get("ts") or ""))
 
     def _call(self, call: Callable[[], Any], task: str = "") -> Mapping[str, Any]:
-        """One call of the API. Raises _SlackError."""
+        """Make one call of the API. Raises _SlackError."""
         from slack_sdk.errors import SlackApiError
 
         try:
@@ -180,7 +181,7 @@ class _SlackError(Exception):
 
 
 def _by_task(message: Outgoing) -> dict[str, list[Event]]:
-    """The events by the task id of their job's story; "" for those of no such job. In order within each."""
+    """Return the events by the task id of their job's story; "" for those of no such job. In order within each."""
     found: dict[str, list[Event]] = {}
     for event in message.events:
         task = event.id.rpartition("-")[0]
@@ -189,7 +190,7 @@ def _by_task(message: Outgoing) -> dict[str, list[Event]]:
 
 
 def _reason(error: Exception, secret: str) -> str:
-    """Why there is no answer, without the URL or the token, which some errors name."""
+    """Return why there is no answer, without the URL or the token, which some errors name."""
     reason = getattr(error, "reason", error)
     if isinstance(error, urllib.error.URLError | OSError | http.client.HTTPException):
         return without(f"{reason}", secret) or type(error).__name__

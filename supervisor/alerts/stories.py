@@ -26,11 +26,11 @@ class Story:
     reason: str = ""  # why it ended, waits or is paused
 
     def sentence(self) -> str:
-        """In one line, without the cost, which changes all the time."""
+        """Return the story in one line, without the cost, which changes all the time."""
         return " → ".join(self._steps()) + self._pause()
 
     def with_cost(self) -> str:
-        """The sentence, and what the job has cost so far."""
+        """Return the sentence, and what the job has cost so far."""
         return f"{self.sentence()}; ${self.usd:.2f} so far"
 
     def _steps(self) -> list[str]:
@@ -61,22 +61,22 @@ class Thread:
 
     channel: str  # Slack's id
     ts: str  # of the message, which is its id in the channel
-    told: str = ""  # the sentence that it shows
+    shown: str = ""  # the sentence that it shows
     at: float = 0.0  # when that was
 
     def encode(self) -> bytes:
-        """For the journal."""
+        """Return bytes for the journal."""
         return json.dumps(asdict(self)).encode()
 
 
 def decode_thread(raw: bytes) -> Thread | None:
-    """A thread from the journal; None for what is none: a new one is begun then."""
+    """Return a thread from the journal; None for what is none: a new one is begun then."""
     try:
         parsed = json.loads(raw)
         thread = Thread(**parsed)
     except (ValueError, TypeError, RecursionError):
         return None
-    texts = all(isinstance(each, str) for each in (thread.channel, thread.ts, thread.told))
+    texts = all(isinstance(each, str) for each in (thread.channel, thread.ts, thread.shown))
     return thread if texts and isinstance(thread.at, int | float) and isfinite(thread.at) else None
 
 

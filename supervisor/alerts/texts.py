@@ -27,7 +27,7 @@ def escaped(text: str) -> str:
 
 
 def slack_text(events: Sequence[Event], *, in_thread: bool = False) -> str:
-    """The message of some events, one line for each, or for each bulk. `in_thread`: without the job's name."""
+    """Return the message of some events, one line for each, or for each bulk. `in_thread`: without the job's name."""
     return "\n".join(_slack_lines(events, in_thread=in_thread))
 
 
@@ -41,7 +41,7 @@ def plain_text(events: Sequence[Event]) -> str:
 
 
 def first_message(story: Story) -> str:
-    """Of a job's thread; kept current."""
+    """Return the first message of a job's thread; kept current."""
     return f"*{escaped(story.job)}*: {escaped(story.with_cost())}"
 
 
@@ -70,7 +70,7 @@ def grouped(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def _over_jobs(events: Sequence[Event]) -> set[tuple[str, EventKind]]:
-    """Which jobs and kinds are reported together."""
+    """Return which jobs and kinds are reported together."""
     others = {event.job for event in events if not _bulk(event)}
     jobs: dict[EventKind, set[str]] = {}
     for event in events:
@@ -80,7 +80,7 @@ def _over_jobs(events: Sequence[Event]) -> set[tuple[str, EventKind]]:
 
 
 def _bulk(event: Event) -> str:
-    """What many nodes have in common of which there is this event; "" for a kind that does not come in bulk."""
+    """Return what many nodes have in common of which there is this event; "" for a kind that does not come in bulk."""
     return event.kind.alert.bulk if event.kind.alert else ""
 
 
@@ -93,7 +93,7 @@ def bulk_text(group: Sequence[Event]) -> str:
 
 
 def node_names(names: Iterable[str]) -> str:
-    """Nodes by name; those that differ in their number only as `job-abcde-1…3, 7`."""
+    """Return nodes by name; those that differ in their number only as `job-abcde-1…3, 7`."""
     numbers: dict[str, list[int]] = {}
     others = []
     for name in dict.fromkeys(names):

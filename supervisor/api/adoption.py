@@ -78,7 +78,8 @@ class Adoption:
         return CloudView({each.id: each for each in found if each.owner == self._owner})
 
     def _offers(self, cloud_of: Mapping[str, str]) -> Callable[[Instance, JobSpec], Offer]:
-        """The offer that each machine is billed by, from its type and zone; without a price if the cloud gives none."""
+        """Return the offer that each machine is billed by, from its type and zone; without a price if the cloud gives
+        none."""
         known: dict[tuple[str, str], Sequence[Offer]] = {}
 
         def offer_of(instance: Instance, spec: JobSpec) -> Offer:

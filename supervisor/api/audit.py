@@ -20,7 +20,7 @@ log = structlog.get_logger("spotsupd")
 
 
 def writer(journal: Journal) -> Callable[[AuditEntry], None]:
-    """Stores an entry. Where etcd does not answer it is in the log only: the command has failed then, too."""
+    """Store an entry. Where etcd does not answer it is in the log only: the command has failed then, too."""
 
     def write(entry: AuditEntry) -> None:
         try:
@@ -32,7 +32,7 @@ def writer(journal: Journal) -> Callable[[AuditEntry], None]:
 
 
 def add_audit(app: FastAPI, read: Callable[[], list[AuditEntry]]) -> None:
-    """The route."""
+    """Add the route."""
 
     @app.get("/v1/audit", openapi_extra=may(Action.OPERATE))
     def audit(

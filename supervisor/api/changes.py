@@ -37,7 +37,7 @@ class Terms:
     if_match: str = ""
 
     def check(self, job: JobRecord) -> None:
-        """Raises ForbiddenError, and PreconditionError if the job's numbers or limits were changed since."""
+        """Raise ForbiddenError, and PreconditionError if the job's numbers or limits were changed since."""
         why = refusal(self.caller, Action.CHANGE, job.owner) if self.caller else ""
         if why:
             raise ForbiddenError(why)
@@ -65,7 +65,7 @@ class Scale:
 
 
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
-    """The job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
+    """Return the job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
     min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
@@ -83,14 +83,14 @@ def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
 
 
 def numbers_of(job: JobRecord) -> str:
-    """How many nodes it wants, for people."""
+    """Return how many nodes it wants, for people."""
     spares = f", spares {job.spare_nodes}" if job.spare_nodes else ""
     nodes = "1 node" if job.desired_nodes == 1 else f"{job.desired_nodes} nodes"
     return f"{nodes} (min {job.min_nodes}, max {job.max_nodes}{spares})"
 
 
 def limit_changes(given: Mapping[str, Any]) -> LimitChanges:
-    """The changes that a request asks for. Raises UsageError: one sentence that names the limit."""
+    """Return the changes that a request asks for. Raises UsageError: one sentence that names the limit."""
     try:
         return LimitChanges.model_validate(given)
     except ValidationError as error:
@@ -98,7 +98,7 @@ def limit_changes(given: Mapping[str, Any]) -> LimitChanges:
 
 
 def check_priced(view: JobView, changes: LimitChanges) -> None:
-    """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
+    """Raise CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
     wanted = any(getattr(changes, each) is not None for each in LIMITS_OF_MONEY)
     if view.record.spec.limits.of_money or not wanted:
         return
@@ -111,7 +111,7 @@ def check_priced(view: JobView, changes: LimitChanges) -> None:
 
 
 def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
-    """The job with new limits; resumed where it was paused for one, and none is reached any more."""
+    """Return the job with new limits; resumed where it was paused for one, and none is reached any more."""
     job = view.record
     limits = job.spec.limits.model_copy(update=changes.model_dump(exclude_none=True))
     job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
@@ -125,7 +125,7 @@ def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
 
 
 def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str:
-    """Why a new job could not read the checkpoints of an earlier one, or ""."""
+    """Return why a new job could not read the checkpoints of an earlier one, or ""."""
     if "data" in (job.spec.kind, spec.kind):
         return "data jobs have no checkpoints"
     if spec.checkpoints == NO_CHECKPOINTS:
@@ -146,7 +146,7 @@ def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str
 
 
 def alternatives(name: str, known: Sequence[str], what: str) -> str:
-    """What a user may have meant: similar names, else the first few."""
+    """Return what a user may have meant: similar names, else the first few."""
     if close := difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(close)}?"
     more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
@@ -154,10 +154,10 @@ def alternatives(name: str, known: Sequence[str], what: str) -> str:
 
 
 def active_nodes(view: JobView) -> int:
-    """How many of its nodes are not gone. The machines that wait for the next job are no obstacle to it."""
+    """Return how many of its nodes are not gone. The machines that wait for the next job are no obstacle to it."""
     return sum(node.state is not NodeState.WARM for node in view.billed)
 
 
 def waits_warm(view: JobView, node: str) -> bool:
-    """Whether it is the machine of an ended job, which waits for the next one."""
+    """True if it is the machine of an ended job, which waits for the next one."""
     return node in view.nodes and view.nodes[node].state in WAITING_NODE_STATES

@@ -39,7 +39,7 @@ class LastChecked:
             self._kept.append(checked)
 
     def find(self, owner: str, value: Any, now: float) -> Checked | None:
-        """What came of the same one of the same user, if that is not long ago."""
+        """Return what came of the same one of the same user, if that is not long ago."""
         with self._lock:
             kept = [each for each in self._kept if each.owner == owner and now - each.at < MAX_AGE_S]
         return next((each for each in reversed(kept) if each.value == value), None)

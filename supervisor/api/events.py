@@ -18,7 +18,7 @@ MAX_EVENTS = 1000
 
 
 def add_events(app: FastAPI, service: Service) -> None:
-    """The route."""
+    """Add the route."""
 
     @app.get("/v1/events", openapi_extra=may(Action.READ))
     def events(

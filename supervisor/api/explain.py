@@ -76,7 +76,7 @@ class Explainer:
         self._home = home
 
     def explain(self, spec: JobSpec, quote: Quote, body: ExplainBody) -> list[NodePlan]:
-        """A plan for each instance type among the first offers; types with the same plan share one.
+        """Return a plan for each instance type among the first offers; types with the same plan share one.
 
         Raises UsageError.
         """
@@ -115,7 +115,8 @@ class Explainer:
 
 
 def sample_offers(quote: Quote, spec: JobSpec) -> list[Offer]:
-    """The first offer of each instance type, at most three; without offers, one made from the job's own wishes."""
+    """Return the first offer of each instance type, at most three; without offers, one made from the job's own
+    wishes."""
     found: dict[str, Offer] = {}
     for offer in quote.offers:
         found.setdefault(offer.instance_type, offer)
@@ -127,7 +128,7 @@ def sample_offers(quote: Quote, spec: JobSpec) -> list[Offer]:
 
 
 def step_row(step: PlannedStep) -> dict[str, Any]:
-    """A step as JSON. The content of uploads is never shown: it may hold secrets."""
+    """Return a step as JSON. The content of uploads is never shown: it may hold secrets."""
     from bootstrap.model import Skip, Unfit
 
     match step.decision:

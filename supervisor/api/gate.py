@@ -54,7 +54,7 @@ class Users:
     planning: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def lets_in(self, caller: Caller) -> bool:
-        """Whether who was let in still may be: a token may expire, or be revoked, while an answer lasts."""
+        """True if who was let in still may be: a token may expire, or be revoked, while an answer lasts."""
         known = self.tokens().get(caller.token)
         return not caller.token or (known is not None and known.is_valid(self.now()))
 
@@ -183,7 +183,7 @@ class Gate:
         return answer
 
     def _audited(self, scope: Scope, asked: _Asked, caller: Caller, send: Send) -> Send:
-        """Writes the entry before the answer begins: what is acknowledged is written down."""
+        """Write the entry before the answer begins: what is acknowledged is written down."""
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -208,7 +208,7 @@ class Gate:
 
 
 def _cookies(scope: Scope) -> list[str]:
-    """What a browser has kept."""
+    """Return what a browser has kept."""
     texts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
     pairs = [part.strip().partition("=") for text in texts for part in text.split(";")]
     return [value for name, _, value in pairs if name == COOKIE]
@@ -224,7 +224,8 @@ def _asked(scope: Scope, routes: Sequence[BaseRoute]) -> _Asked:
 
 
 def _why_too_large(scope: Scope, asked: _Asked) -> Response | None:
-    """By its Content-Length, before any of the body is read: the server reads no more than that."""
+    """Return why a request is too large, by its Content-Length, before any of the body is read: the server reads no
+    more than that."""
     headers = dict(scope["headers"])
     length = headers.get(b"content-length", b"0").decode("latin-1")
     limit = MAX_BYTES.get(asked.name, MAX_BODY_BYTES)
@@ -240,12 +241,12 @@ def _why_too_large(scope: Scope, asked: _Asked) -> Response | None:
 
 
 def caller_of_request(request: Request) -> Caller:
-    """Who makes it."""
+    """Return who makes a request."""
     caller = request.scope[CALLER]
     assert isinstance(caller, Caller)
     return caller
 
 
 def name_target(request: Request, job: str) -> None:
-    """What a request is about, for the audit log, where its path does not say."""
+    """Note what a request is about, for the audit log, where its path does not say."""
     request.scope[TARGET] = job

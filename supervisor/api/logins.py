@@ -36,8 +36,8 @@ class LoginBody(BaseModel):
 
 
 def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login) -> LoginRow:
-    """How to log in to a node: address, user, the host key it must have, and a certificate for the caller's own key;
-    and where its agent's configuration is.
+    """Return how to log in to a node: address, user, the host key it must have, and a certificate for the caller's own
+    key; and where its agent's configuration is.
 
     Raises CommandRefusedError without an address, UsageError for a key that is none.
     """

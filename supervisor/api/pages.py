@@ -21,7 +21,7 @@ Row = TypeVar("Row")
 def page(
     rows: Sequence[Row], key: Callable[[Row], str], after: str, limit: int | None, request: Request, response: Response
 ) -> list[Row]:
-    """The rows after the one whose `key` is `after`, at most `limit`. Raises NotFoundError if it is gone."""
+    """Return the rows after the one whose `key` is `after`, at most `limit`. Raises NotFoundError if it is gone."""
     begin = 0
     if after:
         begin = next((number + 1 for number, row in enumerate(rows) if key(row) == after), 0)

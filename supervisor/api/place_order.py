@@ -26,7 +26,7 @@ class PricedPlace:
     error: ProvisionerError | TimeoutError | None = None  # why it did not
 
     def answer(self) -> tuple[Offer, ...]:
-        """Its offers. Raises what asking for them raised."""
+        """Return its offers. Raises what asking for them raised."""
         if self.error is not None:
             raise self.error
         return self.offers or ()
@@ -40,7 +40,7 @@ class PricedPlace:
 
 
 def priced(spec: JobSpec, place: Placement, offers: tuple[Offer, ...]) -> PricedPlace:
-    """What a node costs a job in one of its places, by the offers there."""
+    """Return what a node costs a job in one of its places, by the offers there."""
     cap, memory, rules = spec.limits.usd_per_node_hour, CapacityMemory(), HazardRules()
     known = tuple(each for each in offers if each.usd_per_hour is not None and not is_above_cap(each, cap))
     if not known:
@@ -62,13 +62,13 @@ def by_price(places: Sequence[PricedPlace]) -> tuple[PricedPlace, ...]:
 
 
 def prefers_the_cheapest(spec: JobSpec) -> bool:
-    """Whether prices decide in which of several places the job begins."""
+    """True if prices decide in which of several places the job begins."""
     return bool(spec.places) and spec.prefer == "cheapest"
 
 
 def places_by_price(spec: JobSpec, offers: Callable[[JobSpec], tuple[Offer, ...]]) -> tuple[PricedPlace, ...]:
-    """All places of a job, the first one first. `offers`: of the place that the spec is in; raises ProvisionerError,
-    TimeoutError: what that cloud asks is unknown then, and the job goes there last."""
+    """Return all places of a job, the first one first. `offers`: of the place that the spec is in; raises
+    ProvisionerError, TimeoutError: what that cloud asks is unknown then, and the job goes there last."""
 
     def look(place: Placement) -> PricedPlace:
         try:
@@ -81,7 +81,7 @@ def places_by_price(spec: JobSpec, offers: Callable[[JobSpec], tuple[Offer, ...]
 
 
 def with_places(spec: JobSpec, places: Sequence[PricedPlace]) -> JobSpec:
-    """The job, in the first of its places, and with all of them in this order. As it is where there is none."""
+    """Return the job, in the first of its places, and with all of them in this order. As it is where there is none."""
     if not places:
         return spec
     ordered = tuple(each.place for each in places)

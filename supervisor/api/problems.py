@@ -42,7 +42,7 @@ _EXIT_CODES = {400: 2, 401: 5, 403: 5, 404: 4, 405: 2, 413: 2, 422: 2, 429: 5}
 
 
 def problem(status: int, sentence: str, request: str, code: int | None = None, **headers: str) -> JSONResponse:
-    """The answer to a request that failed. `code`: the exit code of a command that made it."""
+    """Return the answer to a request that failed. `code`: the exit code of a command that made it."""
     row: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -56,7 +56,7 @@ def problem(status: int, sentence: str, request: str, code: int | None = None, *
 
 
 def add_problems(app: FastAPI) -> None:
-    """Every error of an app becomes a problem."""
+    """Make a problem of every error of an app."""
 
     @app.exception_handler(SpotsupError)
     def _spotsup_error(request: Request, error: Exception) -> JSONResponse:
@@ -94,7 +94,7 @@ def add_problems(app: FastAPI) -> None:
 
 
 def _methods(request: Request) -> set[str]:
-    """What may be asked of a path. Starlette names those of its first route only."""
+    """Return what may be asked of a path. Starlette names those of its first route only."""
     routes = [each for each in request.app.routes if each.matches(request.scope)[0] is not Match.NONE]
     return {method for route in routes for method in getattr(route, "methods", None) or ()}
 

@@ -43,7 +43,7 @@ class QueueRow(TypedDict):
 
 
 def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
-    """The route."""
+    """Add the route."""
 
     @app.get("/v1/queue", openapi_extra=may(Action.READ))
     def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[QueueRow]:
@@ -55,7 +55,8 @@ def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], cloc
 def queue_rows(
     jobs: Iterable[JobView], admissions: Mapping[str, Admission], about: Callable[[str], str], now: float
 ) -> list[QueueRow]:
-    """One row per job that waits, in the order of the queue; first those that are let start, and have no place in it.
+    """Return one row per job that waits, in the order of the queue; first those that are let start, and have no place
+    in it.
 
     `about`: what the daemon does for a job.
     """
@@ -65,7 +66,7 @@ def queue_rows(
 
 
 def waits(view: JobView) -> bool:
-    """Whether it is in the queue: it wants to train, and does not."""
+    """True if it is in the queue: it wants to train, and does not."""
     job = view.record
     waits_paused = job.pause.by == PRIORITY or job.pause.by in LIFTED
     return job.state in WAITING_STATES or (job.state is JobState.PAUSED and waits_paused)

@@ -71,8 +71,8 @@ class Quotes:
         self._provider_s = provider_s
 
     def quote(self, spec: JobSpec) -> Quote:
-        """The offers for a job. Raises CommandRefusedError if the cloud answers that it has none, or if none has the
-        known price that a limit of money needs. A cloud that does not answer refuses nothing: the job waits.
+        """Return the offers for a job. Raises CommandRefusedError if the cloud answers that it has none, or if none has
+        the known price that a limit of money needs. A cloud that does not answer refuses nothing: the job waits.
 
         Of a job with several places they are of the first one; where it prefers the cheapest, of that."""
         places = places_by_price(spec, self._of_place) if prefers_the_cheapest(spec) else ()
@@ -107,7 +107,7 @@ class Quotes:
         return self.offers(spec.placement.cloud, spec.offer_queries)
 
     def offers(self, cloud: str, queries: Sequence[OfferQuery]) -> tuple[Offer, ...]:
-        """A cloud's offers, with the prices of `[prices]`. Raises ProvisionerError, TimeoutError."""
+        """Return a cloud's offers, with the prices of `[prices]`. Raises ProvisionerError, TimeoutError."""
         provisioner = self._provisioners[cloud]
         asked = in_background(
             lambda: offers_in_order(provisioner, queries, self._provider_s, self._prices), f"quote-{cloud}"
@@ -122,7 +122,7 @@ class Quotes:
 
 
 def _request(spec: JobSpec) -> str:
-    """What the job asks for, as the end of a sentence."""
+    """Return what the job asks for, as the end of a sentence."""
     placement = spec.placement
     parts = [
         " or ".join(filter(None, (_machine(each) for each in spec.resources))),
@@ -133,7 +133,7 @@ def _request(spec: JobSpec) -> str:
 
 
 def _elsewhere(spec: JobSpec, priced: Sequence[PricedPlace]) -> str:
-    """Where it goes if this place has no machine for it."""
+    """Return where it goes if this place has no machine for it."""
     here, *others = priced or spec.all_places
     if not others:
         return ""
@@ -148,7 +148,7 @@ def _machine(resources: Resources) -> str:
 
 
 def _check_prices(spec: JobSpec, offers: tuple[Offer, ...], *, budgeted: bool) -> None:
-    """Raises CommandRefusedError for a limit or a budget that cannot be kept (P13)."""
+    """Raise CommandRefusedError for a limit or a budget that cannot be kept (P13)."""
     if any(each.usd_per_hour is not None for each in offers):
         return
     if spec.limits.of_money:
@@ -164,7 +164,7 @@ def _check_prices(spec: JobSpec, offers: tuple[Offer, ...], *, budgeted: bool) -
 
 
 def check_admissible(spec: JobSpec, owner: str, queue: QueueRules) -> None:
-    """Raises CommandRefusedError for a job that the operator's limits would never let start."""
+    """Raise CommandRefusedError for a job that the operator's limits would never let start."""
     if spec.priority > queue.max_priority:
         raise CommandRefusedError(
             f"job {spec.name} is refused: its priority is {spec.priority}, and queue.max_priority of spotsupd.toml is "
@@ -174,14 +174,14 @@ def check_admissible(spec: JobSpec, owner: str, queue: QueueRules) -> None:
 
 
 def check_room(spec: JobSpec, owner: str, nodes: int, queue: QueueRules) -> None:
-    """Raises CommandRefusedError for a job that needs more nodes than the operator's limits can ever leave for it."""
+    """Raise CommandRefusedError for a job that needs more nodes than the operator's limits can ever leave for it."""
     fewest = min(each.gpus_per_node for each in spec.resources)
     if why := why_never(owner, spec.name, Amount(1, fewest).times(nodes), queue):
         raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 
 def check_prices_known(quote: Quote, queue: QueueRules) -> None:
-    """Raises CommandRefusedError where the operator's limit of dollars could not be kept (P13)."""
+    """Raise CommandRefusedError where the operator's limit of dollars could not be kept (P13)."""
     if queue.of_money and quote.offers and all(each.usd_per_hour is None for each in quote.offers):
         raise CommandRefusedError(
             f"the operator's limit of dollars per hour cannot be kept: no price is known for {named(quote.offers)}; "
@@ -190,7 +190,7 @@ def check_prices_known(quote: Quote, queue: QueueRules) -> None:
 
 
 def _unpriced(offers: tuple[Offer, ...], *, needs_prices: bool) -> str:
-    """Says which offers have no known price, else ""."""
+    """Say which offers have no known price, else ""."""
     unpriced = [each for each in offers if each.usd_per_hour is None]
     if not unpriced or (offers[0] not in unpriced and not needs_prices):
         return ""
@@ -199,7 +199,7 @@ def _unpriced(offers: tuple[Offer, ...], *, needs_prices: bool) -> str:
 
 
 def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
-    """Says if the job's own `usd_per_hour` keeps it from running, else ""."""
+    """Say if the job's own `usd_per_hour` keeps it from running, else ""."""
     limit = spec.limits.usd_per_hour
     if limit is None:
         return ""
@@ -214,7 +214,7 @@ def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
 
 
 def _above_cap(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
-    """Says how many offers the job's `usd_per_node_hour` leaves out, else ""."""
+    """Say how many offers the job's `usd_per_node_hour` leaves out, else ""."""
     cap = spec.limits.usd_per_node_hour
     above = [each for each in offers if is_above_cap(each, cap)]
     if not above:
@@ -229,7 +229,7 @@ def _above_cap(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
 
 
 def quote_row(quote: Quote) -> QuoteRow:
-    """A quote as JSON; money in US dollars."""
+    """Return a quote as JSON; money in US dollars."""
     rows: list[OfferRow] = [
         {
             "cloud": each.cloud,

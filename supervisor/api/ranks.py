@@ -14,12 +14,12 @@ MIN_WAITED = 0.1
 
 
 def is_waited_for(rank: RankRow) -> bool:
-    """Whether all others wait for a rank for longer than noise makes them."""
+    """True if all others wait for a rank for longer than noise makes them."""
     return rank["waited_s"] >= MIN_WAITED * rank["step_s"]
 
 
 def rank_rows(view: JobView) -> list[RankRow]:
-    """One row for each rank of the current round, as they said last; none where they said nothing in it.
+    """Return one row for each rank of the current round, as they said last; none where they said nothing in it.
 
     The others wait for a rank for as much longer as it works than the median of the ranks on machines of its kind.
     """

@@ -28,7 +28,7 @@ class RecordedBody(BaseModel):
 
 
 def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:
-    """The route."""
+    """Add the route."""
 
     @app.post("/v1/recorded", openapi_extra=may(Action.PLAN))
     def recorded(body: RecordedBody) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:
 
 
 def recorded_row(spec: JobSpec, quote: Quote, found: Mapping[DayKey, PoolDay | None], now: float) -> dict[str, Any]:
-    """The records of a job's pools on the spot market, of the last days and the oldest first."""
+    """Return the records of a job's pools on the spot market, of the last days and the oldest first."""
     today = datetime.fromtimestamp(now, UTC)
     days = {(today - timedelta(days=back)).strftime("%Y-%m-%d") for back in range(MAX_DAYS)}
     spot = [each for each in quote.offers if each.market is Market.SPOT]

@@ -23,7 +23,7 @@ from supervisor.planner.world import JobView
 
 
 def add_report(app: FastAPI, service: Service, row: Callable[[JobView, Curve | None], dict[str, Any]]) -> None:
-    """The route. `row`: what it returns of a job and its curve."""
+    """Add the route. `row`: what it returns of a job and its curve."""
 
     @app.get("/v1/jobs/{name}/report", openapi_extra=may(Action.READ))
     def report(name: str) -> dict[str, Any]:
@@ -38,7 +38,8 @@ class OnDemand:
     problem: str = ""  # why some, or all, are not known
 
     def price(self, offer: Offer) -> float | None:
-        """Of a machine as offered there; that of another zone of its region where its own lists none."""
+        """Return the price of a machine as offered there; that of another zone of its region where its own lists
+        none."""
         if offer.market is Market.ON_DEMAND and offer.usd_per_hour is not None:
             return offer.usd_per_hour
         own = self.by_place.get((offer.zone, offer.instance_type))
@@ -46,7 +47,7 @@ class OnDemand:
 
 
 def on_demand_prices(quotes: Quotes, view: JobView) -> OnDemand:
-    """Asks the job's cloud, now. One that does not answer leaves the prices unknown."""
+    """Ask the job's cloud, now. One that does not answer leaves the prices unknown."""
     kinds = {(node.offer.cloud, node.offer.instance_type) for node in view.nodes.values() if node.launched_at}
     if not kinds:
         return OnDemand({}, "it has had no machine")
@@ -96,7 +97,7 @@ def report_row(view: JobView, sentence: str, curve: Curve | None, prices: OnDema
 
 
 def on_demand_row(view: JobView, prices: OnDemand, now: float) -> dict[str, Any]:
-    """What the same machine hours would have cost on demand; `usd` is None where that is not known."""
+    """Return what the same machine hours would have cost on demand; `usd` is None where that is not known."""
     nodes = [node for node in view.nodes.values() if node.launched_at]
     job = view.record
     cost = {"usd": spent_usd(job, view.nodes.values(), now), "dropped_nodes_usd": job.billing.dropped_usd}
@@ -105,7 +106,7 @@ def on_demand_row(view: JobView, prices: OnDemand, now: float) -> dict[str, Any]
 
 
 def _points(view: JobView, curve: Curve | None, usd: float, until: float) -> list[dict[str, Any]]:
-    """Those of the curve, the start, and how it is now: what it costs now is what `cost` shows."""
+    """Return the points of the curve, the start, and how it is now: what it costs now is what `cost` shows."""
     job = view.record
     found = list(curve.points) if curve else []
     if curve and curve.newest.at > found[-1].at:
@@ -120,7 +121,7 @@ def _points(view: JobView, curve: Curve | None, usd: float, until: float) -> lis
 
 
 def _speed_rows(speeds: Sequence[Speed]) -> list[dict[str, Any]]:
-    """By number of nodes. Efficiency: the speed per node, relative to that of the fewest nodes."""
+    """Return the speeds by number of nodes. Efficiency: the speed per node, relative to that of the fewest nodes."""
     rows = []
     useful = [each for each in speeds if each.seconds > 0 and each.steps > 0 and each.nodes > 0]
     sampled = all(each.samples for each in useful)
@@ -143,7 +144,7 @@ def _speed_rows(speeds: Sequence[Speed]) -> list[dict[str, Any]]:
 
 
 def _usd_per_epoch(curve: Curve | None) -> float | None:
-    """What an epoch has cost, with machines that booted or waited. None before the first is complete."""
+    """Return what an epoch has cost, with machines that booted or waited. None before the first is complete."""
     if curve is None or curve.last_epoch is None:
         return None
     return round(curve.last_epoch.usd / (curve.last_epoch.epochs - curve.first_epoch), 4)
@@ -162,7 +163,7 @@ def _pauses(curve: Curve | None) -> dict[str, Any]:
 def _on_demand(
     nodes: Sequence[NodeRecord], prices: OnDemand, cost: Mapping[str, Any], times: Iterable[float], now: float
 ) -> dict[str, Any]:
-    """The same machine hours at on-demand prices: in all, and until each of these times."""
+    """Return the same machine hours at on-demand prices: in all, and until each of these times."""
     unknown = sorted({node.offer.instance_type for node in nodes if prices.price(node.offer) is None})
     problem = prices.problem or (f"no on-demand price is known for {', '.join(unknown)}" if unknown else "")
     unpriced = [node for node in nodes if node.offer.usd_per_hour is None]

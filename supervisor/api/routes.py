@@ -133,7 +133,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
     ca: Callable[[], str] = str,
     listen: Callable[[Callable[[], None]], None] = lambda _: None,
 ) -> FastAPI:
-    """The API over a service. `adoption`, `explainer` and `audit` add their routes.
+    """Return the API over a service. `adoption`, `explainer` and `audit` add their routes.
 
     `prices`: asks a job's cloud for its on-demand prices. `users`: who may use it beside those of the Unix socket.
     `ca`: of the daemon's own certificate, "" for none.
@@ -254,7 +254,7 @@ def _reading_routes(
     prices: Callable[[JobView], OnDemand],
 ) -> None:
     def dated(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-        """With since when they may be out of date."""
+        """Return the rows with since when they may be out of date."""
         since = status().etcd_away_since or None
         return [{**row, "etcd_away_since": since} for row in rows]
 
@@ -348,7 +348,7 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
 
 
 def submission_of(body: str, header: str) -> str:
-    """The client's id of a submission. Raises UsageError without one, or with two."""
+    """Return the client's id of a submission. Raises UsageError without one, or with two."""
     if body and header and body != header:
         raise UsageError("`submission` and the header Idempotency-Key differ: send one of them, or the same twice")
     if len(found := body or header) < MIN_SUBMISSION:

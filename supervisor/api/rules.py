@@ -47,5 +47,5 @@ def rules_of(routes: Iterable[BaseRoute]) -> dict[str, Rule | None]:
 
 
 def caller_on_socket(client: tuple[str, int]) -> Caller:
-    """Who connects to the Unix socket: whom it lets in may do everything."""
+    """Return who connects to the Unix socket: whom it lets in may do everything."""
     return Caller(user_name(client), Role.ADMIN)

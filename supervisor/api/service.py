@@ -111,19 +111,19 @@ class Service:
         self._checked = LastChecked()
 
     def under(self, terms: Terms) -> Service:
-        """For one caller: its changes raise ForbiddenError and PreconditionError by these terms."""
+        """Return the service for one caller: its changes raise ForbiddenError and PreconditionError by these terms."""
         bound = copy.copy(self)
         bound._terms = terms  # noqa: SLF001 - its own
         return bound
 
     @property
     def other_leader(self) -> str:
-        """The leading daemon, if it is another one; "" if this one leads, or none does."""
+        """Return the leading daemon, if it is another one; "" if this one leads, or none does."""
         return "" if self.leads else self._leader.leader
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon leads, and so acts on commands."""
+        """True if this daemon leads, and so acts on commands."""
         return self._leader.leading
 
     def pause_daemons(self, reason: str) -> None:
@@ -138,7 +138,7 @@ class Service:
 
     @property
     def paused(self) -> DaemonPause | None:
-        """The pause of all daemons, if there is one."""
+        """Return the pause of all daemons, if there is one."""
         return self._read().pause
 
     def put_blob(self, data: bytes, owner: str = "") -> str:
@@ -152,7 +152,8 @@ class Service:
         return self._journal.put_blob(data, owner)
 
     def parse(self, value: Any) -> JobSpec:
-        """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""
+        """Return a job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run
+        here."""
         spec = parse_spec(self._with_cloud(value))
         if not spec.placement.cloud:
             *first, last = self._clouds
@@ -164,7 +165,7 @@ class Service:
         return spec
 
     def _with_cloud(self, value: Any) -> Any:
-        """The job file, with the only cloud where it names none."""
+        """Return the job file, with the only cloud where it names none."""
         placement = value.get("placement", {}) if isinstance(value, dict) else None
         if len(self._clouds) != 1 or not isinstance(placement, dict) or placement.get("cloud"):
             return value
@@ -190,23 +191,24 @@ class Service:
         return checked
 
     def plan(self, spec_value: Any) -> tuple[JobSpec, Quote]:
-        """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
+        """Return what the cloud would be asked for, whether or not the job's name is free. Raises what `check`
+        raises."""
         spec = self.parse(spec_value)
         if self._quote is None:
             raise CommandRefusedError("this daemon cannot ask its clouds for offers")
         return spec, self._quote(spec)
 
     def is_rented(self, spec: JobSpec) -> bool:
-        """Whether the job's machines cost money: they are not processes of this computer."""
+        """True if the job's machines cost money: they are not processes of this computer."""
         return any(cloud not in self._hosted for cloud in spec.clouds)
 
     def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
-        """The same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
+        """Return the same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
         spec, quote = self.plan(spec_value)
         return with_places(spec, quote.places), quote, self._journal.pool_days()
 
     def _admitted(self, spec_value: Any, owner: str) -> Checked:
-        """The submission as it was just checked; else parsed and admitted now, without a quote."""
+        """Return the submission as it was just checked; else parsed and admitted now, without a quote."""
         now = self._clock.now()
         if known := self._checked.find(owner, spec_value, now):
             return known
@@ -215,8 +217,8 @@ class Service:
         return Checked(owner, spec_value, spec, None, now)
 
     def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
-        """The job with its places in order, and that order for people. Raises CommandRefusedError without the prices
-        that it needs."""
+        """Return the job with its places in order, and that order for people. Raises CommandRefusedError without the
+        prices that it needs."""
         spec, quote = checked.spec, checked.quote
         needs_prices = spec.limits.of_money or self._queue.of_money or self._budgeted or prefers_the_cheapest(spec)
         if not needs_prices or self._quote is None:
@@ -378,14 +380,14 @@ class Service:
         return self._change(self._job_of(node).name, change, node=node)
 
     def jobs(self, *, past: bool = False) -> list[JobView]:
-        """All jobs, newest first; with `past`, also those whose names were used again, unless etcd is away: only it has
-        these."""
+        """Return all jobs, newest first; with `past`, also those whose names were used again, unless etcd is away: only
+        it has these."""
         reading = self._read()
         found = [*reading.jobs.values(), *(map(view_of, self._journal.past_runs()) if past and reading.live else ())]
         return sorted(found, key=lambda job: job.record.submitted_at, reverse=True)
 
     def job(self, name: str) -> JobView:
-        """One job; `name.1` is the first of that name, once the name was used again. Raises NotFoundError."""
+        """Return one job; `name.1` is the first of that name, once the name was used again. Raises NotFoundError."""
         reading = self._read()
         jobs = reading.jobs
         first, _, run = name.rpartition(".")
@@ -401,45 +403,48 @@ class Service:
         return jobs[name]
 
     def known(self, name: str) -> JobView | None:
-        """One job as the mirror has it, the same object while it does not change; None for any other. Never blocks."""
+        """Return one job as the mirror has it, the same object while it does not change; None for any other. Never
+        blocks."""
         return self._read().jobs.get(name)
 
     def owner_of(self, name: str = "", node: str = "") -> str | None:
-        """Of a job, or of a node's job; None for an unknown one. Never blocks."""
+        """Return the owner of a job, or of a node's job; None for an unknown one. Never blocks."""
         jobs = self._read().jobs
         view = jobs.get(name) if name else next((each for each in jobs.values() if node in each.nodes), None)
         return None if view is None else view.record.owner
 
     def node(self, node: str) -> NodeRecord:
-        """One node. Raises NotFoundError."""
+        """Return one node. Raises NotFoundError."""
         return self._job_of(node).nodes[node]
 
     def events(self, name: str, after: str) -> list[Event]:
-        """A job's events since the one with id `after`."""
+        """Return a job's events since the one with id `after`."""
         job = self.job(name).record
         return self._journal.events(job.name, after, job.task_id)
 
     def cluster_events(self, *, jobs: bool = False) -> list[Event]:
-        """Those of no job, oldest first; with `jobs`, also those of all jobs."""
+        """Return the events of no job, oldest first; with `jobs`, also those of all jobs."""
         names = ["", *(self._read().jobs if jobs else ())]
         found = [event for name in names for event in self._journal.events(name)]
         return sorted(found, key=lambda event: (event.at, event.id))
 
     def curve(self, name: str) -> tuple[JobView, Curve | None]:
-        """A job and its training curve, None before its first steps."""
+        """Return a job and its training curve, None before its first steps."""
         view = self.job(name)
         return view, self._curve(view.record)
 
     def logs(self, name: str, node: str, after: int = 0) -> Output:
-        """What a job or one of its nodes has printed after a position. Raises NotFoundError for an unknown one."""
+        """Return what a job or one of its nodes has printed after a position. Raises NotFoundError for an unknown
+        one."""
         return self._journal.logs(*self._nodes_of(name, node), after)
 
     def log_begins(self, name: str, node: str, since: float) -> Mapping[str, tuple[str, int]]:
-        """Of nodes that keep times: the chunk, and the character in it, where what was printed after a time begins."""
+        """Return for nodes that keep times: the chunk, and the character in it, where what was printed after a time
+        begins."""
         return self._journal.log_begins(*self._nodes_of(name, node), since)
 
     def _nodes_of(self, name: str, node: str) -> tuple[str, str]:
-        """A job, and how the names of its nodes begin in etcd. Raises NotFoundError."""
+        """Return a job, and how the names of its nodes begin in etcd. Raises NotFoundError."""
         view = self.job(name)
         if node and node not in view.nodes:
             known = [each.id for each in in_order(view.nodes.values())]
@@ -449,8 +454,8 @@ class Service:
     # -- helpers -------------------------------------------------------------------------------------------
 
     def _sources(self, name: str, spec: JobSpec) -> tuple[str, ...]:
-        """Where the checkpoints of a job are, and of those that it resumed from itself. Raises NotFoundError, and
-        CommandRefusedError if the new job could not read them."""
+        """Return where the checkpoints of a job are, and of those that it resumed from itself. Raises NotFoundError,
+        and CommandRefusedError if the new job could not read them."""
         job = self.job(name).record
         if not (job.ended or job.state is JobState.PAUSED):
             raise CommandRefusedError(f"job {name} is {job.state}: cancel or pause it before another resumes from it")
@@ -580,7 +585,7 @@ def _has(reading: Reading, name: str, uid: str) -> bool:
 
 
 def _is_at(reading: Reading, name: str, newest: int) -> bool:
-    """Whether a reading has a job's revision `newest`; 0 means that the job does not exist."""
+    """True if a reading has a job's revision `newest`; 0 means that the job does not exist."""
     if name in reading.refused:
         return True
     known = reading.jobs[name].revision if name in reading.jobs else 0

@@ -47,7 +47,7 @@ class _Lines(ReceiveBuffer):
     requests (RFC 9112, 11.2)."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Of a whole head; None until it is there."""
+        """Return the lines of a whole head; None until it is there."""
         before = bytes(self)
         lines: list[bytearray] | None = super().maybe_extract_lines()
         head = before[: len(before) - len(self)]
@@ -149,7 +149,7 @@ class ApiServer:
         self._thread.start()
 
     def vitals(self) -> Vitals:
-        """How its thread is."""
+        """Return how its thread is."""
         return self._pulse.vitals(STUCK_S, self._thread)
 
     def stop(self) -> None:
@@ -196,7 +196,7 @@ class ApiServer:
 
 
 def bind_address(address: str, key: str = "api.targets") -> socket.socket:
-    """A listening TCP socket at "host:port", which `key` of the configuration names. Raises StartError."""
+    """Return a listening TCP socket at "host:port", which `key` of the configuration names. Raises StartError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if int(port) > MAX_PORT:

@@ -65,7 +65,7 @@ class Message:
     id: str = ""
 
     def encode(self) -> bytes:
-        """As the WHATWG's HTML standard has it; JSON has no line breaks."""
+        """Return bytes as the WHATWG's HTML standard has it; JSON has no line breaks."""
         head = f"id: {self.id}\n" if self.id else ""
         return f"{head}event: {self.kind}\ndata: {json.dumps(self.data)}\n\n".encode()
 
@@ -86,12 +86,12 @@ class Cursor:
 
 
 def begin(service: Service, name: str, after: str, *, output: bool) -> Cursor:
-    """Of a new reader. `after`: the id of the last event that it has. Raises NotFoundError."""
+    """Return the cursor of a new reader. `after`: the id of the last event that it has. Raises NotFoundError."""
     return Cursor(name, service.job(name).record.uid, output, after)
 
 
 def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cursor]:
-    """What is new since then. May block. The last message says why there are no more. Raises SpotsupError."""
+    """Return what is new since then. May block. The last message says why there are no more. Raises SpotsupError."""
     view = service.job(cursor.name)
     if view.record.uid != cursor.uid:
         return [Message("end", {"reason": f"the name {cursor.name} was used again"})], replace(cursor, ended=True)
@@ -119,7 +119,7 @@ def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cur
 
 
 def _encoded_look(service: Service, row: Row, cursor: Cursor) -> tuple[bytes, Cursor]:
-    """The same as bytes; an error is the end."""
+    """Return the same as bytes; an error is the end."""
     try:
         messages, cursor = look(service, row, cursor)
     except SpotsupError as error:
@@ -139,7 +139,7 @@ class _Feed:
     seen: tuple[JobView | None, str] = (None, "")
 
     def begin_turn(self, seen: tuple[JobView | None, str]) -> None:
-        """Its readers look again, if there can be anything new."""
+        """Let its readers look again, if there can be anything new."""
         self.looks.clear()
         is_same = seen[0] is self.seen[0] and seen[1] == self.seen[1]
         if is_same and not self.output:
@@ -161,7 +161,7 @@ class _Hub:
 
     @contextmanager
     def feed(self, name: str, *, output: bool) -> Iterator[_Feed]:
-        """That of a job, for one reader."""
+        """Yield the feed of a job, for one reader."""
         feed = self._feeds.setdefault((name, output), _Feed(name, output))
         feed.readers += 1
         try:
@@ -172,7 +172,7 @@ class _Hub:
                 del self._feeds[name, output]
 
     async def look(self, feed: _Feed, cursor: Cursor) -> tuple[bytes, Cursor]:
-        """The bytes that are new to a reader; those with its cursor get the same ones."""
+        """Return the bytes that are new to a reader; those with its cursor get the same ones."""
         task = feed.looks.get(cursor)
         if task is None:
             task = asyncio.ensure_future(self._look(cursor))
@@ -185,7 +185,7 @@ class _Hub:
             return await run_in_threadpool(_encoded_look, self._service, self._row, cursor)
 
     async def wait(self, turn: asyncio.Event, limit_s: float) -> bool:
-        """Whether a feed's next turn came within so long."""
+        """True if a feed's next turn came within so long."""
         if self._turning is None or self._turning.done():
             self._turning = asyncio.ensure_future(self._turn())
         return await _is_set(turn, limit_s)
@@ -217,13 +217,13 @@ class _Watchers:
         self._counts = {False: 0, True: 0}
 
     def hub(self) -> _Hub:
-        """That of the running loop."""
+        """Return the hub of the running loop."""
         with self._lock:
             self._hubs = {loop: hub for loop, hub in self._hubs.items() if not loop.is_closed()}
             return self._hubs.setdefault(asyncio.get_running_loop(), self._hub())
 
     def changed(self) -> None:
-        """The journal has changed. For any thread."""
+        """Take note that the journal has changed. For any thread."""
         with self._lock:
             for loop, hub in self._hubs.items():
                 if not loop.is_closed():
@@ -273,7 +273,7 @@ def add_stream(
     users: Users,
     listen: Callable[[Callable[[], None]], None] = lambda _: None,
 ) -> None:
-    """The route. `row`: a job as JSON. `about`: what the last tick said of it, which is no part of the journal.
+    """Add the route. `row`: a job as JSON. `about`: what the last tick said of it, which is no part of the journal.
 
     `listen`: has a function called, from any thread, when the journal has changed; without it, changes are looked for.
     """

@@ -64,7 +64,7 @@ class Sweeps:
         self._queue = queue
 
     def check(self, body: SweepBody, owner: str) -> SweepRecord:
-        """The sweep that is asked for. Raises UsageError and CommandRefusedError, as for each of its jobs."""
+        """Return the sweep that is asked for. Raises UsageError and CommandRefusedError, as for each of its jobs."""
         points = expand([(each.name, tuple(each.values)) for each in body.axes])
         name = body.spec.get("name", "")
         if not isinstance(name, str) or len(name) > MAX_NAME:
@@ -136,15 +136,15 @@ class Sweeps:
         raise CommandRefusedError(f"the sweep {name} changes too fast to be stored; try again")
 
     def all(self) -> list[SweepRecord]:
-        """All sweeps, the newest first."""
+        """Return all sweeps, the newest first."""
         return sorted((sweep for sweep, _ in self._journal.sweeps()), key=lambda each: -each.submitted_at)
 
     def one(self, name: str) -> SweepRecord:
-        """Raises NotFoundError."""
+        """Raise NotFoundError."""
         return self._find(name)[0]
 
     def row(self, sweep: SweepRecord) -> SweepRow:
-        """A sweep with its members, as they are now."""
+        """Return a sweep with its members, as they are now."""
         reading, now = self._journal.read(), self._clock.now()
         rows: list[Any] = []
         for member in sweep.members:
@@ -201,7 +201,7 @@ def _check(caller: Caller, sweep: SweepRecord) -> None:
 
 
 def add_sweeps(app: FastAPI, sweeps: Sweeps) -> None:
-    """The routes."""
+    """Add the routes."""
 
     @app.post("/v1/sweeps", openapi_extra=may(Action.SUBMIT))
     def submit_sweep(body: SweepBody, request: Request) -> SweepRow:

@@ -38,7 +38,7 @@ def add_targets(app: FastAPI, jobs: Callable[[], Sequence[JobView]]) -> None:
 
 
 def targets(jobs: Iterable[JobView], port: int, *, gpus: bool) -> list[TargetRow]:
-    """One entry per living node, at its private address and `port`. `gpus`: only nodes with a GPU.
+    """Return one entry per living node, at its private address and `port`. `gpus`: only nodes with a GPU.
 
     Labels carry our prefix, because `job` and `instance` are Prometheus' own.
     """

@@ -71,7 +71,7 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Raises BusyError if there is none."""
+        """Raise BusyError if there is none."""
         if not self._free.acquire(blocking=False):
             raise BusyError(self._full)
         try:

@@ -62,12 +62,12 @@ class Certificate:
 
 
 def own_files(config: Config) -> TlsFiles:
-    """The daemon's own CA for the API, and its certificate."""
+    """Return the daemon's own CA for the API, and its certificate."""
     return TlsFiles(config.state / "api")
 
 
 def certificate_of(config: Config, host_name: str) -> Certificate:
-    """For `api.listen`. `host_name`: of this computer. Raises StartError."""
+    """Return the certificate for `api.listen`. `host_name`: of this computer. Raises StartError."""
     if config.api.cert:
         return Certificate(Path(config.api.cert), Path(config.api.key))
     files, names = own_files(config), names_of(config, host_name)
@@ -75,12 +75,12 @@ def certificate_of(config: Config, host_name: str) -> Certificate:
 
 
 def names_of(config: Config, host_name: str) -> Sequence[str]:
-    """The names beside loopback that the daemon's own certificate is for."""
+    """Return the names beside loopback that the daemon's own certificate is for."""
     host = host_of(config.api.listen)
     given = () if host in {"0.0.0.0", "::", ""} else (host,)  # noqa: S104 - nothing is bound here
     return tuple(dict.fromkeys([*given, *config.api.names, *([host_name] if host_name else [])]))
 
 
 def own_ca(config: Config) -> str:
-    """The CA of the daemon's own certificate, as PEM text; "" where files were given."""
+    """Return the CA of the daemon's own certificate, as PEM text; "" where files were given."""
     return "" if config.api.cert else own_files(config).ca.read_text()

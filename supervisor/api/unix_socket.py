@@ -20,7 +20,7 @@ _UCRED = struct.Struct("3i")  # unix(7): pid, uid, gid
 
 
 def peer_uid(connection: Any) -> int | None:
-    """The user at the other end of a Unix socket's connection; None for another one."""
+    """Return the user at the other end of a Unix socket's connection; None for another one."""
     if connection is None or connection.family != socket.AF_UNIX:
         return None
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -28,8 +28,8 @@ def peer_uid(connection: Any) -> int | None:
 
 
 def user_name(client: tuple[str, int] | None) -> str:
-    """Who makes a request: the name of this computer's user, `uid-1000` for one without a name, "" where it is not
-    known."""
+    """Return who makes a request: the name of this computer's user, `uid-1000` for one without a name, "" where it is
+    not known."""
     if client is None or client[0] != PEER:
         return ""
     try:
@@ -39,7 +39,7 @@ def user_name(client: tuple[str, int] | None) -> str:
 
 
 def bind_socket(path: Path, group: str = "") -> socket.socket:
-    """A listening Unix socket, mode 0600; 0660 for the members of a group. Replaces a dead daemon's.
+    """Return a listening Unix socket, mode 0600; 0660 for the members of a group. Replaces a dead daemon's.
 
     Raises StartError if one listens there, or the socket cannot be given to the group.
     """
@@ -68,7 +68,7 @@ def bind_socket(path: Path, group: str = "") -> socket.socket:
 
 
 def _make_folder(folder: Path, gid: int | None) -> None:
-    """A folder that is there already is left as it is."""
+    """Make a folder; one that is there already is left as it is."""
     if folder.exists():
         return
     folder.mkdir(parents=True, mode=0o700)
@@ -105,7 +105,7 @@ def _why_not(path: Path, group: str, error: OSError) -> str:
 
 
 def closed_folder(path: Path, group: str) -> Path | None:
-    """The first folder above the socket that members of the group may not pass; None if they reach it.
+    """Return the first folder above the socket that members of the group may not pass; None if they reach it.
 
     Raises StartError if there is no such group.
     """

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spotsup_trainer.wire import Pause
 
-from supervisor.accounts import Booking, by_purpose
 from supervisor.api.ranks import rank_rows
 from supervisor.api.rows import (
     AlternativeRow,
@@ -20,19 +19,20 @@ from supervisor.api.rows import (
     NodeRow,
     PauseRow,
 )
+from supervisor.billing import Booking, by_purpose
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
+from supervisor.features.deadline.rule import as_text as deadline_in_words
 from supervisor.features.deadline.rule import deadline_of
-from supervisor.features.deadline.rule import in_words as deadline_in_words
 from supervisor.features.limits.rule import USED, spent_usd, trained_s
 from supervisor.model import COUNTED_NODE_STATES, Event, JobState, NodeRecord, NodeState
-from supervisor.planner.pauses import in_words, pauses_of
+from supervisor.planner.pauses import as_text, pauses_of
 from supervisor.planner.predicates import is_preparing
 from supervisor.planner.world import JobView
 from supervisor.spec_limits import LimitChanges
 
 
 def job_row(view: JobView, sentence: str, now: float) -> JobRow:
-    """One job without its nodes."""
+    """Return one job without its nodes."""
     job, progress = view.record, view.progress
     members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
     return {
@@ -75,7 +75,7 @@ def job_row(view: JobView, sentence: str, now: float) -> JobRow:
 
 
 def _deadline_row(view: JobView, now: float) -> DeadlineRow | None:
-    """By when it has to have finished, and whether it will; None where it may at any time."""
+    """Return by when it has to have finished, and whether it will; None where it may at any time."""
     job = view.record
     if not job.deadline.finish_by:
         return None
@@ -91,7 +91,7 @@ def _deadline_row(view: JobView, now: float) -> DeadlineRow | None:
 
 
 def _limit_rows(view: JobView, now: float) -> dict[str, LimitRow]:
-    """Each limit, and how much of it is used."""
+    """Return each limit, and how much of it is used."""
     limits, nodes, billed = view.record.spec.limits, tuple(view.nodes.values()), _billed(view)
     used = {name: round(used(view.record, nodes, now), 4) for name, used in USED.items()}
     used["usd_per_hour"] = round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4)
@@ -105,7 +105,7 @@ def _billed(view: JobView) -> list[NodeRecord]:
 
 
 def _progress_fraction(view: JobView) -> float | None:
-    """How much of a data job is done, as it reported; 1 once it has succeeded. None for training jobs."""
+    """Return how much of a data job is done, as it reported; 1 once it has succeeded. None for training jobs."""
     if view.record.spec.kind != "data":
         return None
     if view.record.state is JobState.SUCCEEDED:
@@ -114,20 +114,21 @@ def _progress_fraction(view: JobView) -> float | None:
 
 
 def _done_fraction(view: JobView) -> float | None:
-    """The same, and what a training job reports."""
+    """Return the same, and what a training job reports."""
     if view.record.spec.kind == "data":
         return _progress_fraction(view)
     return view.progress.fraction if view.progress else None
 
 
 def _checkpoint_problem(view: JobView) -> str:
-    """Why its checkpoints are not being written: what the job reports now, or the alert that is still open; else ""."""
+    """Return why its checkpoints are not being written: what the job reports now, or the alert that is still open; else
+    ""."""
     reported = view.progress.checkpoint_problem if view.progress else ""
     return "" if view.record.ended else reported or view.record.checkpoints.problem
 
 
 def job_detail(view: JobView, sentence: str, now: float) -> JobDetail:
-    """One job with its nodes."""
+    """Return one job with its nodes."""
     return {
         **job_row(view, sentence, now),
         "node_list": node_rows(view, now),
@@ -143,7 +144,7 @@ def job_detail(view: JobView, sentence: str, now: float) -> JobDetail:
 
 
 def _alternative_rows(view: JobView) -> list[AlternativeRow]:
-    """What the job may run on, and how many of its nodes are of each; none where there is only one."""
+    """Return what the job may run on, and how many of its nodes are of each; none where there is only one."""
     present = [node.offer for node in view.nodes.values() if node.state in COUNTED_NODE_STATES]
     return [
         {"name": name, "nodes": sum(offer.alternative == number for offer in present)}
@@ -152,7 +153,7 @@ def _alternative_rows(view: JobView) -> list[AlternativeRow]:
 
 
 def pause_row(pause: Pause) -> PauseRow:
-    """One pause of training: seconds, None for what is not known."""
+    """Return one pause of training: seconds, None for what is not known."""
     return {
         "round": pause.round,
         "ended_at": pause.at,
@@ -160,12 +161,12 @@ def pause_row(pause: Pause) -> PauseRow:
         "parts": {f"{name}_s": value for name, value in pause.parts().items()},
         "restored_from": {f"{name}_bytes": size for name, size in pause.sources().items()},
         "steps_again": pause.steps_again,
-        "text": in_words(pause),
+        "text": as_text(pause),
     }
 
 
 def in_order(nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
-    """Nodes by job and number: n-1, n-2, n-10."""
+    """Return nodes by job and number: n-1, n-2, n-10."""
     return sorted(nodes, key=lambda node: (node.job, _number(node.id), node.id))
 
 
@@ -175,7 +176,7 @@ def _number(node: str) -> int:
 
 
 def node_rows(view: JobView, now: float, nodes: Sequence[NodeRecord] | None = None) -> list[NodeRow]:
-    """The nodes of a job, in order; or these of them."""
+    """Return the nodes of a job, in order; or these of them."""
     ranks = {node: rank for rank, node in enumerate(view.round.nodes() if view.round else ())}
     spares = frozenset(view.spares)
     shown = in_order(view.nodes.values()) if nodes is None else nodes
@@ -206,7 +207,7 @@ def _node_row(view: JobView, node: NodeRecord, now: float, ranks: Mapping[str, i
 
 
 def _reason(view: JobView, node: NodeRecord, ranks: Mapping[str, int]) -> str:
-    """Why it is in its state; while its launcher prepares, what that does, and of a member its round."""
+    """Return why it is in its state; while its launcher prepares, what that does, and of a member its round."""
     if node.state is NodeState.MEMBER and view.round is not None and node.id in ranks:
         return f"in round {view.round.number}"
     if node.state is NodeState.BOOTSTRAPPING and is_preparing(view, node.id):
@@ -215,7 +216,8 @@ def _reason(view: JobView, node: NodeRecord, ranks: Mapping[str, int]) -> str:
 
 
 def cost_row(view: JobView, now: float) -> CostRow:
-    """What a job has cost, and costs now. `nodes_unpriced`: billed at a price that is not known, and not counted."""
+    """Return what a job has cost, and costs now. `nodes_unpriced`: billed at a price that is not known, and not
+    counted."""
     job = view.record
     billed = _billed(view)
     nodes = in_order(view.nodes.values())
@@ -258,7 +260,7 @@ def _purpose_row(bookings: Iterable[Booking]) -> dict[str, float]:
 
 
 def event_row(event: Event) -> EventRow:
-    """One event."""
+    """Return one event."""
     return {
         "id": event.id,
         "at": event.at,

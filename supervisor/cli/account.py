@@ -22,7 +22,7 @@ MACHINES_S = 60.0  # to list an owner's machines in all regions
 
 
 def account_cloud(config: Config) -> str:
-    """The one cloud of a configuration whose account spotsup can fill. Raises UsageError."""
+    """Return the one cloud of a configuration whose account spotsup can fill. Raises UsageError."""
     from provisioners.registry import CLOUDS
     from supervisor.clouds import clouds_of
     from supervisor.errors import UsageError
@@ -42,7 +42,7 @@ def account_cloud(config: Config) -> str:
 
 
 def open_account(config: Config, wish: Wish) -> Account:
-    """The account of a configuration's one cloud. Raises UsageError, ProvisionerError."""
+    """Return the account of a configuration's one cloud. Raises UsageError, ProvisionerError."""
     from provisioners.registry import CLOUDS
 
     name = account_cloud(config)
@@ -52,7 +52,7 @@ def open_account(config: Config, wish: Wish) -> Account:
 
 
 def ssh_sources(config: Config, given: Sequence[str], addresses: Sequence[str]) -> tuple[str, ...]:
-    """From where daemons log in to nodes. `addresses`: their hosts' in the nodes' network. Raises UsageError."""
+    """Return from where daemons log in to nodes. `addresses`: their hosts' in the nodes' network. Raises UsageError."""
     from supervisor.errors import UsageError
 
     if given:
@@ -74,7 +74,7 @@ def ssh_sources(config: Config, given: Sequence[str], addresses: Sequence[str]) 
 
 
 def permissions() -> dict[str, str]:
-    """The files of docs/permissions: of a clone, or of the installed wheel. Raises StartError."""
+    """Return the files of docs/permissions: of a clone, or of the installed wheel. Raises StartError."""
     from supervisor.errors import StartError
 
     places = (
@@ -88,7 +88,7 @@ def permissions() -> dict[str, str]:
 
 
 def show(plan: Plan, whose: str) -> None:
-    """What would be done, and what costs money."""
+    """Show what would be done, and what costs money."""
     click.echo(f"in {whose}:")
     for step in plan.steps:
         click.echo(f"would {step}")
@@ -136,7 +136,7 @@ def _carry_out(look: Callable[[], Plan], account: Account) -> Plan:
 
 
 def differing(made: Mapping[str, Any], section: Mapping[str, Any]) -> list[str]:
-    """What of it a configuration's section does not say, as `--set` takes it."""
+    """Return what of it a configuration's section does not say, as `--set` takes it."""
     lines = []
     for key, value in made.items():
         have = section.get(key)
@@ -150,12 +150,12 @@ def differing(made: Mapping[str, Any], section: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists and tuples as one kind: TOML has one."""
+    """Return lists and tuples as one kind: TOML has one."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def merged(section: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    """A cloud's section with what was made: it wins, key by key."""
+    """Return a cloud's section with what was made: it wins, key by key."""
     result = dict(section)
     for key, value in made.items():
         before = result.get(key)
@@ -217,7 +217,7 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
 
 
 def _check_ended(config: Config, owner: Owner) -> None:
-    """Raises CommandRefusedError while a job or a machine is left, ProvisionerError."""
+    """Raise CommandRefusedError while a job or a machine is left, ProvisionerError."""
     from spotsup.transport import Transport
 
     from provisioners.base import InstanceState

@@ -80,7 +80,8 @@ def limits(context: click.Context, /, job: str, output: str, **changes: float | 
 
 
 def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callable[[str, Any], str]], click.Command]:
-    """A command that POSTs to each of what its argument names. It is written as the sentence of a name and its reply.
+    """Return a command that POSTs to each of what its argument names. It is written as the sentence of a name and its
+    reply.
 
     Where one is refused, the others are carried out all the same; the exit code is that of the first refusal.
     """

@@ -96,7 +96,8 @@ def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, time
 
 
 def _state(state: Path) -> Finding:
-    """Whether the state folder takes a file: permissions do not show a full disk, or one that became read-only."""
+    """Check whether the state folder takes a file: permissions do not show a full disk, or one that became
+    read-only."""
     if not state.is_dir():
         return Finding("folder", ok=True, message=f"the daemon will create {state}")
     try:
@@ -112,7 +113,7 @@ def _state(state: Path) -> Finding:
 
 
 def _key(state: Path) -> Finding:
-    """The cluster's secret, from which all SSH keys are derived. The check does not create it."""
+    """Check the cluster's secret, from which all SSH keys are derived. The check does not create it."""
     path = state / "cluster.key"
     try:
         if path.exists():
@@ -134,7 +135,7 @@ def _key(state: Path) -> Finding:
 
 
 def _socket(config: Config) -> Finding:
-    """Whether the members of `api.group` reach the socket."""
+    """Check whether the members of `api.group` reach the socket."""
     group, path = config.api.group, config.socket
     try:
         closed = closed_folder(path, group)
@@ -148,7 +149,7 @@ def _socket(config: Config) -> Finding:
 
 
 def _secrets(config: Config, files: Sequence[Path]) -> list[Finding]:
-    """That only the daemon's user, or its group, may read them."""
+    """Check that only the daemon's user, or its group, may read them."""
     named = [Path(each) for each in (config.etcd.password_file, config.etcd.key, config.slack.webhook_file) if each]
     named += [Path(each) for each in config.alerts.files().values()]
     found = []
@@ -161,7 +162,7 @@ def _secrets(config: Config, files: Sequence[Path]) -> list[Finding]:
 
 
 def _slack(config: Config) -> Finding:
-    """The webhook. Nothing is posted, because people would read it."""
+    """Check the webhook. Nothing is posted, because people would read it."""
     try:
         webhook = config.slack_webhook()
     except SpotsupError as error:
@@ -180,7 +181,7 @@ def _slack(config: Config) -> Finding:
 
 
 def _channels(config: Config) -> list[Finding]:
-    """The channels of [alerts]. Nothing is sent to people."""
+    """Check the channels of [alerts]. Nothing is sent to people."""
     try:
         names = {each.name for each in config.alerts.all}
         senders = {name: sender for name, sender in open_senders(config, time.time).items() if name in names}
@@ -195,8 +196,8 @@ def _channels(config: Config) -> list[Finding]:
 
 
 def _node_role(config: Config, name: str) -> list[Finding]:
-    """What nodes would write checkpoints to an object store with. Each node tries it before it trains; the daemon's own
-    credentials say nothing about it."""
+    """Check what nodes would write checkpoints to an object store with. Each node tries it before it trains; the
+    daemon's own credentials say nothing about it."""
     settings = config.cloud(name)
     if settings is None or settings.node_role is None:
         return []
@@ -222,7 +223,7 @@ def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
 
 
 def _others(config: Config, provisioner: Provisioner, timeout_s: float) -> Finding:
-    """Which other installations have machines in the account. They are left alone."""
+    """Find which other installations have machines in the account. They are left alone."""
     mark = ""
     with contextlib.suppress(StartError, OSError):  # `_key` reports it
         path = config.state / "cluster.key"

@@ -98,7 +98,7 @@ def _etcd(config: Config, *, embedded: bool) -> list[Finding]:
 
 
 def held(config: Config, login: EtcdLogin, etcd: Etcd) -> list[Finding]:
-    """How an etcd that answers a user is, and what it holds. Raises EtcdError, StartError."""
+    """Return how an etcd that answers a user is, and what it holds. Raises EtcdError, StartError."""
     return [
         *judged(look(login), count_of(etcd), partial(remedy, config, default="start it")),
         *_certificates(ending(login, dt.datetime.now(dt.UTC))),
@@ -112,14 +112,14 @@ def _certificates(found: Sequence[Ending]) -> list[Finding]:
 
 
 def remedy(config: Config, problem: str, default: str) -> str:
-    """What to do about an error of etcd's, of TLS, or of the network."""
+    """Return what to do about an error of etcd's, of TLS, or of the network."""
     if any(part in problem for part in _CUT_SHORT):
         return _HAS_NO_TLS if any(each.startswith("https:") for each in config.etcd.endpoints) else _HAS_TLS
     return next((remedy for part, remedy in _REMEDIES if part in problem), default)
 
 
 def _users(login: EtcdLogin) -> list[Finding]:
-    """Whether they keep anyone out. Raises EtcdError."""
+    """Check whether they keep anyone out. Raises EtcdError."""
     if not login.user:
         return []
     with contextlib.closing(login.anonymous().connect()) as anonymous:
@@ -128,7 +128,7 @@ def _users(login: EtcdLogin) -> list[Finding]:
 
 
 def _journal(config: Config, etcd: Etcd) -> Finding:
-    """Whether this daemon could go on with the journal that etcd holds. Raises EtcdError."""
+    """Check whether this daemon could go on with the journal that etcd holds. Raises EtcdError."""
     keys = Keys(config.cluster)
     if refuses_writes(etcd):
         return Finding("journal", ok=False, message=FULL)
@@ -147,7 +147,8 @@ def _journal(config: Config, etcd: Etcd) -> Finding:
 
 
 def _other_key(config: Config, mark: str) -> str:
-    """Why the journal is not of this installation's key. Without it the daemon can log in to none of its nodes."""
+    """Return why the journal is not of this installation's key. Without it the daemon can log in to none of its
+    nodes."""
     path = config.state / "cluster.key"
     try:
         own = load_identity(path).mark if path.exists() else ""
@@ -163,7 +164,7 @@ def _other_key(config: Config, mark: str) -> str:
 
 
 def nodes(config: Config, *, embedded: bool) -> Finding:
-    """Whether nodes may be given etcd's endpoints. Whether they reach them is tried by each node's bootstrap."""
+    """Check whether nodes may be given etcd's endpoints. Whether they reach them is tried by each node's bootstrap."""
     if problem := refusal(config, embedded=embedded):
         return Finding("nodes", ok=False, message=problem)
     found = node_endpoints(config, embedded=embedded)

@@ -24,12 +24,12 @@ _NODES_DECIDE = "only the nodes' role decides; each node tries it before it trai
 
 
 def read_job(path: Path) -> JobSpec:
-    """A job file. Raises UsageError."""
+    """Return a job file. Raises UsageError."""
     return parse_spec(read_job_file(path))
 
 
 def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:
-    """What `spotsupctl submit` would say of the job's cloud. Nothing is launched."""
+    """Return what `spotsupctl submit` would say of the job's cloud. Nothing is launched."""
     rented = [name for name in clouds_of(config) if (found := config.cloud(name)) and not found.on_this_host]
     name = spec.placement.cloud or (rented[0] if len(rented) == 1 else "")
     if name not in rented:
@@ -55,7 +55,7 @@ def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:
 
 
 def check_checkpoints(spec: JobSpec) -> Finding:
-    """One write, read, listing and deletion, with the credentials that this computer has. Nodes have their own."""
+    """Try one write, read, listing and deletion, with the credentials that this computer has. Nodes have their own."""
     url = spec.checkpoints
     if not urls.is_url(url):
         message = f"job {spec.name} keeps its checkpoints in no object store: there is nothing to try from here"

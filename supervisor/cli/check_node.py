@@ -35,7 +35,7 @@ _FAILED = frozenset({"node-failed", "foreign-host"})
 
 
 def probe_spec(job: Mapping[str, Any] | None, instance_type: str) -> dict[str, Any]:
-    """A job of one machine of that type, which tries what `job` needs; without one, what every job needs."""
+    """Return a job of one machine of that type, which tries what `job` needs; without one, what every job needs."""
     job = {"kind": "data"} if job is None else job
     trains = job.get("kind", "training") == "training"
     name = str(job.get("name", "node"))[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
@@ -72,7 +72,7 @@ def _finding(works: str, problem: str) -> Finding:
 def _tried(
     daemon: Transport, job: Path | None, instance_type: str, say: Callable[[str], None], limit_s: float
 ) -> tuple[str, str]:
-    """What works, and what does not. Raises SpotsupError."""
+    """Return what works, and what does not. Raises SpotsupError."""
     with TemporaryDirectory(prefix="spotsup-") as empty:
         found = _prepared(job, instance_type, Path(empty))
         quote = daemon.post("/v1/plan", {"spec": found.spec})
@@ -91,7 +91,7 @@ def _tried(
 
 
 def _prepared(job: Path | None, instance_type: str, empty: Path) -> Prepared:
-    """What is submitted: with the job's code only if its environment is built from that."""
+    """Return what is submitted: with the job's code only if its environment is built from that."""
     found = prepare((str(job),) if job else ("-m", "platform"), {})
     spec = probe_spec(found.spec if job else None, instance_type)
     needs_code = spec.get("environment", "image") != "image"

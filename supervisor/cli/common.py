@@ -33,7 +33,7 @@ FOLLOW_S = 0.5
 
 
 def is_over(job: Mapping[str, Any]) -> bool:
-    """Whether a job has ended and its log is whole: its nodes are kept until they have sent the end of it."""
+    """True if a job has ended and its log is whole: its nodes are kept until they have sent the end of it."""
     return job["state"] in ENDED and not job["nodes"]["training"]
 
 
@@ -51,7 +51,7 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def exit_on_error(program: str) -> Iterator[None]:
-    """An error becomes one sentence on stderr and an exit code."""
+    """Turn an error into one sentence on stderr and an exit code."""
     from supervisor.errors import SpotsupError
 
     try:
@@ -62,12 +62,12 @@ def exit_on_error(program: str) -> Iterator[None]:
 
 
 def finding_line(subject: str, finding: Finding) -> str:
-    """A result of a check, in one line whatever text a cloud returned."""
+    """Return a result of a check, in one line whatever text a cloud returned."""
     return f"{'ok    ' if finding.ok else 'not ok'}  {subject}, {finding.what}: {' '.join(finding.message.split())}"
 
 
 def print_json(value: Any) -> None:
-    """For scripts."""
+    """Print JSON for scripts."""
     click.echo(json.dumps(value, indent=2))
 
 
@@ -76,7 +76,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def connected(context: click.Context) -> Iterator[Transport]:
-    """A client of the daemon, for one command."""
+    """Yield a client of the daemon, for one command."""
     from spotsup.transport import Transport
 
     daemon = Transport(context.obj)
@@ -97,17 +97,17 @@ def connected(context: click.Context) -> Iterator[Transport]:
 
 
 def job_path(job: str, rest: str = "") -> str:
-    """The API's path of a job, whatever a user typed as its name."""
+    """Return the API's path of a job, whatever a user typed as its name."""
     return _path("jobs", job, rest)
 
 
 def node_path(node: str, rest: str = "") -> str:
-    """The API's path of a node."""
+    """Return the API's path of a node."""
     return _path("nodes", node, rest)
 
 
 def sweep_path(sweep: str, rest: str = "") -> str:
-    """The API's path of a sweep."""
+    """Return the API's path of a sweep."""
     return _path("sweeps", sweep, rest)
 
 
@@ -118,7 +118,8 @@ def _path(kind: str, name: str, rest: str) -> str:
 
 
 def read_output(daemon: Transport, job: str, node: str = "", after: int = 0) -> Iterator[dict[str, Any]]:
-    """The parts of a job's output after a position that are there now, each with `chunks` and its own `position`."""
+    """Yield the parts of a job's output after a position that are there now, each with `chunks` and its own
+    `position`."""
     more = True
     while more:
         part = daemon.get(job_path(job, "/logs"), node=node, after=str(after) if after else "")
@@ -127,13 +128,13 @@ def read_output(daemon: Transport, job: str, node: str = "", after: int = 0) -> 
 
 
 def all_output(daemon: Transport, job: str, node: str = "") -> list[dict[str, Any]]:
-    """All chunks of a job's output that are kept, each once."""
+    """Return all chunks of a job's output that are kept, each once."""
     parts = read_output(daemon, job, node)
     return list({(each["node"], each["chunk"]): each for part in parts for each in part["chunks"]}.values())
 
 
 def warn(sentences: Sequence[str]) -> None:
-    """The daemon's warnings, on stderr."""
+    """Print the daemon's warnings, on stderr."""
     for sentence in sentences:
         click.echo(f"spotsupctl: warning: {sentence}", err=True)
 
@@ -142,7 +143,7 @@ def warn(sentences: Sequence[str]) -> None:
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options by which commands of `spotsupd` find their configuration, which they get as `config`."""
+    """Return the options by which commands of `spotsupd` find their configuration, which they get as `config`."""
 
     @wraps(command)
     def run(config_path: Path | None, state_dir: Path | None, socket_path: Path | None, **rest: Any) -> None:
@@ -164,7 +165,7 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _config(config_path: Path | None, state_dir: Path | None, socket_path: Path | None) -> Config:
-    """The configuration, with what the command line overrides. Raises UsageError."""
+    """Return the configuration, with what the command line overrides. Raises UsageError."""
     from supervisor.config import check_paths, load_config
 
     config = load_config(config_path)

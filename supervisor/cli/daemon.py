@@ -120,7 +120,7 @@ def _from_node(config: Config, job_path: Path | None, node_type: str, *, ok: boo
 
 
 def set_up_logging() -> None:
-    """The daemon's log goes to stderr: one line per event, or one JSON object with SPOTSUP_LOG=json."""
+    """Send the daemon's log to stderr: one line per event, or one JSON object with SPOTSUP_LOG=json."""
     import structlog
 
     as_json = os.environ.get("SPOTSUP_LOG") == "json"

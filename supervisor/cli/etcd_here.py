@@ -17,12 +17,12 @@ _SYSTEMD = Path("/run/systemd/system")
 
 
 def has_systemd() -> bool:
-    """Whether it runs this computer."""
+    """True if it runs this computer."""
     return _SYSTEMD.is_dir()
 
 
 def program() -> Path:
-    """A person's own goes before the distribution's. Raises StartError where there is none."""
+    """Return the program: a person's own goes before the distribution's. Raises StartError where there is none."""
     import shutil
 
     from supervisor.errors import StartError
@@ -37,7 +37,7 @@ def program() -> Path:
 
 
 def check_place(here: EtcdHere) -> None:
-    """Raises StartError where etcd could not listen."""
+    """Raise StartError where etcd could not listen."""
     from supervisor.errors import StartError
     from supervisor.installation.answers import ETCD_PORT
     from supervisor.installation.host import Host, has_address, listens
@@ -56,7 +56,7 @@ def check_place(here: EtcdHere) -> None:
 
 
 def commands(config: Config, here: EtcdHere, *, start: bool) -> list[str]:
-    """What is done besides files, for people."""
+    """Return what is done besides files, for people."""
     from supervisor.installation.layout import TLS
 
     names = ", ".join(here.names) or "this computer only"
@@ -68,7 +68,7 @@ def commands(config: Config, here: EtcdHere, *, start: bool) -> list[str]:
 
 
 def make_certificates(here: EtcdHere) -> None:
-    """The CA, unless there is one, and this host's certificate."""
+    """Make the CA, unless there is one, and this host's certificate."""
     import datetime as dt
 
     from supervisor.installation.host import Host
@@ -82,7 +82,7 @@ def make_certificates(here: EtcdHere) -> None:
 
 
 def start(config: Config) -> None:
-    """The unit, and etcd's users. Raises StartError."""
+    """Start the unit, and make etcd's users. Raises StartError."""
     from supervisor.cli.etcd import make_users
     from supervisor.installation.host import Host
 
@@ -91,7 +91,7 @@ def start(config: Config) -> None:
 
 
 def open_problem(config: Config) -> str:
-    """What etcd on this host lets everyone do; "" if nothing, or if it does not answer."""
+    """Return what etcd on this host lets everyone do; "" if nothing, or if it does not answer."""
     from spotsup_trainer.etcd import EtcdError
 
     from supervisor.journal.connection import login_of

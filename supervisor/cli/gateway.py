@@ -39,7 +39,7 @@ class Pages(Protocol):
     """Where pages come from; the real one is `spotsup.transport.Transport`."""
 
     def page(self, target: str) -> Page:
-        """The answer to a GET. Raises DaemonUnreachableError."""
+        """Return the answer to a GET. Raises DaemonUnreachableError."""
         ...
 
 
@@ -59,16 +59,16 @@ class Gateway(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """What a browser may call it. Another name is another site's, which points here."""
+        """Return what a browser may call it. Another name is another site's, which points here."""
         return frozenset(f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost"))
 
     @property
     def link(self) -> str:
-        """Logs one browser in."""
+        """Log one browser in."""
         return f"http://127.0.0.1:{self.server_port}/?link={self._link}"
 
     def used(self, link: str) -> bool:
-        """Whether it is the link, which is good for one use."""
+        """True if it is the link, which is good for one use."""
         fits = bool(self._link) and hmac.compare_digest(link.encode(), self._link.encode())
         if fits:
             self._link = ""

@@ -52,7 +52,7 @@ class Totals(NamedTuple):
     steps_again: int
 
     def sentence(self) -> str:
-        """For the line below the story; "" where there was nothing."""
+        """Return a sentence for the line below the story; "" where there was nothing."""
         parts = []
         if self.lost:
             parts.append(f"{_counted(self.lost, 'node')} lost or taken")
@@ -93,7 +93,7 @@ class _Open:
 
 
 def story(events: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The events of one job, oldest first, as happenings."""
+    """Return the events of one job, oldest first, as happenings."""
     found: list[_Open] = []
     causes: dict[str, _Open] = {}  # by node that was lost, or requested in its place
     for event in events:
@@ -110,7 +110,7 @@ def story(events: Sequence[Mapping[str, Any]]) -> list[Line]:
 
 
 def totals(events: Iterable[Mapping[str, Any]]) -> Totals:
-    """Sums over all events."""
+    """Return sums over all events."""
     lost: set[str] = set()
     rounds = pauses = steps = 0
     pause_s = usd = 0.0
@@ -139,7 +139,7 @@ def _tell(found: list[_Open], event: Mapping[str, Any]) -> None:
 
 
 def _alike(last: _Open, event: Mapping[str, Any]) -> bool:
-    """Whether it is the same again. What people asked for, and what they should see, is not folded for its numbers."""
+    """True if it is the same again. What people asked for, and what they should see, is not folded for its numbers."""
     text = str(event["text"])
     if last.kind in _CHANGES | _NEAR:
         return last.text == text
@@ -193,7 +193,7 @@ def _follow(found: list[_Open], causes: dict[str, _Open], event: Mapping[str, An
 
 
 def _cause(found: list[_Open], causes: dict[str, _Open], event: Mapping[str, Any]) -> _Open:
-    """The happening that an event comes of: by its node, else the newest of which something may come."""
+    """Return the happening that an event comes of: by its node, else the newest of which something may come."""
     named = causes.get(str(event["data"].get("replaces", ""))) or causes.get(event["node"] or "")
     measured = event["kind"] == "training-paused"
     if measured:  # its node is the one that measured

@@ -14,7 +14,7 @@ HIDDEN = tuple(Path(each) for each in ("/home", "/root", "/run/user", "/tmp", "/
 
 
 def check_host(programs: Programs) -> None:
-    """What cannot work is said before anything is made. Raises StartError."""
+    """Say what cannot work before anything is made. Raises StartError."""
     import shutil
 
     from supervisor.errors import StartError
@@ -32,7 +32,7 @@ def check_host(programs: Programs) -> None:
 
 
 def units() -> dict[str, str]:
-    """The units' texts: of a clone, or of the installed wheel."""
+    """Return the units' texts: of a clone, or of the installed wheel."""
     from supervisor.errors import StartError
 
     places = (Path(__file__).parents[2] / "systemd", Path(sys.prefix) / "share" / "spotsup" / "systemd")

@@ -50,7 +50,7 @@ class Options:
 
     @property
     def answers_given(self) -> bool:
-        """Whether any of them says what the configuration should be."""
+        """True if any of them says what the configuration should be."""
         own = self.cloud or self.cluster or self.regions or self.settings
         return bool(own or self.address or self.etcd or self.state_dir)
 
@@ -197,7 +197,7 @@ def _init_host(options: Options) -> None:
 
 
 def _surveyed(options: Options, config: Config) -> Survey | None:
-    """What was found of an etcd of one's own. Raises CommandRefusedError where it is not ready for spotsup."""
+    """Return what was found of an etcd of one's own. Raises CommandRefusedError where it is not ready for spotsup."""
     from supervisor.cli.own_etcd import survey
     from supervisor.installation.answers import PASSWORD_FILE
 
@@ -220,7 +220,7 @@ def _own_ca(options: Options) -> bytes | None:
 
 
 def _secrets(options: Options, here: EtcdHere | None) -> dict[Path, bytes]:
-    """What is made where it is missing. A host that shares an etcd with others has theirs, and makes none."""
+    """Return what is made where it is missing. A host that shares an etcd with others has theirs, and makes none."""
     from supervisor.installation.answers import PASSWORD_FILE
     from supervisor.installation.layout import KEY_FILE
 
@@ -299,7 +299,8 @@ class Configured:
 
 
 def _configured(options: Options, path: Path) -> Configured:
-    """A file that is there counts, whatever the options say: with --replace it is written anew."""
+    """Return what is configured. A file that is there counts, whatever the options say: with --replace it is written
+    anew."""
     import tomllib
 
     from supervisor.config import check_paths, load_config, parse_config
@@ -323,8 +324,8 @@ def _with_account(
     items: Callable[[str | None], Sequence[Item]],
     carry_out: Callable[..., object],
 ) -> Configured:
-    """The configuration with what is made in the cloud account, if anything is. `key`: the cluster's, and what it
-    becomes where there is none. `addresses`: of this host in the nodes' network."""
+    """Return the configuration with what is made in the cloud account, if anything is. `key`: the cluster's, and what
+    it becomes where there is none. `addresses`: of this host in the nodes' network."""
     opened = _prepared(configured, options, *key, addresses) if options.account else None
     if opened is None:
         return configured
@@ -337,7 +338,7 @@ def _with_account(
 def _prepared(
     configured: Configured, options: Options, key: Path, new_key: bytes, addresses: Sequence[str]
 ) -> Account | None:
-    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet.
+    """Return the account, looked at, shown and agreed to; None for a dry run of what is not there yet.
 
     Raises UsageError, StartError, CommandRefusedError.
     """
@@ -393,7 +394,8 @@ def _make_in_account(opened: Account, configured: Configured, options: Options, 
 
 
 def _answers(options: Options) -> tuple[Answers, bool]:
-    """From the options, and from the person for what is missing. Raises UsageError where no one can be asked."""
+    """Return the answers from the options, and from the person for what is missing. Raises UsageError where no one can
+    be asked."""
     from provisioners.registry import CLOUDS
     from supervisor.errors import UsageError
     from supervisor.installation.answers import Answers, asked_keys, etcd_urls, rented, section_of

@@ -32,11 +32,11 @@ class JobOption:
 
     @property
     def parameter(self) -> str:
-        """The name under which click passes it."""
+        """Return the name under which click passes it."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, command: Callable[..., None]) -> Callable[..., None]:
-        """The command with this option."""
+        """Return the command with this option."""
         return click.option(
             *(self.flag, self.parameter),
             type=_TYPES[self.type] if isinstance(self.type, str) else click.Choice(self.type),
@@ -76,7 +76,7 @@ _LONE_FLAGS = (
 
 
 def spec_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """All options that describe a job. `without`: flags that mean something else for this command."""
+    """Return all options that describe a job. `without`: flags that mean something else for this command."""
     for lone in reversed(_LONE_FLAGS):
         command = lone(command)
     for each in reversed(JOB_OPTIONS):
@@ -86,7 +86,7 @@ def spec_options(command: Callable[..., None], without: Collection[str] = ()) ->
 
 
 def limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The limits that can be changed while a job runs."""
+    """Return the limits that can be changed while a job runs."""
     for each in reversed(JOB_OPTIONS):
         if each.changeable:
             command = each.add_to(command)
@@ -94,12 +94,12 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A job file, or a command with options: what `submit` takes."""
+    """Return a job file, or a command with options: what `submit` takes."""
     return _what(spec_options(command))
 
 
 def planned_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same without `--hours` and `--work`, which `plan --simulate` has for itself."""
+    """Return the same without `--hours` and `--work`, which `plan --simulate` has for itself."""
     return _what(spec_options(command, ("--hours", "--work")))
 
 
@@ -137,7 +137,7 @@ def fill_nodes(spec: dict[str, Any]) -> None:
 
 
 def _set_gpus(spec: dict[str, Any], gpus: int) -> None:
-    """As many nodes as have `gpus` together. Bounds in the file stay as far as they fit."""
+    """Set as many nodes as have `gpus` together. Bounds in the file stay as far as they fit."""
     per_node = section(spec, "resources").get("gpus_per_node") or 1
     if not isinstance(per_node, int) or gpus % per_node:
         near = per_node * math.ceil(gpus / per_node) if isinstance(per_node, int) else gpus

@@ -64,7 +64,7 @@ def login(url: str, name: str, token_file: Path | None, ca_file: Path | None, ex
 
 
 def _trusted(context: Context, ca_file: Path | None, expected: str) -> Context:
-    """With the CA by which the daemon is verified from now on. Raises SpotsupError."""
+    """Return the context with the CA by which the daemon is verified from now on. Raises SpotsupError."""
     from spotsup import contexts
     from spotsup.errors import UntrustedError
     from spotsup.transport import Transport

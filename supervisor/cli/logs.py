@@ -72,7 +72,8 @@ class LogPrinter:
         sys.stdout.flush()  # for what reads it through a pipe
 
     def end_of_past(self, *, open_lines: bool) -> None:
-        """All that was there has been shown. `open_lines`: nothing follows, so print lines without an end, too."""
+        """Take note that all that was there has been shown. `open_lines`: nothing follows, so print lines without an
+        end, too."""
         if open_lines:
             for node, line in self._open.items():
                 self._print(node, line)

@@ -72,7 +72,7 @@ def init(script: str | None, arguments: tuple[str, ...], path: Path, *, force: b
 
 
 def _ask(question: str, option: str, default: str) -> str:
-    """What the person answers; at no terminal the default. Raises UsageError where there is none."""
+    """Return what the person answers; at no terminal the default. Raises UsageError where there is none."""
     from supervisor.errors import UsageError
 
     if sys.stdin.isatty():
@@ -83,7 +83,7 @@ def _ask(question: str, option: str, default: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """A job's name from a folder's."""
+    """Return a job's name from a folder's."""
     name = _NAME.sub("-", text.lower()).strip("-")[:MAX_NAME].strip("-").lstrip("0123456789-")
     return name if len(name) > 1 else "my-job"
 
@@ -93,14 +93,14 @@ def _likely_script(folder: Path) -> str:
 
 
 def environment_of(folder: Path) -> str:
-    """What the code brings for its environment, "" if it brings nothing."""
+    """Return what the code brings for its environment, "" if it brings nothing."""
     if (folder / "uv.lock").is_file():
         return "uv"
     return "requirements.txt" if (folder / "requirements.txt").is_file() else ""
 
 
 def job_file(run: str, answers: dict[str, Any]) -> str:
-    """The text of a job file, with a comment where something is worth knowing."""
+    """Return the text of a job file, with a comment where something is worth knowing."""
     import yaml
 
     def value(given: Any) -> str:

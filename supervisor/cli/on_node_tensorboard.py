@@ -18,7 +18,7 @@ _START_S = 120.0
 
 
 def main(config_file: str, port: str, shown: str, *runs: str) -> int:
-    """The exit code."""
+    """Return the exit code."""
     with open(os.path.expanduser(config_file), encoding="utf-8") as file:  # noqa: PTH111, PTH123 - small and fast
         config = json.load(file)
     folder = config.get("output", "")
@@ -35,8 +35,8 @@ def main(config_file: str, port: str, shown: str, *runs: str) -> int:
     if subprocess.run([python, "-c", "import tensorboard"], capture_output=True, check=False).returncode:
         return _failed("tensorboard is not in the job's environment: add it to its requirements")
     with tempfile.TemporaryFile() as errors:
-        words = [python, "-m", "tensorboard.main", *logdir, "--host", "127.0.0.1", "--port", port]
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+        command = [python, "-m", "tensorboard.main", *logdir, "--host", "127.0.0.1", "--port", port]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         threading.Thread(target=_end_with_stdin, args=(child,), daemon=True).start()
         if _answers(child, int(port)):
             print(f"TensorBoard of {', '.join(name for name, _ in folders)}: {shown}  (Ctrl-C ends it)", flush=True)

@@ -76,15 +76,16 @@ def ssh(context: click.Context, jump: str, node: str, command: tuple[str, ...]) 
     minutes; a session lasts as long as you like. A machine with another host key than it was given is refused. Your own
     SSH settings hold for the host of --jump alone. The exit code is ssh's.
     """
-    with connected(context) as client, logged_in(client, node, jump) as (words, _):
-        sys.exit(run_ssh([*words, *command]))
+    with connected(context) as client, logged_in(client, node, jump) as (ssh, _):
+        sys.exit(run_ssh([*ssh, *command]))
 
 
 @contextmanager
 def logged_in(
     client: Transport, node: str, jump: str, options: Sequence[str] = ()
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """The words of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's answer.
+    """Yield the arguments of an ssh to a node, to which a command may be added, with a key of its own; and the daemon's
+    answer.
 
     Raises SpotsupError where this computer has no ssh.
     """
@@ -101,9 +102,9 @@ def logged_in(
         yield [*ssh_command(program, login, key, jump), *options, "--", place], login
 
 
-def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
+def run_ssh(command: Sequence[str], stdin: int | None = None) -> int:
     """Run it to its end. Returns its exit code."""
-    running = subprocess.Popen(words, stdin=stdin)
+    running = subprocess.Popen(command, stdin=stdin)
     # Ctrl-C is for the program on the node; this process still has to remove the key.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = running.wait()
@@ -111,7 +112,7 @@ def run_ssh(words: Sequence[str], stdin: int | None = None) -> int:
 
 
 def ssh_command(program: str, login: Mapping[str, Any], key: Path, jump: str = "") -> list[str]:
-    """The ssh command line, without its destination; writes certificate and host key beside the key."""
+    """Return the ssh command line, without its destination; writes certificate and host key beside the key."""
     hosts = key.with_name("known_hosts")
     key.with_name(f"{key.name}-cert.pub").write_text(login["certificate"] + "\n")  # where ssh looks for it by itself
     hosts.write_text(login["known_hosts"])
@@ -128,7 +129,7 @@ def _through(jump: str) -> list[str]:
     """Return the option for `[USER@]HOST[:PORT]`, or several with commas. The user's own settings hold for these."""
     *before, last = jump.split(",")
     hops = ["-J", ",".join(before)] if before else []
-    host = [quote(word).replace("%", "%%") for word in [*hops, "--", f"ssh://{last}"]]
+    host = [quote(part).replace("%", "%%") for part in [*hops, "--", f"ssh://{last}"]]
     return ["-o", f"ProxyCommand=ssh -W '[%h]:%p' {' '.join(host)}"]
 
 
@@ -154,7 +155,7 @@ def audit(context: click.Context, job: str, user: str, limit: int, output: str) 
 
 
 def audit_line(row: dict[str, Any]) -> str:
-    """An entry of the audit log, for people."""
+    """Return an entry of the audit log, for people."""
     at = f"{dt.datetime.fromtimestamp(row['at'], dt.UTC):%Y-%m-%d %H:%M:%S}"
     by = (
         f"{row['user'] or 'unknown'} ({row['token']} at {row['address']})" if row["token"] else row["user"] or "unknown"

@@ -36,7 +36,7 @@ class Survey:
     admin: EtcdLogin | None = None
 
     def show(self) -> None:
-        """All of it, in one list. Raises CommandRefusedError where something is missing."""
+        """Show all of it, in one list. Raises CommandRefusedError where something is missing."""
         for each in self.findings:
             click.echo(finding_line("etcd", each))
         if self.missing:
@@ -105,7 +105,7 @@ def _refused(found: Sequence[Finding], what: str, message: str) -> Survey:
 
 
 def _daemons_user(login: EtcdLogin) -> tuple[bool, bool]:
-    """Whether etcd has the daemons' user with this password, and whether that one may manage users."""
+    """Return whether etcd has the daemons' user with this password, and whether that one may manage users."""
     if not login.password:
         return False, False
     with contextlib.closing(login.connect()) as etcd:

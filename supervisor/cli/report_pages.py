@@ -42,7 +42,7 @@ class Table:
 
 
 def tables(report: Mapping[str, Any]) -> list[Table]:
-    """What both forms show."""
+    """Return what both forms show."""
     return [
         Table("", (), list(_summary(report))),
         _speeds(report),
@@ -145,7 +145,7 @@ def _date(at: float) -> str:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """For an issue, a note, a terminal."""
+    """Return Markdown for an issue, a note, a terminal."""
     lines = [f"# {_cell(report['name'])}", ""]
     for table in tables(report):
         lines += [f"## {table.title}", ""] if table.title else []
@@ -161,7 +161,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text in one line, without what Markdown would take for its own."""
+    """Return a text in one line, without what Markdown would take for its own."""
     text = " ".join(text.split())
     return "".join(f"\\{each}" if each in "\\|`*_<>[]" else each for each in text)
 
@@ -191,7 +191,7 @@ polyline.b { stroke: var(--b); } circle.a { fill: var(--a); } circle.b { fill: v
 
 
 def html(report: Mapping[str, Any]) -> str:
-    """One file; it loads nothing."""
+    """Return one file; it loads nothing."""
     first, *rest = [_html_table(table) for table in tables(report)]
     name = escape(str(report["name"]))
     made = f"<p>Made by spotsupctl report, {_date(report['now'])}.</p>"
@@ -255,7 +255,7 @@ def _bands(report: Mapping[str, Any]) -> Iterator[Band]:
 
 
 def _made(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of steps: without the start, and without an end that only says what it costs by now."""
+    """Return those of steps: without the start, and without an end that only says what it costs by now."""
     made = [each for each in points if each["step"]]
     if len(made) > 1 and made[-1]["step"] == made[-2]["step"]:
         made.pop()
@@ -263,7 +263,7 @@ def _made(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _rates(points: Sequence[Mapping[str, Any]], name: str, since: float) -> list[tuple[float, float]]:
-    """What was done per second between two points; steps that were made again count once."""
+    """Return what was done per second between two points; steps that were made again count once."""
     return [
         (two["at"] - since, max(0.0, two[name] - one[name]) / (two["at"] - one["at"]))
         for one, two in pairwise(_made(points))

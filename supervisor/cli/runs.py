@@ -50,7 +50,7 @@ def runs(context: click.Context, jobs: tuple[str, ...], limit: int, output: str)
 
 
 def run_row(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of an ended job. `wall_s`: from its submission to its end."""
+    """Return what is shown of an ended job. `wall_s`: from its submission to its end."""
     kept = {
         key: job[key] for key in ("name", "owner", "state", "reason", "ended_at", "trained_s", "step", "loss", "usd")
     }
@@ -58,7 +58,8 @@ def run_row(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs between two replies of `/v1/jobs/JOB/spec`: by key, the two values; None for what is not set."""
+    """Return what differs between two replies of `/v1/jobs/JOB/spec`: by key, the two values; None for what is not
+    set."""
     mine, its = _flat(one["spec"]), _flat(other["spec"])
     keys = [key for key in dict.fromkeys([*mine, *its]) if mine.get(key) != its.get(key) and key != "name"]
     spec = {key: [mine.get(key), its.get(key)] for key in keys}

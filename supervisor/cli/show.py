@@ -184,7 +184,7 @@ def show_job(job: Mapping[str, Any], *, show_all: bool = False) -> None:
 
 
 def _longest_wait(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """For which rank all others wait for a tenth of its work or more; "" for none."""
+    """Return for which rank all others wait for a tenth of its work or more; "" for none."""
     last = max(ranks, key=lambda each: float(each["waited_s"]), default=None)
     if last is None or last["waited_s"] < MIN_WAITED * last["step_s"]:
         return ""
@@ -208,7 +208,7 @@ def show_nodes(nodes: Sequence[Mapping[str, Any]], *, show_all: bool = False) ->
 
 
 def _groups(nodes: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """One group per row of the table: alone, or with all nodes of the same job, state and offer."""
+    """Return one group per row of the table: alone, or with all nodes of the same job, state and offer."""
     if len(nodes) <= MAX_NODE_ROWS:
         return [[node] for node in nodes]
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -341,7 +341,7 @@ def _share(usd: float, cost: Mapping[str, Any]) -> str:
 
 
 def _on_demand(row: Mapping[str, Any]) -> str:
-    """What on-demand machines would have cost."""
+    """Return what on-demand machines would have cost."""
     if row["usd"] is None:
         return f"on demand: not known ({escape(row['problem'])})"
     about = "about " if row["estimated"] else ""
@@ -413,7 +413,7 @@ def show_node_plans(plans: Sequence[Mapping[str, Any]]) -> None:
 
 
 def node_plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
-    """One kind of node."""
+    """Yield one kind of node."""
     gpus = f" ({plan['gpus']} {plan['gpu'] or 'GPU'})" if plan["gpus"] else ""
     yield f"On each node, {' or '.join(plan['instance_types'])}{gpus}:"
     for sentence in plan["assumptions"]:

@@ -197,7 +197,7 @@ def logs(
 
 
 def _begins(daemon: Transport, job: str, node: str, since: str) -> dict[str, tuple[str, int]]:
-    """By node, where output after a time begins. Raises SpotsupError."""
+    """Return, by node, where output after a time begins. Raises SpotsupError."""
     from supervisor.cli.durations import time_of
 
     found = daemon.get(job_path(job, "/logs/begins"), node=node, since=repr(time_of(since, time.time())))

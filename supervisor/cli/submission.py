@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.cli.job_options import merge
 from supervisor.errors import UsageError
 from supervisor.job_keys import section
-from supervisor.run_line import words_of
+from supervisor.run_line import arguments_of
 
 if TYPE_CHECKING:
     from spotsup.archive import Archive
@@ -37,11 +37,11 @@ class Prepared:
     submission: str  # the id of this request; if it is repeated, it still means the same job
 
     def pack(self) -> Archive:
-        """The code as an archive. Raises UsageError with one sentence."""
+        """Return the code as an archive. Raises UsageError with one sentence."""
         return self._packed()[0]
 
     def describe(self) -> dict[str, Any]:
-        """The body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
+        """Return the body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
         code, lock = self._packed()
         return {
             "spec": self.spec,
@@ -130,20 +130,20 @@ def _check_script(spec: Mapping[str, Any], folder: Path) -> None:
     if spec.get("kind") == "data":
         return  # `run` is a line for bash
     try:
-        words = words_of(run) if isinstance(run, str) else ()
+        arguments = arguments_of(run) if isinstance(run, str) else ()
     except ValueError:
         return  # the daemon reports the error
-    if words[:1] == ("-m",) and len(words) > 1:
-        module = folder.joinpath(*words[1].split("."))
+    if arguments[:1] == ("-m",) and len(arguments) > 1:
+        module = folder.joinpath(*arguments[1].split("."))
         for script in (module.with_suffix(".py"), module / "__main__.py"):
             if script.is_file():
                 _compile(script)
         return  # the environment may have it
-    if not words or words[0].startswith("-"):
+    if not arguments or arguments[0].startswith("-"):
         return
-    script = Path(os.path.normpath(folder.absolute() / words[0]))
+    script = Path(os.path.normpath(folder.absolute() / arguments[0]))
     if not script.is_file() or not script.is_relative_to(os.path.normpath(folder.absolute())):
-        raise UsageError(f"the script {words[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
+        raise UsageError(f"the script {arguments[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
     if script.suffix == ".py":
         _compile(script)
 

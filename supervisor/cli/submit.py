@@ -162,7 +162,7 @@ def _prepared(what: tuple[str, ...], options: dict[str, Any]) -> Prepared:
 
 
 def at_a_terminal() -> bool:
-    """Whether a person reads what is printed, and can answer."""
+    """True if a person reads what is printed, and can answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -42,15 +42,15 @@ def tensorboard(context: click.Context, name: str, port: int, jump: str) -> None
         node, runs = _find(client, name)
         here, there = port or _free_port(), secrets.choice(_PORTS)
         options = ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}", "-o", "ExitOnForwardFailure=yes"]
-        with logged_in(client, node, jump, options) as (words, login):
+        with logged_in(client, node, jump, options) as (ssh, login):
             command = ["python3", "-c", PROGRAM.read_text(encoding="utf-8")]
             command += [login["agent_config"], str(there), f"http://127.0.0.1:{here}/", *runs]
             # A pipe that nothing is written to: TensorBoard ends when it closes, whatever ends this process.
-            sys.exit(run_ssh([*words, shlex.join(command)], stdin=subprocess.PIPE))
+            sys.exit(run_ssh([*ssh, shlex.join(command)], stdin=subprocess.PIPE))
 
 
 def _find(client: Transport, name: str) -> tuple[str, list[str]]:
-    """A node that is ready, and NAME=TASK_ID of each run to show. Raises SpotsupError."""
+    """Return a node that is ready, and NAME=TASK_ID of each run to show. Raises SpotsupError."""
     from supervisor.errors import CommandRefusedError, NotFoundError
 
     try:

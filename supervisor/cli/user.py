@@ -116,7 +116,7 @@ def revoke(name: str, token_id: str, config: Config, embedded_etcd: bool) -> Non
 
 
 def _how_to_login(config: Config) -> str:
-    """The command for the user, where the daemon has listened with a certificate of its own."""
+    """Return the command for the user, where the daemon has listened with a certificate of its own."""
     from spotsup.contexts import fingerprint
 
     from supervisor.api.tls import own_files

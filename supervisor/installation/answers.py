@@ -55,13 +55,13 @@ class Answers:
 
 
 def asked_keys(cloud: str) -> tuple[str, ...]:
-    """The keys that a cloud's section cannot do without, in its model's order."""
+    """Return the keys that a cloud's section cannot do without, in its model's order."""
     fields = CLOUDS[cloud].settings.model_fields
     return tuple(name for name, each in fields.items() if each.default is PydanticUndefined and each.is_required())
 
 
 def section_of(cloud: str, regions: Sequence[str], settings: Iterable[str]) -> dict[str, Toml]:
-    """A cloud's section from regions and `KEY=VALUE` or `TABLE.KEY=VALUE`. Raises UsageError."""
+    """Return a cloud's section from regions and `KEY=VALUE` or `TABLE.KEY=VALUE`. Raises UsageError."""
     model = CLOUDS[cloud].settings
     found: dict[str, Toml] = {"regions": list(dict.fromkeys(regions))} if regions else {}
     for each in settings:
@@ -83,7 +83,8 @@ def section_of(cloud: str, regions: Sequence[str], settings: Iterable[str]) -> d
 
 
 def _value(model: type[Section], key: str, text: str, *, inner: bool) -> Toml:
-    """The value as the model wants it: lists from commas, numbers and booleans as in TOML, otherwise a string."""
+    """Return the value as the model wants it: lists from commas, numbers and booleans as in TOML, otherwise a
+    string."""
     annotation = model.model_fields[key].annotation
     if "tuple[" in str(annotation) if inner else get_origin(annotation) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -97,7 +98,7 @@ def _value(model: type[Section], key: str, text: str, *, inner: bool) -> Toml:
 
 
 def configuration(answers: Answers) -> str:
-    """The text of spotsupd.toml. Raises UsageError where the answers make no configuration."""
+    """Return the text of spotsupd.toml. Raises UsageError where the answers make no configuration."""
     # For the commands that root, and the user spotsup, run beside the daemon.
     state = HOST_STATE if answers.kind == "host" else ""
     lines = [
@@ -120,7 +121,7 @@ def configuration(answers: Answers) -> str:
 
 
 def rented() -> set[str]:
-    """The clouds that are not this computer."""
+    """Return the clouds that are not this computer."""
     return {name for name, cloud in CLOUDS.items() if cloud.default is None}
 
 
@@ -143,12 +144,12 @@ def _etcd(answers: Answers) -> list[str]:
 
 
 def https(host: str, port: int = ETCD_PORT) -> str:
-    """A URL of an address or a name."""
+    """Return a URL of an address or a name."""
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address."""
+    """True if it is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -157,7 +158,7 @@ def is_address(name: str) -> bool:
 
 
 def etcd_urls(text: str) -> tuple[str, ...]:
-    """The members of an etcd of one's own, from URLs with commas between. Raises UsageError."""
+    """Return the members of an etcd of one's own, from URLs with commas between. Raises UsageError."""
     found = []
     for each in filter(None, map(str.strip, text.split(","))):
         url = urlsplit(each)
@@ -181,7 +182,7 @@ def etcd_urls(text: str) -> tuple[str, ...]:
 
 
 def check_address(answers: Answers) -> None:
-    """Raises UsageError where nodes could not use the address."""
+    """Raise UsageError where nodes could not use the address."""
     address = answers.address
     if not address:
         if answers.cloud in rented() and answers.section.get("reach") != "ssh":
@@ -235,7 +236,7 @@ class EtcdHere:
 
 
 def etcd_here(config: Config) -> EtcdHere | None:
-    """The etcd of this computer, None where the configuration names one that others made."""
+    """Return the etcd of this computer, None where the configuration names one that others made."""
     local = all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints)
     if not local or config.etcd.ca != CA_FILE:
         return None

@@ -40,15 +40,15 @@ class Host:
     root: Path = Path("/")
 
     def facts(self, items: Iterable[Item]) -> Facts:
-        """What there is of `items`. Raises StartError where it cannot be read."""
-        accounts, paths = set(), {}
+        """Return what there is of `items`. Raises StartError where it cannot be read."""
+        users, paths = set(), {}
         for item in items:
             if isinstance(item, Account):
                 with contextlib.suppress(KeyError):
-                    accounts.add(pwd.getpwnam(item.name).pw_name)
+                    users.add(pwd.getpwnam(item.name).pw_name)
             elif (found := self._found(item)) is not None:
                 paths[item.path] = found
-        return Facts(frozenset(accounts), paths)
+        return Facts(frozenset(users), paths)
 
     def _found(self, item: Folder | File) -> Found | None:
         path = self._at(item.path)
@@ -96,7 +96,7 @@ class Host:
         return done.stdout
 
     def succeeds(self, *command: str) -> bool:
-        """Whether a program ends with status 0."""
+        """True if a program ends with status 0."""
         try:
             self.run(*command)
         except StartError:
@@ -118,7 +118,7 @@ class Host:
         self._admit(path, folder)
 
     def _write(self, file: File) -> None:
-        """The file appears complete, with its owner and mode: it may be a secret."""
+        """Write the file so that it appears complete, with its owner and mode: it may be a secret."""
         path = self._at(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.init")
@@ -140,7 +140,7 @@ _NO_LOGIN = ("--shell", "/usr/sbin/nologin")
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or number where it has none."""
+    """Return a user's name, or number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -148,7 +148,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """A group's name, or number where it has none."""
+    """Return a group's name, or number where it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -156,14 +156,14 @@ def group_name(gid: int) -> str:
 
 
 def listens(port: int) -> bool:
-    """Whether something on this computer takes connections at a loopback port."""
+    """True if something on this computer takes connections at a loopback port."""
     with socket.socket() as probe:
         probe.settimeout(2.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def has_address(name: str) -> bool:
-    """Whether this computer can listen at an address; True for a DNS name."""
+    """True if this computer can listen at an address; True for a DNS name."""
     try:
         parsed = ipaddress.ip_address(name)
     except ValueError:

@@ -42,7 +42,7 @@ def host_items(
     here: EtcdHere | None,
     ca: bytes | None = None,
 ) -> list[Item]:
-    """All of a host, in the order in which it is made: what something else needs comes first.
+    """Return all of a host, in the order in which it is made: what something else needs comes first.
 
     `text`: of the configuration; None where the one that is there counts. `units`: the units' texts by name. `secrets`:
     each is used only where there is no such file yet. `here`: the etcd of this host, if it has one. `ca`: of an etcd of
@@ -65,7 +65,8 @@ def host_items(
 
 
 def personal_items(config: Config, path: Path, text: str | None, key: bytes, user: str, group: str) -> list[Item]:
-    """For one user: folders, the configuration, and the cluster's key. The daemon makes the rest when it starts."""
+    """Return the items for one user: folders, the configuration, and the cluster's key. The daemon makes the rest when
+    it starts."""
     folders = [Folder(each, 0o700, user, group, seed=True) for each in (path.parent, config.state)]
     files = [File(config.state / "cluster.key", key, 0o600, user, group, seed=True, secret=True)]
     if text is not None:
@@ -74,7 +75,7 @@ def personal_items(config: Config, path: Path, text: str | None, key: bytes, use
 
 
 def etcd_environment(here: EtcdHere) -> str:
-    """The settings of etcd's unit that depend on the host: /etc/spotsup/etcd.env."""
+    """Return the settings of etcd's unit that depend on the host: /etc/spotsup/etcd.env."""
     listen = https("127.0.0.1")
     # etcd binds addresses only; under a DNS name it is reached on all of them.
     listens = [https(name) for name in here.names if is_address(name)]

@@ -65,7 +65,7 @@ class Found:
 class Facts:
     """The host as it is."""
 
-    accounts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
     paths: Mapping[Path, Found] = field(default_factory=dict)
 
 
@@ -124,12 +124,12 @@ Step: TypeAlias = Make | Replace | Admit | Keep
 
 
 def plan(items: Sequence[Item], facts: Facts, *, replace: bool = False) -> tuple[list[Step], list[str]]:
-    """The steps in order, and why it cannot be done at all: then none is to be taken."""
+    """Return the steps in order, and why it cannot be done at all: then none is to be taken."""
     steps: list[Step] = []
     problems: list[str] = []
     for item in items:
         if isinstance(item, Account):
-            steps += [] if item.name in facts.accounts else [Make(item)]
+            steps += [] if item.name in facts.users else [Make(item)]
             continue
         found = facts.paths.get(item.path)
         if found is None:

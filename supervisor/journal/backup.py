@@ -90,7 +90,7 @@ class Backups:
         return f"backed up {counts.keys} keys of the journal to {path}"
 
     def _written(self, now: float) -> dict[Path, float]:
-        """When each was written; those of a clock that was ahead are left alone."""
+        """Return when each was written; those of a clock that was ahead are left alone."""
         found = {}
         for path in self._folder.glob("journal-*.gz"):
             with contextlib.suppress(ValueError):
@@ -117,8 +117,8 @@ def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:
 
 
 def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
-    """All keys of the journal without a lease, but no hints: an old hint would make newer nodes leave. And no tokens:
-    one that was revoked since would be valid again.
+    """Return all keys of the journal without a lease, but no hints: an old hint would make newer nodes leave. And no
+    tokens: one that was revoked since would be valid again.
 
     Events are read first: no exported event then has a number beyond its job record's counter.
     """

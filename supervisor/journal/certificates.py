@@ -41,7 +41,7 @@ class TlsFiles:
 
     @property
     def ca(self) -> Path:
-        """What nodes and the daemon trust: the CA that signs, and another one while a person replaces it."""
+        """Return what nodes and the daemon trust: the CA that signs, and another one while a person replaces it."""
         return self.folder / "ca.crt"
 
     @property
@@ -56,7 +56,7 @@ class TlsFiles:
 
     @property
     def key(self) -> Path:
-        """Of `cert`. It stays at a renewal, so that no handshake finds a pair that does not fit."""
+        """Return the key of `cert`. It stays at a renewal, so that no handshake finds a pair that does not fit."""
         return self.folder / "etcd.key"
 
 
@@ -202,18 +202,18 @@ def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 
 def names_in(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The DNS names and addresses that it is for."""
+    """Return the DNS names and addresses that it is for."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return tuple(str(each.value) for each in found)
 
 
 def certificates_in(path: Path) -> list[x509.Certificate]:
-    """All in a file, none if there is no file. Raises ValueError if one is damaged; OSError."""
+    """Return all certificates in a file, none if there is no file. Raises ValueError if one is damaged; OSError."""
     return x509.load_pem_x509_certificates(path.read_bytes()) if path.exists() else []
 
 
 def key_in(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The key in a file, made if there is none."""
+    """Return the key in a file, made if there is none."""
     if path.exists():
         found = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):

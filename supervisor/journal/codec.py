@@ -96,7 +96,7 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
 
 
 def schema_of(raw: bytes) -> object:
-    """The schema that a record names; this daemon's where it names none, or is no record."""
+    """Return the schema that a record names; this daemon's where it names none, or is no record."""
     try:
         parsed = from_json(raw)
     except ValueError:
@@ -117,7 +117,7 @@ def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether no number in it is too large for a float: from_json reads 1e999 as infinity."""
+    """True if no number in it is too large for a float: from_json reads 1e999 as infinity."""
     try:
         _FINITE.encode(value)
     except ValueError:

@@ -38,7 +38,7 @@ class EtcdLogin:
     key: str = ""
 
     def connect(self, timeout_s: float = 5.0) -> Etcd:
-        """A client. Each endpoint may take `timeout_s` to answer. Raises StartError if a file cannot be used."""
+        """Return a client. Each endpoint may take `timeout_s` to answer. Raises StartError if a file cannot be used."""
         for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
             if path and not os.access(path, os.R_OK):
                 why = "cannot be read" if Path(path).exists() else "does not exist"
@@ -50,11 +50,11 @@ class EtcdLogin:
             raise StartError(f"etcd.ca, etcd.cert and etcd.key cannot be used: {error}") from error
 
     def anonymous(self) -> EtcdLogin:
-        """The same without a user."""
+        """Return the same without a user."""
         return replace(self, user="", password="")
 
     def ca_text(self) -> str:
-        """The CA for nodes, "" for the system's. Raises StartError."""
+        """Return the CA for nodes, "" for the system's. Raises StartError."""
         try:
             return Path(self.ca).read_text() if self.ca else ""
         except (OSError, ValueError) as error:
@@ -62,7 +62,7 @@ class EtcdLogin:
 
     @property
     def tls(self) -> bool:
-        """Whether its connections are encrypted."""
+        """True if its connections are encrypted."""
         return any(endpoint.startswith("https:") for endpoint in self.endpoints)
 
 
@@ -81,7 +81,7 @@ def login_of(config: Config) -> EtcdLogin:
 
 
 def embedded_etcd_of(config: Config) -> EmbeddedEtcd:
-    """The etcd in the state folder, not started. With `etcd.secure` its certificates are made, or renewed."""
+    """Return the etcd in the state folder, not started. With `etcd.secure` its certificates are made, or renewed."""
     folder = config.state / "etcd"
     if not config.etcd.secure:
         return EmbeddedEtcd(folder)
@@ -90,12 +90,13 @@ def embedded_etcd_of(config: Config) -> EmbeddedEtcd:
 
 
 def renew_certificates(config: Config) -> str:
-    """Of an embedded etcd: what is missing is made, and what ends soon. Returns what was done, or ""."""
+    """Renew the certificates of an embedded etcd: what is missing is made, and what ends soon. Returns what was done,
+    or ""."""
     return ensure_certificates(tls_files(config), certified_names(config), dt.datetime.now(dt.UTC))
 
 
 def renewal(config: Config, *, embedded: bool) -> Callable[[], str] | None:
-    """What renews etcd's certificate where this daemon has the key of its CA; None where others do."""
+    """Return what renews etcd's certificate where this daemon has the key of its CA; None where others do."""
     if embedded:
         return partial(renew_certificates, config) if config.etcd.secure else None
     files = TlsFiles(Path(config.etcd.ca).parent)
@@ -110,12 +111,12 @@ def _renew_here(files: TlsFiles) -> str:
 
 
 def tls_files(config: Config) -> TlsFiles:
-    """Of an embedded etcd."""
+    """Return the TLS files of an embedded etcd."""
     return TlsFiles(config.state / "etcd" / "tls")
 
 
 def certified_names(config: Config) -> tuple[str, ...]:
-    """The names beside loopback under which nodes reach an embedded etcd."""
+    """Return the names beside loopback under which nodes reach an embedded etcd."""
     urls = [*config.etcd.node_endpoints, *([f"https://{config.etcd.listen}"] if config.etcd.listen else [])]
     found = (urlsplit(url).hostname or "" for url in urls)
     return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104 - no binding

@@ -51,7 +51,7 @@ class EtcdKeeper:
             self._thread.join(timeout=5.0)
 
     def vitals(self) -> Vitals:
-        """How its thread is."""
+        """Return how its thread is."""
         return self._pulse.vitals(STUCK_S, self._thread)
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class EtcdKeeper:
         self._server.launch()
 
     def _report(self, problem: str) -> None:
-        """Each problem once, not at every step."""
+        """Report each problem once, not at every step."""
         if problem != self._problem:
             self._problem = problem
             log.warning("the embedded etcd is not well; will retry", error=problem)

@@ -34,13 +34,13 @@ class Seen:
 
 
 def look(login: EtcdLogin) -> list[Seen]:
-    """All endpoints, one after another. Raises StartError where a file of the login cannot be used."""
+    """Look at all endpoints, one after another. Raises StartError where a file of the login cannot be used."""
     with contextlib.closing(login.connect(_CALL_S)) as etcd:
         return [_seen(etcd, index) for index in range(len(etcd.endpoints))]
 
 
 def _seen(etcd: Etcd, index: int) -> Seen:
-    """By what etcd answers everyone, whether it has users or not."""
+    """Look at an endpoint by what etcd answers everyone, whether it has users or not."""
     endpoint = etcd.endpoints[index]
     try:
         with contextlib.closing(etcd.connect(index)) as connection:
@@ -60,12 +60,13 @@ def _asked(connection: http.client.HTTPConnection, path: str) -> tuple[Mapping[s
 
 
 def count_of(etcd: Etcd) -> int:
-    """How many members etcd has. Raises EtcdError."""
+    """Return how many members etcd has. Raises EtcdError."""
     return len(etcd.call("/v3/cluster/member/list", {}).get("members", ()))
 
 
 def judged(seen: Sequence[Seen], count: int, remedy: Callable[[str], str]) -> list[Finding]:
-    """What is to be said about them. `count`: of members, 0 where etcd does not say. `remedy`: for an error's text."""
+    """Return what is to be said about them. `count`: of members, 0 where etcd does not say. `remedy`: for an error's
+    text."""
     serve = [each for each in seen if not each.problem]
     count = max(count, len(seen))
     away = "; ".join(f"{each.endpoint}: {each.problem} ({remedy(each.problem)})" for each in seen if each.problem)

@@ -80,12 +80,12 @@ class EmbeddedEtcd:
 
     @property
     def endpoint(self) -> str:
-        """The URL that the daemon and nodes connect to."""
+        """Return the URL that the daemon and nodes connect to."""
         return f"{self._scheme}://127.0.0.1:{self._running.client_port}"
 
     @property
     def node_endpoint(self) -> str:
-        """The same as nodes reach it."""
+        """Return the same as nodes reach it."""
         return f"{self._scheme}://{self._listen}" if self._listen else self.endpoint
 
     @property
@@ -135,7 +135,7 @@ class EmbeddedEtcd:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, started by this daemon or an earlier one."""
+        """True if it runs, started by this daemon or an earlier one."""
         if self._child is not None:
             return self._child.poll() is None  # this also reaps it
         return bool(self._running.pid) and processes.is_alive(self._identity())
@@ -195,7 +195,7 @@ class EmbeddedEtcd:
                 return
 
     def last_log_line(self) -> str:
-        """What etcd said last."""
+        """Return what etcd said last."""
         file = self._folder / "etcd.log"
         lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
         return lines[-1][:500] if lines else "none"
@@ -216,7 +216,7 @@ def secure_options(tls: TlsFiles) -> tuple[str, ...]:
 
 
 def find_etcd() -> str:
-    """The path of the program: from the PATH, the system's folders, or a clone's setup."""
+    """Return the path of the program: from the PATH, the system's folders, or a clone's setup."""
     try:
         return str(find_program("etcd", tools_root()))
     except ProgramMissingError as error:
@@ -242,7 +242,7 @@ def _check_free(port: int, file: Path) -> None:
 
 
 def _problem_at(port: int) -> OSError | None:
-    """Why nothing can listen at a port of loopback."""
+    """Return why nothing can listen at a port of loopback."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -70,7 +70,8 @@ class EtcdTrust:
 
 
 def ending(login: EtcdLogin, now: dt.datetime) -> list[Ending]:
-    """What ends soon, or has ended, of etcd's certificates and of the CAs. Endpoints that do not answer are left out.
+    """Return what ends soon, or has ended, of etcd's certificates and of the CAs. Endpoints that do not answer are left
+    out.
 
     Raises StartError.
     """
@@ -84,7 +85,7 @@ def ending(login: EtcdLogin, now: dt.datetime) -> list[Ending]:
 
 
 def ca_ending(file: Path, now: dt.datetime) -> list[Ending]:
-    """The CA in a file, if it ends soon; the last of several. Raises StartError."""
+    """Return the CA in a file, if it ends soon; the last of several. Raises StartError."""
     try:
         last = max(x509.load_pem_x509_certificates(file.read_bytes()), key=lambda each: each.not_valid_after_utc)
     except (OSError, ValueError) as error:
@@ -96,7 +97,7 @@ def ca_ending(file: Path, now: dt.datetime) -> list[Ending]:
 
 
 def _shown_ending(etcd: Etcd, index: int, now: dt.datetime) -> list[Ending]:
-    """The certificate that an endpoint shows, if it ends soon. Raises OSError."""
+    """Return the certificate that an endpoint shows, if it ends soon. Raises OSError."""
     with contextlib.closing(etcd.connect(index)) as connection:
         encrypted = cast("ssl.SSLSocket", connection.sock)
         shown = x509.load_der_x509_certificate(encrypted.getpeercert(binary_form=True) or b"")

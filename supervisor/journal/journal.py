@@ -75,7 +75,7 @@ class Journal:
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """The world as the mirror has it now."""
+        """Return the world as the mirror has it now."""
         return self._reader.read(self._store.view())
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Journal:
         return len(old)
 
     def sweeps(self) -> list[tuple[SweepRecord, int]]:
-        """All sweeps and the revisions of their records. Those that cannot be read are left out."""
+        """Return all sweeps and the revisions of their records. Those that cannot be read are left out."""
         found = []
         for kv in self._store.range(self.sweep_key("")):
             with contextlib.suppress(SchemaError):
@@ -265,7 +265,7 @@ class Journal:
         return found
 
     def sweep(self, name: str) -> tuple[SweepRecord, int] | None:
-        """One sweep and its record's revision. Raises SchemaError if it cannot be read."""
+        """Return one sweep and its record's revision. Raises SchemaError if it cannot be read."""
         found = self._store.get(self.sweep_key(name))
         return (load(SweepRecord, found.value, found.key), found.mod_revision) if found else None
 
@@ -284,14 +284,14 @@ class Journal:
         return self._txn(guards, operations)
 
     def job_revision(self, name: str) -> int:
-        """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
+        """Return the revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))
         return found.mod_revision if found else 0
 
     # -- reading on demand ---------------------------------------------------------------------------------
 
     def past_runs(self, job: str = "") -> list[PastRun]:
-        """What is kept of ended jobs whose names were used again: of all, or of this name, the oldest first.
+        """Return what is kept of ended jobs whose names were used again: of all, or of this name, the oldest first.
 
         Those of another schema are left out.
         """
@@ -300,8 +300,8 @@ class Journal:
         )
 
     def etcd_use(self) -> EtcdUse:
-        """Which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in order;
-        none of one that floods it."""
+        """Return which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in
+        order; none of one that floods it."""
         jobs: list[JobRecord] = []
         with_nodes: set[str] = set()
         unreadable: set[str] = set()
@@ -337,13 +337,14 @@ class Journal:
         return done
 
     def past_run(self, job: str, run: int) -> PastRun | None:
-        """One of them."""
+        """Return one of them."""
         key = self._past_key(job, run)
         found = self._store.get(key)
         return load(PastRun, found.value, key) if found else None
 
     def events(self, job: str, after: str = "", task_id: str = "") -> list[Event]:
-        """A job's events in order, from after the event with id `after`; of all runs, or of the one with `task_id`.
+        """Return a job's events in order, from after the event with id `after`; of all runs, or of the one with
+        `task_id`.
 
         Those of another schema are left out.
         """
@@ -352,13 +353,13 @@ class Journal:
         return _readable(Event, [kv for kv in found if kv.key.removeprefix(prefix) > after])
 
     def curve(self, job: JobRecord) -> Curve | None:
-        """A job's training curve, None before its first steps. Raises SchemaError if it cannot be read."""
+        """Return a job's training curve, None before its first steps. Raises SchemaError if it cannot be read."""
         key = self._curve_key(job)
         found = self._store.get(key)
         return load(Curve, found.value, key) if found else None
 
     def pool_days(self) -> Mapping[DayKey, PoolDay | None]:
-        """All that is kept of pools; None for what is no record of the pool of its key."""
+        """Return all that is kept of pools; None for what is no record of the pool of its key."""
         prefix, found = self._pool_key(("", "")), {}
         for kv in self._store.range(prefix):
             day, _, pool = kv.key.removeprefix(prefix).partition("/")
@@ -367,15 +368,16 @@ class Journal:
         return found
 
     def tokens(self) -> Mapping[str, TokenRecord]:
-        """The API's tokens by id, as etcd has them."""
+        """Return the API's tokens by id, as etcd has them."""
         return tokens_of(self._store.range(self._token_key("")))
 
     def audit(self) -> list[AuditEntry]:
-        """What callers of the API have done, the oldest first. Entries of another schema are left out."""
+        """Return what callers of the API have done, the oldest first. Entries of another schema are left out."""
         return _readable(AuditEntry, self._store.range(self._audit_key("")))
 
     def logs(self, job: str, nodes: str = "", after: int = 0) -> Output:
-        """What nodes whose keys begin with `nodes` have printed after a position, as far as one answer has room for it.
+        """Return what nodes whose keys begin with `nodes` have printed after a position, as far as one answer has room
+        for it.
 
         A position that etcd has not reached is from before etcd was restored: all is read again.
         """
@@ -386,7 +388,8 @@ class Journal:
         return part_of([(kv.key.removeprefix(prefix), kv) for kv in found.kvs], found.revision)
 
     def log_begins(self, job: str, nodes: str, since: float) -> Mapping[str, tuple[str, int]]:
-        """By node: chunk, and character in it, where output since a time begins. `nodes`: how their keys begin."""
+        """Return by node: chunk, and character in it, where output since a time begins. `nodes`: how their keys
+        begin."""
         prefix = self.keys.logs(job)
         found = self._store.range(prefix + nodes)
         return begins_at([(kv.key.removeprefix(prefix), kv) for kv in found], since)
@@ -418,7 +421,7 @@ class Journal:
             self._txn([Compare(key, "mod", each.revision)], [Delete(key)])
 
     def find_blob(self, digest: str) -> KeyValue | None:
-        """The key that marks an archive as complete, None if it is not stored completely."""
+        """Return the key that marks an archive as complete, None if it is not stored completely."""
         return self._store.get(self._blob_key(digest, "size"))
 
     def delete_code(self, digest: str, revision: int) -> bool:
@@ -439,7 +442,7 @@ class Journal:
         return self._txn([guard], [Delete(self._blob_key(digest, ""), prefix=True)]) > 0
 
     def get_blob(self, digest: str) -> bytes:
-        """An archive. Raises NotFoundError if it is missing or corrupt."""
+        """Return an archive. Raises NotFoundError if it is missing or corrupt."""
         found = self._store.range(self._blob_key(digest, ""))
         data = b"".join(kv.value for kv in found if not kv.key.endswith("/size"))
         if not found or hashlib.sha256(data).hexdigest() != digest:
@@ -464,7 +467,7 @@ class Journal:
         return f"{self.keys.root}curves/{job.name}/{job.task_id}"
 
     def sweep_key(self, name: str) -> str:
-        """Of a sweep's record, for who guards a write by it."""
+        """Return the key of a sweep's record, for who guards a write by it."""
         return f"{self.keys.root}sweeps/{name}"
 
     def _pool_key(self, key: DayKey) -> str:
@@ -481,12 +484,12 @@ class Journal:
 
     @property
     def blobs_key(self) -> str:
-        """How the keys of archives begin."""
+        """Return how the keys of archives begin."""
         return f"{self.keys.root}blobs/"
 
     @property
     def unused_key(self) -> str:
-        """How the keys begin that name archives which no job came for, by user."""
+        """Return how the keys begin that name archives which no job came for, by user."""
         return f"{self.keys.root}unused/"
 
     def _blob_key(self, digest: str, part: str) -> str:
@@ -497,7 +500,7 @@ class Journal:
 
 
 def _readable(kind: type[Record], found: Iterable[KeyValue]) -> list[Record]:
-    """The records among them, without those of another schema."""
+    """Return the records among them, without those of another schema."""
     records = []
     for kv in found:
         with contextlib.suppress(SchemaError):

@@ -66,7 +66,7 @@ class Member:
 
     @property
     def free_fraction(self) -> float:
-        """How much of its file is free space."""
+        """Return how much of its file is free space."""
         return 1 - self.used_bytes / self.size_bytes if self.size_bytes else 0.0
 
 
@@ -93,7 +93,7 @@ def defragment(etcd: Etcd, *, min_size_bytes: int = MIN_SIZE_BYTES, min_version:
 
 
 def refuses_writes(etcd: Etcd) -> bool:
-    """Whether its space quota is used up."""
+    """True if its space quota is used up."""
     return any("NOSPACE" in str(error) for error in etcd.status().get("errors", ()))
 
 
@@ -117,13 +117,14 @@ def make_room(etcd: Etcd, quota_bytes: int) -> str:
 
 
 def members_to_defragment(members: Sequence[Member], min_size_bytes: int = MIN_SIZE_BYTES) -> list[Member]:
-    """The members with much free space, the leader last: the others elect another one while it does not answer."""
+    """Return the members with much free space, the leader last: the others elect another one while it does not
+    answer."""
     gain = [each for each in members if each.size_bytes >= min_size_bytes and each.free_fraction >= MIN_FREE_FRACTION]
     return sorted(gain, key=lambda member: member.leads)
 
 
 def reason_not_to_defragment(members: Sequence[Member], count: int, min_version: tuple[int, ...] = MIN_VERSION) -> str:
-    """Why no member may stop answering now, or "". `members`: those that answer; `count`: how many etcd has."""
+    """Return why no member may stop answering now, or "". `members`: those that answer; `count`: how many etcd has."""
     missing = count - len({member.id for member in members})
     if missing > 0:
         return f"{missing} of its {count} members did not answer"
@@ -136,7 +137,7 @@ def reason_not_to_defragment(members: Sequence[Member], count: int, min_version:
 
 
 def _members(etcd: Etcd) -> list[Member]:
-    """All members that answer."""
+    """Return all members that answer."""
     found = []
     for endpoint in etcd.endpoints:
         try:

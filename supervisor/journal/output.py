@@ -43,7 +43,8 @@ class Output:
 
 
 def part_of(found: Iterable[tuple[str, KeyValue]], revision: int) -> Output:
-    """The first part of `found`: keys below the job's, and what they hold. `revision`: of etcd, when they were read.
+    """Return the first part of `found`: keys below the job's, and what they hold. `revision`: of etcd, when they were
+    read.
 
     At least one revision, else at most MAX_OUTPUT_BYTES. Keys that no agent writes are left out.
     """
@@ -60,7 +61,8 @@ def part_of(found: Iterable[tuple[str, KeyValue]], revision: int) -> Output:
 
 
 def begins_at(found: Iterable[tuple[str, KeyValue]], since: float) -> dict[str, tuple[str, int]]:
-    """Of each node whose output has times: the first chunk, and how many characters of it were printed, before `since`.
+    """Return for each node whose output has times: the first chunk, and how many characters of it were printed, before
+    `since`.
 
     `since`: UNIX seconds. What was printed up to a section earlier may follow. Nodes write times: whatever is no such
     text leaves a node out, so that all of its output counts.
@@ -92,5 +94,5 @@ def _begin(raw: bytes, chunks: Mapping[str, bytes], since: float) -> tuple[str, 
 
 
 def _whole_lines(data: bytes) -> int:
-    """How many characters of them there are."""
+    """Return how many characters of them there are."""
     return data.decode(errors="replace").rfind("\n") + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.accounts import merged
+from supervisor.billing import merged
 from supervisor.features.billing.bookings import bookings_of_node
 from supervisor.model import PastRun
 from supervisor.planner.world import JobView
@@ -14,7 +14,7 @@ KEPT_NODES = 20  # per run
 
 
 def past_run(view: JobView) -> PastRun:
-    """What is kept of an ended job; the cost of older nodes stays in its sum."""
+    """Return what is kept of an ended job; the cost of older nodes stays in its sum."""
     nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
     dropped_usd = sum(node.usd(view.record.ended_at) for node in nodes[:-KEPT_NODES])
     ended_at = view.record.ended_at
@@ -31,5 +31,5 @@ def past_run(view: JobView) -> PastRun:
 
 
 def view_of(run: PastRun) -> JobView:
-    """The run as a job that only reads."""
+    """Return the run as a job that only reads."""
     return JobView(run.job, 0, {node.id: node for node in run.nodes}, {}, progress=run.progress, past=True)

@@ -142,7 +142,7 @@ class Reader:
         self._tokens: MappingProxyType[str, TokenRecord] = MappingProxyType({})
 
     def read(self, view: MirrorView) -> Reading:
-        """The journal as of `view`."""
+        """Return the journal as of `view`."""
         with self._lock:
             if view.keys is not self._seen.keys:
                 changed = view.changed_since(self._seen)
@@ -176,7 +176,7 @@ class Reader:
         self._jobs = MappingProxyType(jobs)
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
-        """The record of a key, where the mirror has shown it with these bytes: it need not be parsed again."""
+        """Return the record of a key, where the mirror has shown it with these bytes: it need not be parsed again."""
         job = found.key.removeprefix(self._world).split("/", 2)[1]
         with self._lock:
             parts = self._parts.get(job)
@@ -257,7 +257,7 @@ def _all_changes(before: Mapping[str, KeyValue], keys: Mapping[str, KeyValue]) -
 
 
 def tokens_of(found: Iterable[KeyValue]) -> MappingProxyType[str, TokenRecord]:
-    """The tokens among these keys, by id, without those that cannot be read."""
+    """Return the tokens among these keys, by id, without those that cannot be read."""
     tokens = {}
     for kv in found:
         with contextlib.suppress(SchemaError):
@@ -268,7 +268,7 @@ def tokens_of(found: Iterable[KeyValue]) -> MappingProxyType[str, TokenRecord]:
 
 
 def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWide | None:
-    """A cluster-wide record; a placeholder if it exists and cannot be read."""
+    """Return a cluster-wide record; a placeholder if it exists and cannot be read."""
     if found is None:
         return None
     try:
@@ -278,13 +278,13 @@ def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWid
 
 
 def described(error: Exception) -> str:
-    """An unforeseen error in a few words."""
+    """Return an unforeseen error in a few words."""
     return f"{type(error).__name__}: {printable(str(error), 300)}"
 
 
 def _build(world: str, job: str, parts: _Parts) -> JobView | None:
-    """The view of one job; None for messages of a job without a record. Raises SchemaError for a record that this
-    daemon cannot read."""
+    """Return the view of one job; None for messages of a job without a record. Raises SchemaError for a record that
+    this daemon cannot read."""
     record, revision = None, 0
     nodes: dict[str, NodeRecord] = {}
     revisions: dict[str, int] = {}
@@ -366,7 +366,8 @@ def _progress(world: str, job: str, parts: _Parts) -> Any:
 
 
 def _parser(section: str, rest: str, key: str, value: bytes) -> Callable[[], Any] | None:
-    """The parser for a key of this section, None if the daemon does not read it. `rest`: the key below the section."""
+    """Return the parser for a key of this section, None if the daemon does not read it. `rest`: the key below the
+    section."""
     job, _, below = rest.partition("/")
     if section == "jobs" and not below:
         return partial(_record, JobRecord, value, key, name=job)
@@ -379,14 +380,15 @@ def _parser(section: str, rest: str, key: str, value: bytes) -> Callable[[], Any
 
 
 def _kind_of(below: str) -> tuple[str, str]:
-    """The kind of a message, and its node or "", from its key below its job's. The daemon's own begin with `ctl/`."""
+    """Return the kind of a message, and its node or "", from its key below its job's. The daemon's own begin with
+    `ctl/`."""
     own = "ctl/" if below.startswith("ctl/") else ""
     kind, _, node = below.removeprefix(own).partition("/")
     return own + kind, node
 
 
 def _record(kind: type[Record], value: bytes, key: str, **names: str) -> Record:
-    """A record. Raises SchemaError if it is none, or not that of its key."""
+    """Return a record. Raises SchemaError if it is none, or not that of its key."""
     record = load(kind, value, key)
     for name, expected in names.items():
         if (found := getattr(record, name)) != expected:
@@ -395,7 +397,8 @@ def _record(kind: type[Record], value: bytes, key: str, **names: str) -> Record:
 
 
 def _message(kind: type[Any], value: bytes, node: str) -> Any:
-    """A message. Raises WireError if it is none, or claims to be of another node than `node`, whose key it is."""
+    """Return a message. Raises WireError if it is none, or claims to be of another node than `node`, whose key it
+    is."""
     message = decode(kind, value)
     if node and message.node != node:
         raise WireError(f"the {kind.__name__} of another node: {message.node[:200]!r}")
@@ -403,7 +406,7 @@ def _message(kind: type[Any], value: bytes, node: str) -> Any:
 
 
 def _parsed(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> Any:
-    """The parsed value of a key, or None. Cached by its bytes: revisions repeat after etcd was restored."""
+    """Return the parsed value of a key, or None. Cached by its bytes: revisions repeat after etcd was restored."""
     known = parts.parsed.get(key)
     if known is None or known[0] != value:
         try:

@@ -27,33 +27,34 @@ class Store(Protocol):
     """Keys with revisions. All methods but `view` raise JournalUnavailableError if etcd does not answer."""
 
     def view(self) -> MirrorView:
-        """All mirrored keys; never blocks."""
+        """Return all mirrored keys; never blocks."""
         ...
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All operations or none. Without an answer they may or may not have happened.
+        """Carry out all operations or none. Without an answer they may or may not have happened.
 
         Raises JournalRefusedError if etcd refuses them as they are.
         """
         ...
 
     def put_all(self, puts: Sequence[Put]) -> None:
-        """Each by itself, in any order; where it raises, any of them may have happened.
+        """Put each by itself, in any order; where it raises, any of them may have happened.
 
         Raises JournalRefusedError if etcd refuses one.
         """
         ...
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, in order."""
         ...
 
     def changes(self, prefix: str, after: int) -> Range:
-        """Those of the keys that begin with `prefix` that were written after a revision; the store's revision now."""
+        """Return those of the keys that begin with `prefix` that were written after a revision; the store's revision
+        now."""
         ...
 
     def get(self, key: str) -> KeyValue | None:
-        """One key."""
+        """Return one key."""
         ...
 
 
@@ -78,7 +79,7 @@ class EtcdStore:
         self._mirror.close()
 
     def vitals(self) -> Vitals:
-        """How the mirror's threads are."""
+        """Return how the mirror's threads are."""
         return self._mirror.vitals()
 
     def view(self) -> MirrorView:
@@ -121,17 +122,17 @@ class EtcdStore:
 
 
 def journal_error(error: EtcdError) -> SpotsupError:
-    """What a write that failed means for the journal."""
+    """Return what a write that failed means for the journal."""
     if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
         return JournalRefusedError(f"etcd refuses the write: {error}")
     return (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error))
 
 
 def describe(error: EtcdError) -> str:
-    """What is wrong with etcd, in one sentence."""
+    """Return what is wrong with etcd, in one sentence."""
     return FULL if is_full(error) else str(error)
 
 
 def is_full(error: EtcdError) -> bool:
-    """Whether etcd is full, so that an operator has to free space."""
+    """True if etcd is full, so that an operator has to free space."""
     return isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED and "space" in str(error)

@@ -2,7 +2,7 @@
 
 A job's user is made before its first node is prepared, and deleted once the job has ended and its nodes are being
 terminated. Nothing about users is stored anywhere but in etcd: names and passwords follow from the journal and from the
-cluster's key, so any daemon may go on where another one died, and whatever is too much is swept.
+cluster's key, so any daemon may go on where another one died, and whatever is too much is pruned.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def add_daemon(etcd: Etcd, user: str, password: str) -> None:
 
 
 def open_to_everyone(anonymous: Etcd) -> str:
-    """What an etcd that has users lets everyone do who reaches it, and what to do about it; "" if nothing.
+    """Return what an etcd that has users lets everyone do who reaches it, and what to do about it; "" if nothing.
 
     It is tried, and nothing is written: distributions fix old versions without a new number. Raises EtcdError.
     `anonymous`: a client without a login.
@@ -116,7 +116,7 @@ class JobUsers:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self) -> None:
-        """Raises StartError if the daemon's user may not manage users; EtcdUnavailableError."""
+        """Raise StartError if the daemon's user may not manage users; EtcdUnavailableError."""
         try:
             self._names("user")
         except EtcdRefusedError as error:
@@ -126,7 +126,7 @@ class JobUsers:
             ) from error
 
     def ensure(self, job: JobRecord) -> EtcdAccess:
-        """How the nodes of a job log in; its user is made where it is missing. Raises JournalUnavailableError.
+        """Return how the nodes of a job log in; its user is made where it is missing. Raises JournalUnavailableError.
 
         Users of earlier jobs of that name, whose keys are the same, are deleted first.
         """
@@ -143,7 +143,7 @@ class JobUsers:
             raise _unavailable(error) from error
         return EtcdAccess(name, self.identity.etcd_password(name), self.ca())
 
-    def sweep(self) -> str:
+    def prune(self) -> str:
         """Delete the users of jobs that use etcd no more, and make those that are missing or not complete: an etcd that
         lost its data, or was restored, has none, and a daemon may have died while it made one. Returns what was done,
         or "". Raises EtcdError, SpotsupError.
@@ -171,7 +171,7 @@ class JobUsers:
         return f"{self._prefix}{task_id}"
 
     def _is_of(self, name: str, job: str) -> bool:
-        """Whether it is the user of a job of that name. uids have no dash, so `a-b-1f` is of `a-b`, not of `a`."""
+        """True if it is the user of a job of that name. uids have no dash, so `a-b-1f` is of `a-b`, not of `a`."""
         return name.removeprefix(self._prefix).rpartition("-")[0] == job
 
     @property
@@ -183,7 +183,7 @@ class JobUsers:
         return {str(name) for name in found if str(name).startswith(self._prefix)}
 
     def _is_complete(self, name: str) -> bool:
-        """Whether nothing of `_make` is left to do: a user gets its role last."""
+        """True if nothing of `_make` is left to do: a user gets its role last."""
         return name in self.etcd.call("/v3/auth/user/get", {"name": name}).get("roles", ())
 
     def _make(self, name: str, job: str) -> None:
@@ -194,7 +194,7 @@ class JobUsers:
         _ask(self.etcd, "user/grant", {"user": name, "role": name})
 
     def _delete(self, name: str) -> None:
-        """The user first: its tokens end with it. A role without a user is swept the next time."""
+        """Delete the user first: its tokens end with it. A role without a user is pruned the next time."""
         _ask(self.etcd, "user/delete", {"name": name}, _MISSING)
         _ask(self.etcd, "role/delete", {"role": name}, _MISSING)
 
@@ -208,7 +208,7 @@ def _b64(text: str) -> str:
 
 
 def _ask(etcd: Etcd, path: str, body: dict[str, object], expected: Sequence[str] = ()) -> None:
-    """A call that may find its work done: by the same daemon before a crash, or by another one just now."""
+    """Make a call that may find its work done: by the same daemon before a crash, or by another one just now."""
     try:
         etcd.call(f"/v3/auth/{path}", body)
     except EtcdRefusedError as error:

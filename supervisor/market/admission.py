@@ -43,7 +43,7 @@ class Cap:
 
     @property
     def is_set(self) -> bool:
-        """Whether it limits anything."""
+        """True if it limits anything."""
         return self != Cap()
 
 
@@ -60,17 +60,17 @@ class QueueRules:
 
     @property
     def limits_anything(self) -> bool:
-        """Whether there is any limit."""
+        """True if there is any limit."""
         return any(cap.is_set for cap in self._caps())
 
     @property
     def of_money(self) -> bool:
-        """Whether any of them needs prices to be kept."""
+        """True if any of them needs prices to be kept."""
         return any(cap.usd_per_hour is not None for cap in self._caps())
 
     def scopes(self, owner: str, job: str) -> tuple[Scope, ...]:
-        """All that limit a job of this user, the narrowest first: a job that waits for its user's limit keeps nothing
-        from others."""
+        """Return all that limit a job of this user, the narrowest first: a job that waits for its user's limit keeps
+        nothing from others."""
         of_user = self.users.get(owner, self.user)
         key = f"queue.users.{owner}" if owner in self.users else "queue.user"
         name = f"{owner}'s limit" if owner else "the limit of jobs without a user"
@@ -96,7 +96,7 @@ class Scope:
 
     @property
     def id(self) -> tuple[str, str]:
-        """Of whose jobs the use counts."""
+        """Return of whose jobs the use counts."""
         return self.kind, self.whose
 
 
@@ -128,7 +128,7 @@ class Claim:
 
     @property
     def missing(self) -> int:
-        """How many nodes it lacks to train."""
+        """Return how many nodes it lacks to train."""
         return max(0, min(self.min_nodes, self.wanted) - self.kept.nodes)
 
 
@@ -159,7 +159,8 @@ class _Refusal:
 
 
 def admit(claims: Sequence[Claim], rules: QueueRules, now: float, hold_s: float) -> dict[str, Admission]:
-    """By job. A job that has waited for `hold_s` is not overtaken any more by others that need less.
+    """Return what is admitted, by job. A job that has waited for `hold_s` is not overtaken any more by others that need
+    less.
 
     Jobs that no cloud lets ask now come after those that may: what they cannot use keeps nobody waiting.
     """
@@ -176,7 +177,7 @@ def admit(claims: Sequence[Claim], rules: QueueRules, now: float, hold_s: float)
 
 
 def why_never(owner: str, job: str, amount: Amount, rules: QueueRules) -> str:
-    """Why a job that needs so much at least could never start, or ""."""
+    """Return why a job that needs so much at least could never start, or ""."""
     for scope in rules.scopes(owner, job):
         if found := _lacking(scope, Amount(), amount, "GPU"):
             return f"it {found[0]}; {scope.key} of spotsupd.toml sets it"
@@ -201,7 +202,7 @@ class _Queue:
             self._add(each, each.kept.plus(each.moving).plus(each.going))
 
     def in_order(self, which: Callable[[Claim], bool]) -> Iterator[Claim]:
-        """Claims by priority, then of the user who has least, then by time; what is granted meanwhile counts. Each
+        """Claim by priority, then of the user who has least, then by time; what is granted meanwhile counts. Each
         comes again as long as `which` says so."""
         waiting: dict[int, dict[str, list[Claim]]] = {}
         for claim in filter(which, self._claims.values()):
@@ -219,12 +220,12 @@ class _Queue:
                     heapq.heappush(heads, (self._share(user), _age(by_user[user][-1]), user))
 
     def lacks_min(self, claim: Claim) -> bool:
-        """Whether it needs more to train, and nothing was decided about that yet."""
+        """True if it needs more to train, and nothing was decided about that yet."""
         return self._granted[claim.job] < claim.kept.nodes + claim.missing and claim.job not in self._refused
 
     def grant_min(self, claim: Claim) -> None:
-        """All that it needs to train, or nothing, of the first alternative that fits. What it has waited for long, or
-        others pause for, is left for it."""
+        """Grant all that it needs to train, or nothing, of the first alternative that fits. What it has waited for
+        long, or others pause for, is left for it."""
         refusal = self._refusal(claim, claim.node.times(claim.missing))
         for node in claim.others if refusal else ():
             if self._refusal(claim, node.times(claim.missing)) is None:
@@ -281,7 +282,7 @@ class _Queue:
                 self._refused[claim.job] = found
 
     def grant_moves(self) -> None:
-        """What is left after all that: a job that moves has its old nodes beside the new ones for a while."""
+        """Grant what is left after all that: a job that moves has its old nodes beside the new ones for a while."""
         for claim in sorted(self._claims.values(), key=lambda each: (-each.priority, *_age(each))):
             counts = range(claim.ahead, 0, -1)
             count = next((n for n in counts if self._refusal(claim, claim.ahead_node.times(n)) is None), 0)
@@ -289,7 +290,7 @@ class _Queue:
             self._add(claim, claim.ahead_node.times(count))
 
     def decided(self) -> dict[str, Admission]:
-        """What came of it."""
+        """Return what came of it."""
         waiting = [job for job in self._refused if self._granted[job] < self._claims[job].min_nodes]
         places = {job: number for number, job in enumerate(waiting, 1)}
         return {job: self._decided(claim, places.get(job, 0)) for job, claim in self._claims.items()}
@@ -371,7 +372,7 @@ def _age(claim: Claim) -> tuple[float, str]:
 
 
 def _lacking(scope: Scope, use: Amount, need: Amount, kind: str) -> tuple[str, str] | None:
-    """What a need goes beyond in a limit, and what would help; None if it fits."""
+    """Return what a need goes beyond in a limit, and what would help; None if it fits."""
     cap = scope.cap
     others = {"cluster": "other jobs release", "user": f"other jobs of {scope.whose or 'nobody'} release"}
     free = others.get(scope.kind, "")
@@ -406,7 +407,7 @@ def _lacking(scope: Scope, use: Amount, need: Amount, kind: str) -> tuple[str, s
 
 
 def _gpus_of_new(claim: Claim, nodes: int) -> int:
-    """How many GPUs were counted for each node that it may ask for."""
+    """Return how many GPUs were counted for each node that it may ask for."""
     kinds = ([claim.node] if nodes > claim.kept.nodes or not claim.ahead else []) + [claim.ahead_node] * bool(
         claim.ahead
     )

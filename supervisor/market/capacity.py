@@ -50,7 +50,7 @@ class CapacityRefusal:
 
     @property
     def reach(self) -> Reach:
-        """What was refused."""
+        """Return what was refused."""
         unnamed = self.scope is Scope.QUOTA and not self.offer.quota
         return _reaches(self.offer)[-1 if unnamed else _SCOPES.index(self.scope)]
 
@@ -82,7 +82,8 @@ class CapacityMemory:
     exposures: Mapping[Pool, Exposure] = field(default_factory=lambda: MappingProxyType({}))
 
     def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
-        """The refusal that speaks against requesting an offer now for this job, for a spare or a node that trains."""
+        """Return the refusal that speaks against requesting an offer now for this job, for a spare or a node that
+        trains."""
         if self.refusals:
             for subject in product(_reaches(offer), (False, True) if spare else (False,), ("", job)):
                 found = self._by_subject.get(subject)
@@ -115,21 +116,22 @@ class CapacityMemory:
         return replace(self, too_few=_with_one_more(self.too_few, key, now, said, MAX_TOO_FEW_S, spare=False))
 
     def had_too_few(self, job: str, offer: Offer, now: float) -> bool:
-        """Whether the pool had too few machines for the job to train, not long ago."""
+        """True if the pool had too few machines for the job to train, not long ago."""
         found = self.too_few.get((job, *pool_of(offer)))
         return found is not None and now - found.at < LATE_DECAY_S
 
     def with_enough(self, job: str, offer: Offer) -> CapacityMemory:
-        """The pool has what the job needs to train."""
+        """Note that the pool has what the job needs to train."""
         key = (job, *pool_of(offer))
         return replace(self, too_few=_without(self.too_few, key)) if key in self.too_few else self
 
     def with_a_machine_that_works(self, offer: Offer) -> CapacityMemory:
-        """One of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it grants."""
+        """Note that one of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it
+        grants."""
         return replace(self.with_unhealthy_streak(offer, 0), late=_without(self.late, pool_of(offer)))
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
-        """Whether the job's requests for all of these offers were refused for good."""
+        """True if the job's requests for all of these offers were refused for good."""
         fatal = {
             refusal.reach
             for refusal in self.refusals
@@ -140,7 +142,8 @@ class CapacityMemory:
     def remember(
         self, offer: Offer, outcome: NoCapacity | Quota | Denied, now: float, *, spare: bool, job: str = ""
     ) -> CapacityMemory:
-        """With one more refusal in place of an older one of the same, and without those that have expired."""
+        """Return the memory with one more refusal in place of an older one of the same, and without those that have
+        expired."""
         above_cap = isinstance(outcome, NoCapacity) and outcome.above_cap
         until, place = now + outcome.memory_s, _place(offer)
         refusal = CapacityRefusal(place, outcome.scope, until, outcome.message, spare, job, above_cap)
@@ -151,15 +154,15 @@ class CapacityMemory:
         return replace(self, refusals=(*kept, refusal))
 
     def is_wary(self, offer: Offer, now: float, lately_s: float | None = None) -> bool:
-        """Whether the offer's pool last refused, and that was believed until so long ago (else WARY_S): it is asked for
+        """True if the offer's pool last refused, and that was believed until so long ago (else WARY_S): it is asked for
         one machine first."""
         lately_s = WARY_S if lately_s is None else lately_s
         found = (self._by_subject.get((reach, False, "")) for reach in _wary_reaches(offer))
         return any(refusal is not None and refusal.until + lately_s > now for refusal in found)
 
     def with_a_grant(self, offer: Offer, now: float) -> CapacityMemory:
-        """The offer's pool granted a machine: what was refused there says nothing once it is not believed any more.
-        What is still believed may be of another kind, such as a block of unhealthy machines, or newer."""
+        """Note that the offer's pool granted a machine: what was refused there says nothing once it is not believed any
+        more. What is still believed may be of another kind, such as a block of unhealthy machines, or newer."""
         subjects = {(reach, False, "") for reach in _wary_reaches(offer)}
         if subjects.isdisjoint(self._by_subject):
             return self
@@ -179,24 +182,25 @@ class CapacityMemory:
         return replace(self, exposures=MappingProxyType(dict(newest[-MAX_EXPOSURES:])))
 
     def preemptions_per_hour(self, offer: Offer, now: float, rules: HazardRules) -> float:
-        """How many preemptions per node-hour to expect of the offer."""
+        """Return how many preemptions per node-hour to expect of the offer."""
         if offer.market is not Market.SPOT:
             return 0.0
         return per_hour(self.exposures.get(pool_of(offer)), now, rules)
 
     def unhealthy_streak(self, offer: Offer) -> int:
-        """How many machines in a row of the offer's cloud and type were unhealthy."""
+        """Return how many machines in a row of the offer's cloud and type were unhealthy."""
         return self.unhealthy_streaks.get(_kind(offer), 0)
 
     def with_unhealthy_streak(self, offer: Offer, count: int) -> CapacityMemory:
-        """With so many unhealthy machines in a row of the offer's cloud and type; 0 once one of them works."""
+        """Return the memory with so many unhealthy machines in a row of the offer's cloud and type; 0 once one of them
+        works."""
         others = {kind: streak for kind, streak in self.unhealthy_streaks.items() if kind != _kind(offer)}
         changed = {_kind(offer): count} if count else {}
         return replace(self, unhealthy_streaks=MappingProxyType(others | changed))
 
 
 def is_remembered(refusal: CapacityRefusal, now: float) -> bool:
-    """Whether it is believed, or makes wary of its pool."""
+    """True if it is believed, or makes wary of its pool."""
     makes_wary = refusal.reach[0] in _WARY_REACHES and not (refusal.spare or refusal.job)
     return refusal.until + (WARY_S if makes_wary else 0.0) > now
 
@@ -210,15 +214,15 @@ def _subject(refusal: CapacityRefusal) -> _Subject:
 
 
 def _reaches(offer: Offer) -> tuple[Reach, ...]:
-    """What a refusal that covers this offer may reach: one for each scope, in their order, and its type in the region,
-    where the name of its quota is not known."""
+    """Return what a refusal that covers this offer may reach: one for each scope, in their order, and its type in the
+    region, where the name of its quota is not known."""
     cloud, market, region, zone, kind = offer.cloud, offer.market, offer.region, offer.zone, offer.instance_type
     places = ((zone, kind), (zone,), (region, offer.quota), (region,), (), (region, kind))
     return tuple((number, cloud, market, *place) for number, place in enumerate(places))
 
 
 def _place(offer: Offer) -> Offer:
-    """What of an offer says how far a refusal reaches."""
+    """Return what of an offer says how far a refusal reaches."""
     return Offer(offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market, None, quota=offer.quota)
 
 
@@ -243,7 +247,7 @@ def _without(known: Mapping[Key, Known], key: Key) -> Mapping[Key, Known]:
 
 
 def pool_of(offer: Offer) -> Pool:
-    """The pool that an offer is of."""
+    """Return the pool that an offer is of."""
     return offer.cloud, offer.zone, offer.instance_type, offer.market
 
 

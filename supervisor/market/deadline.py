@@ -29,35 +29,35 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The work that is left."""
+        """Return the work that is left."""
         return max(0.0, self.total_s - self.done_s)
 
     def slack_s(self, now: float) -> float:
-        """For how long it may stand still from now on; negative where it cannot finish in time."""
+        """Return for how long it may stand still from now on; negative where it cannot finish in time."""
         return self.finish_by - now - self.left_s
 
     def is_missed(self, now: float) -> bool:
-        """Whether it cannot finish in time on whatever machines."""
+        """True if it cannot finish in time on whatever machines."""
         return self.slack_s(now) < 0 and self.left_s > 0
 
     def even_s(self, now: float) -> float:
-        """The work that is done by now if progress is even."""
+        """Return the work that is done by now if progress is even."""
         length_s = self.finish_by - self.begins_at
         share = (now - self.begins_at) / length_s if length_s > 0 else 1.0
         return self.total_s * min(1.0, max(0.0, share))
 
     def needs_on_demand(self, now: float) -> bool:
-        """Whether to ask for on-demand machines where spot has none. One that is missed pays as a job without a
+        """True if to ask for on-demand machines where spot has none. One that is missed pays as a job without a
         deadline does."""
         behind = self.done_s < self.even_s(now) - self.switch_s
         return behind or self.slack_s(now) <= SAFETY * self.switch_s
 
     def may_go_back(self, now: float) -> bool:
-        """Whether on-demand machines may be left for spot ones: it can lose those, and come back."""
+        """True if on-demand machines may be left for spot ones: it can lose those, and come back."""
         return self.is_missed(now) or self.slack_s(now) > BACK * self.switch_s
 
     def needed_at(self, now: float) -> float:
-        """From when on it needs on-demand machines if it makes no progress until then."""
+        """Return from when on it needs on-demand machines if it makes no progress until then."""
         if self.needs_on_demand(now):
             return now
         rate = self.total_s / (self.finish_by - self.begins_at)

@@ -29,12 +29,12 @@ class Exposure:
     preemptions: float = 0.0
 
     def aged(self, now: float, rules: HazardRules) -> Exposure:
-        """The same, as of now."""
+        """Return the same, as of now."""
         kept = 0.5 ** (max(0.0, now - self.at) / rules.half_life_s)
         return Exposure(now, self.hours * kept, self.preemptions * kept)
 
     def plus(self, hours: float, preemptions: int, now: float, rules: HazardRules) -> Exposure:
-        """With one more machine, which ran for so long."""
+        """Return the exposure with one more machine, which ran for so long."""
         aged = self.aged(now, rules)
         return Exposure(now, round(aged.hours + hours, 4), round(aged.preemptions + preemptions, 4))
 

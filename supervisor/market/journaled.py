@@ -46,7 +46,7 @@ class CapacityRecord:
 
 
 def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float) -> CapacityRecord | None:
-    """What to write now; None if the journal has it, or was written just now. `before`: what the journal has."""
+    """Return what to write now; None if the journal has it, or was written just now. `before`: what the journal has."""
     if before is not None and before.at <= now < before.at + EVERY_S:
         return None
     record = _record(memory, now)
@@ -71,7 +71,7 @@ def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
 
 
 def _recent(late: Mapping[Key, LateRefusal], now: float) -> tuple[tuple[Key, LateRefusal], ...]:
-    """The newest of those that have not decayed."""
+    """Return the newest of those that have not decayed."""
     found = [(key, each) for key, each in late.items() if now < each.at + each.count * LATE_DECAY_S]
     return tuple(found[-MAX_JOURNALED:])
 
@@ -82,7 +82,7 @@ def _cut(refusal: CapacityRefusal) -> CapacityRefusal:
 
 
 def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
-    """What a new leader believes of the journal's record. Nothing is believed for longer than if it were new."""
+    """Return what a new leader believes of the journal's record. Nothing is believed for longer than if it were new."""
     if record is None:
         return CapacityMemory()
     latest = now + MAX_BELIEVED_S

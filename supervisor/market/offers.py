@@ -41,19 +41,19 @@ class Constraints:
     usd_per_node_hour: float | None = None  # the limit for each of its machines
 
     def in_place(self, offer: Offer) -> bool:
-        """Whether it is where the job's nodes are."""
+        """True if it is where the job's nodes are."""
         return all(self.place(each) == self.place(offer) for each in self.placed)
 
     def place(self, offer: Offer) -> str:
-        """Where it is, as far apart as the job's nodes may be, and of which alternative."""
+        """Return where it is, as far apart as the job's nodes may be, and of which alternative."""
         return place_of(offer, self.spread, self.kinds)
 
     def within_cap(self, offer: Offer) -> bool:
-        """Whether it costs no more than each of its machines may. Offers without a known price are another matter."""
+        """True if it costs no more than each of its machines may. Offers without a known price are another matter."""
         return not is_above_cap(offer, self.usd_per_node_hour)
 
     def affordable(self, offer: Offer) -> bool:
-        """Whether one more machine at this price stays within the limits. A price that is not known does not."""
+        """True if one more machine at this price stays within the limits. A price that is not known does not."""
         if not self.within_cap(offer):
             return False
         limits = [limit for limit in (self.usd_per_hour, self.admitted_usd_per_hour) if limit is not None]
@@ -64,8 +64,8 @@ class Constraints:
 
 
 def place_of(offer: Offer, spread: str, kinds: tuple[str, ...] = ()) -> str:
-    """Its zone, or its region for a job whose nodes share no more than that; with what it is, where the job names
-    alternatives: nodes of two are no more one gang than nodes of two zones."""
+    """Return its zone, or its region for a job whose nodes share no more than that; with what it is, where the job
+    names alternatives: nodes of two are no more one gang than nodes of two zones."""
     where = offer.zone if spread == "zone" else offer.region
     return f"{where} ({kinds[min(offer.alternative, len(kinds) - 1)]})" if kinds else where
 
@@ -104,7 +104,7 @@ def expected_usd(
 
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
-    """Whether an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
+    """True if an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
     refused = memory.refusal(offer, now, spare=spare, job=constraints.job) is not None
     return not refused and constraints.in_place(offer) and constraints.affordable(offer)
 
@@ -112,7 +112,7 @@ def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, n
 def obstacle(
     offers: tuple[Offer, ...], memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool
 ) -> str:
-    """Why none of these offers may be requested now, in one clause; "" if one may."""
+    """Return why none of these offers may be requested now, in one clause; "" if one may."""
     if any(is_allowed(offer, memory, constraints, now, spare=spare) for offer in offers):
         return ""
     near = [offer for offer in offers if constraints.in_place(offer)]
@@ -137,7 +137,7 @@ def obstacle(
 
 
 def is_above_cap(offer: Offer, cap_usd: float | None) -> bool:
-    """Whether it is known to cost more than that per hour; None: whatever it costs."""
+    """True if it is known to cost more than that per hour; None: whatever it costs."""
     return cap_usd is not None and offer.usd_per_hour is not None and not is_within(offer.usd_per_hour, cap_usd)
 
 

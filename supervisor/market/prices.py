@@ -14,12 +14,12 @@ SOURCE = "[prices]"
 
 
 def is_within(usd: float, limit_usd: float) -> bool:
-    """Whether a sum of prices is at most that; sums are rounded in their last digits."""
+    """True if a sum of prices is at most that; sums are rounded in their last digits."""
     return usd <= limit_usd + 1e-9
 
 
 def priced(offers: Iterable[Offer], prices: Mapping[str, float]) -> tuple[Offer, ...]:
-    """The offers with these prices where they have one; cheapest first, those without a known price last."""
+    """Return the offers with these prices where they have one; cheapest first, those without a known price last."""
     if not prices:
         return tuple(offers)
     found = [_priced(offer, prices) for offer in offers]
@@ -33,8 +33,8 @@ def _priced(offer: Offer, prices: Mapping[str, float]) -> Offer:
     return offer if price is None else replace(offer, usd_per_hour=price, price_source=SOURCE)
 
 
-def named(offers: Iterable[Offer], most: int = 3) -> str:
+def named(offers: Iterable[Offer], max_names: int = 3) -> str:
     """Kinds of offers, for people."""
     kinds = list(dict.fromkeys(f"{each.instance_type} in {each.region} ({each.market})" for each in offers))
-    more = f" and {len(kinds) - most} more" if len(kinds) > most else ""
-    return ", ".join(kinds[:most]) + more
+    more = f" and {len(kinds) - max_names} more" if len(kinds) > max_names else ""
+    return ", ".join(kinds[:max_names]) + more

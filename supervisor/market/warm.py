@@ -31,7 +31,7 @@ class Wish:
 
 
 def has_room(rules: WarmRules, offer: Offer, waiting: Iterable[Offer]) -> bool:
-    """Whether one more machine may wait beside those that do."""
+    """True if one more machine may wait beside those that do."""
     others = tuple(waiting)
     if rules.max_nodes is not None and len(others) >= rules.max_nodes:
         return False
@@ -44,17 +44,18 @@ def has_room(rules: WarmRules, offer: Offer, waiting: Iterable[Offer]) -> bool:
 
 
 def fits(rules: WarmRules, owner: str, spec: JobSpec, offer: Offer, wish: Wish) -> bool:
-    """Whether a machine that was launched as `offer`, and was `owner`'s with this job file, is one that a job asks for:
+    """True if a machine that was launched as `offer`, and was `owner`'s with this job file, is one that a job asks for:
     the same kind in a place that it may use, the same disk, the same container image or none."""
     same_user = owner == wish.owner or rules.other_users
     return same_user and offered_as(offer, wish.offers) is not None and is_alike(spec, wish.spec)
 
 
 def offered_as(offer: Offer, offers: Iterable[Offer]) -> Offer | None:
-    """The offer of the same pool among those of a job; which of its alternatives it is of is the job's own matter."""
+    """Return the offer of the same pool among those of a job; which of its alternatives it is of is the job's own
+    matter."""
     return next((each for each in offers if pool_of(each) == pool_of(offer)), None)
 
 
 def is_alike(spec: JobSpec, other: JobSpec) -> bool:
-    """Whether machines that were made for one job have what another asks for, as far as its offers do not say it."""
+    """True if machines that were made for one job have what another asks for, as far as its offers do not say it."""
     return spec.disk_gb == other.disk_gb and spec.image == other.image

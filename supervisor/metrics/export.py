@@ -40,5 +40,5 @@ class Exporter:
         self._registries[0].register(_FromPicture(picture))
 
     def text(self) -> bytes:
-        """In Prometheus' text format 0.0.4."""
+        """Return the metrics in Prometheus' text format 0.0.4."""
         return b"".join(map(generate_latest, self._registries))

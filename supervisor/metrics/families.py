@@ -23,7 +23,7 @@ OPEN_NODE_STATES = tuple(state for state in NodeState if state is not NodeState.
 
 
 def families(picture: Picture) -> Iterator[Metric]:
-    """All metrics that are read from the picture."""
+    """Yield all metrics that are read from the picture."""
     yield from _daemon(picture)
     yield from _threads(picture)
     if picture.leading:
@@ -33,7 +33,7 @@ def families(picture: Picture) -> Iterator[Metric]:
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """A gauge without labels."""
+    """Return a gauge without labels."""
     return GaugeMetricFamily(name, text, value=value)
 
 
@@ -115,7 +115,7 @@ def _nodes(picture: Picture) -> Metric:
 
 
 def _pools(picture: Picture) -> Metric:
-    """Of those in which most machines are."""
+    """Return the metric of those in which most machines are."""
     found = Counter(
         pool_of(node.offer) for view in picture.reading.jobs.values() for node in view.nodes.values() if is_held(node)
     )

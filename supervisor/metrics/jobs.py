@@ -64,7 +64,7 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
 
 
 def job_families(picture: Picture) -> Iterator[Metric]:
-    """One sample of each kind for each live job."""
+    """Yield one sample of each kind for each live job."""
     views = picture.live_jobs
     states = GaugeMetricFamily("spotsup_job_state", "1 for the state that a job has.", labels=[JOB_LABEL, "state"])
     for view in views:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from supervisor.accounts import Booking, Purpose, month_of
+from supervisor.billing import Booking, Purpose, month_of
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.budgets.rule import budget_uses, spending
 from supervisor.metrics.picture import JOB_LABEL, Picture
@@ -53,7 +53,7 @@ def money_families(picture: Picture) -> Iterator[Metric]:
 
 
 def goodput_of(bookings: tuple[Booking, ...]) -> float | None:
-    """The share of paid time that was useful; None before any."""
+    """Return the share of paid time that was useful; None before any."""
     paid_s = sum(each.seconds for each in bookings)
     useful_s = sum(each.seconds for each in bookings if each.purpose is Purpose.USEFUL)
     return useful_s / paid_s if paid_s > 0 else None

@@ -36,7 +36,7 @@ class Leading(Protocol):
     """What it needs to know about leadership."""
 
     def lease_valid(self) -> bool:
-        """Whether this daemon leads."""
+        """True if this daemon leads."""
         ...
 
 
@@ -44,7 +44,7 @@ class Journal(Protocol):
     """Where it looks."""
 
     def read(self) -> Reading:
-        """The journal as the mirror has it now."""
+        """Return the journal as the mirror has it now."""
         ...
 
 
@@ -112,7 +112,7 @@ class Observer:
         )
 
     def ticked(self, took_s: float) -> None:
-        """A decision of the loop took so long."""
+        """Take note that a decision of the loop took so long."""
         self._ticks.observe(took_s)
 
     def follow(self) -> None:
@@ -182,7 +182,7 @@ class Observer:
 
 
 def start_phases(node: NodeRecord) -> dict[str, float]:
-    """How long each phase of a node's start took, in seconds, of those that its history has."""
+    """Return how long each phase of a node's start took, in seconds, of those that its history has."""
     since, found = node.created_at, dict[str, float]()
     ends = {NodeState.BOOTSTRAPPING: "boot", NodeState.READY: "bootstrap", NodeState.MEMBER: "join"}
     for each in node.history:
@@ -202,11 +202,11 @@ def _newest_pause(view: JobView) -> int:
 
 
 def _without_past(view: JobView) -> JobView:
-    """A job that was submitted since the last look: all that it has is new."""
+    """Return a job that was submitted since the last look: all that it has is new."""
     return JobView(view.record, 0, {}, {})
 
 
 def _entered(node: NodeRecord, old: NodeRecord | None, state: NodeState) -> bool:
-    """Whether it has been in a state since it was `old`, also if it has left it."""
+    """True if it has been in a state since it was `old`, also if it has left it."""
     known = old.history if old is not None else ()
     return any(each.after == state for each in node.history if each not in known)

@@ -34,6 +34,6 @@ class Picture:
 
     @property
     def live_jobs(self) -> list[JobView]:
-        """Those that have samples of their own: none that has ended, and at most MAX_JOBS."""
+        """Return the jobs that have samples of their own: none that has ended, and at most MAX_JOBS."""
         live = [view for view in self.reading.jobs.values() if not view.record.ended]
         return sorted(live, key=lambda view: (-view.record.submitted_at, view.name))[:MAX_JOBS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.nodes.prepare import target_of
+from supervisor.nodes.prepare import ssh_host_of
 from supervisor.planner.actions import CleanDone
 from supervisor.runtime.clock import Clock
 
@@ -27,7 +27,7 @@ class SshCleaner:
         settings = self._config.cloud(node.offer.cloud)
         try:
             clean(
-                target_of(self._config, self._identity, node),
+                ssh_host_of(self._config, self._identity, node),
                 node.id,
                 root=self._config.node.root,
                 cache=self._config.node.cache,

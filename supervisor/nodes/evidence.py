@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.model import NodeRecord
-from supervisor.nodes.prepare import target_of
+from supervisor.nodes.prepare import ssh_host_of
 from supervisor.planner.actions import AskDone
 from supervisor.runtime.clock import Clock
 
@@ -24,13 +24,13 @@ class SshEvidence:
         """As Evidence: within ASK_TIMEOUT_S."""
         from bootstrap import BootstrapError, look
 
-        target, root, asked_at = (
-            target_of(self._config, self._identity, node),
+        ssh, root, asked_at = (
+            ssh_host_of(self._config, self._identity, node),
             self._config.node.root,
             self._clock.now(),
         )
         try:
-            runs, age_s = look(target, node.id, root=root, clock=self._clock.now, deadline_s=ASK_TIMEOUT_S)
+            runs, age_s = look(ssh, node.id, root=root, clock=self._clock.now, deadline_s=ASK_TIMEOUT_S)
         except BootstrapError as error:
             return AskDone(node.id, asked_at, next(iter(str(error).splitlines()), "no answer"))
         return AskDone(node.id, asked_at, agent_runs=runs, written_s_ago=age_s)

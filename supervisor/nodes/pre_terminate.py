@@ -7,7 +7,7 @@ import structlog
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.nodes.prepare import target_of
+from supervisor.nodes.prepare import ssh_host_of
 from supervisor.runtime.clock import Clock
 
 log = structlog.get_logger("spotsupd")
@@ -30,9 +30,9 @@ class SshPreTerminate:
         """As PreTerminate."""
         from bootstrap import BootstrapError, collect
 
-        target, root = target_of(self._config, self._identity, node), self._config.node.root
+        ssh, root = ssh_host_of(self._config, self._identity, node), self._config.node.root
         try:
-            return collect(target, node.id, root=root, clock=self._clock.now, deadline_s=LOG_S, lines=LOG_LINES)
+            return collect(ssh, node.id, root=root, clock=self._clock.now, deadline_s=LOG_S, lines=LOG_LINES)
         except BootstrapError as error:
             log.info("cannot read the log of a failed node", node=node.id, error=str(error))
             return ""
@@ -41,11 +41,11 @@ class SshPreTerminate:
         """As PreTerminate. Scratch disks end with the machine."""
         from bootstrap import BootstrapError, stop_agent
 
-        target, root = target_of(self._config, self._identity, node), self._config.node.root
+        ssh, root = ssh_host_of(self._config, self._identity, node), self._config.node.root
         mounts = [storage.as_mount() for storage in job.spec.mounted if not storage.scratch]
         try:
             stop_agent(
-                target,
+                ssh,
                 node.id,
                 root=root,
                 mounts=mounts,

@@ -25,7 +25,7 @@ from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from bootstrap import Archive, BootstrapError, Setup, Target
+    from bootstrap import Archive, BootstrapError, Setup, SshHost
     from bootstrap.environment.lock import Lock
     from bootstrap.log_agent.model import LogAgent
     from bootstrap.model import Uv
@@ -65,14 +65,14 @@ class SshPreparer:
         """Bootstrap one node within the configured time limit."""
         from bootstrap import BootstrapError, PackError, bootstrap, lock_of
 
-        target = target_of(self._config, self._identity, node)
+        ssh = ssh_host_of(self._config, self._identity, node)
         try:
             code = self._code(job)
             lock = lock_of(code, job.spec.environment, torch=job.spec.kind != "data")
             trainer, uv = self._trainer_archive(), pack_uv() if lock else None
             setup = setup_of(self._config, node, job, self._endpoints_for(node), code, trainer, lock, uv)
             setup = replace(setup, etcd_access=self._access_for(job))
-            bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
+            bootstrap(ssh, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
             if isinstance(error, BootstrapError) and error.step == "reach":
                 tunnel = self._tunnel_problem(node, REACH_S)
@@ -92,8 +92,9 @@ class SshPreparer:
 
 
 def without_etcd(node: str, error: BootstrapError, tunnel: str, *, live: bool) -> BootstrapDone:
-    """The outcome where a node did not reach etcd. `tunnel`: why its tunnel carried nothing meanwhile. `live`: whether
-    this daemon reaches etcd. If it is the daemon's connection that is missing, that says nothing about the node (P5).
+    """Return the outcome where a node did not reach etcd. `tunnel`: why its tunnel carried nothing meanwhile. `live`:
+    whether this daemon reaches etcd. If it is the daemon's connection that is missing, that says nothing about the node
+    (P5).
     """
     if tunnel:
         return BootstrapDone(
@@ -103,7 +104,7 @@ def without_etcd(node: str, error: BootstrapError, tunnel: str, *, live: bool) -
 
 
 def outcome_of(node: str, error: Exception) -> BootstrapDone:
-    """The outcome of a bootstrap that ended in `error`: the message, and whose fault it was."""
+    """Return the outcome of a bootstrap that ended in `error`: the message, and whose fault it was."""
     from bootstrap import BootstrapError, HostKeyMismatchError, UnreachableError
 
     # If etcd did not return the code, nothing was tried on the machine, and it has not failed (P5).
@@ -119,11 +120,11 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
     )
 
 
-def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
-    """How to reach a node over SSH."""
-    from bootstrap import Target
+def ssh_host_of(config: Config, identity: Identity, node: NodeRecord) -> SshHost:
+    """Return how to reach a node over SSH."""
+    from bootstrap import SshHost
 
-    return Target(
+    return SshHost(
         host=node.ssh_host,
         port=node.ssh_port,
         user=user_of(config, node),
@@ -151,7 +152,7 @@ def setup_of(
     lock: Lock | None,
     uv: Uv | None = None,
 ) -> Setup:
-    """The bootstrap of a node. Raises ValueError for a setup that no machine can have."""
+    """Return the bootstrap of a node. Raises ValueError for a setup that no machine can have."""
     from bootstrap import Setup
     from bootstrap.model import Host
 
@@ -232,7 +233,7 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
 
 
 def package_variables(node: NodeConfig) -> dict[str, str]:
-    """Where pip and uv find packages. (uv has no variable for --no-index: build_uv.sh reads pip's.)"""
+    """Return where pip and uv find packages. (uv has no variable for --no-index: build_uv.sh reads pip's.)"""
     found: dict[str, str] = {}
     if node.index_url:
         found |= {"PIP_INDEX_URL": node.index_url, "UV_DEFAULT_INDEX": node.index_url}
@@ -244,30 +245,30 @@ def package_variables(node: NodeConfig) -> dict[str, str]:
 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
-    """Where this node reads its preemption notice."""
+    """Return where this node reads its preemption notice."""
     return wire.Metadata(CLOUDS[node.offer.cloud].metadata, node.metadata_url)
 
 
 def user_of(config: Config, node: NodeRecord) -> str:
-    """The user that the daemon logs in as; its own user if the node's cloud is no longer configured."""
+    """Return the user that the daemon logs in as; its own user if the node's cloud is no longer configured."""
     settings = config.cloud(node.offer.cloud)
     return settings.login_user if settings else getpass.getuser()
 
 
 def python_on(config: Config, cloud: str) -> str:
-    """The interpreter on a cloud's machines: the daemon's own only where they are its own computer."""
+    """Return the interpreter on a cloud's machines: the daemon's own only where they are its own computer."""
     settings = config.cloud(cloud)
     return config.node.python or (sys.executable if settings is not None and settings.on_this_host else "python3")
 
 
 def has_dead_man(config: Config, node: NodeRecord) -> bool:
-    """Whether its user data brought the dead-man switch."""
+    """True if its user data brought the dead-man switch."""
     settings = config.cloud(node.offer.cloud)
     return settings is not None and settings.dead_man_after_s > 0
 
 
 def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
-    """The cloud's own log agent, if its settings ask for one."""
+    """Return the cloud's own log agent, if its settings ask for one."""
     from bootstrap.log_agent.model import LogAgent
 
     settings = config.cloud(node.offer.cloud)
@@ -275,7 +276,7 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
 
 
 def folder_on(config: Config, cloud: str, path: str) -> str:
-    """A `checkpoint_path` on the machines of a cloud."""
+    """Return a `checkpoint_path` on the machines of a cloud."""
     if not path or path.startswith(("/", "~")) or urls.is_url(path):
         return path
     settings = config.cloud(cloud) or Section()

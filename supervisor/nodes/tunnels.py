@@ -21,7 +21,7 @@ from supervisor.endpoints import tunnel_ports, uses_tunnel
 from supervisor.identity import Identity
 from supervisor.journal.journal import USES_ETCD, Journal, Reading
 from supervisor.model import NodeRecord
-from supervisor.nodes.prepare import target_of
+from supervisor.nodes.prepare import ssh_host_of
 from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Carrier(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Whether it still tries."""
+        """True if it still tries."""
         ...
 
     def problem(self, carried_s: float = 0.0) -> str:
-        """Why it has not carried without a break for so long; "" where it has."""
+        """Return why it has not carried without a break for so long; "" where it has."""
         ...
 
 
@@ -85,7 +85,7 @@ class Keeper:
         self._keep({})
 
     def problem(self, node: NodeRecord, carried_s: float = 0.0) -> str:
-        """Why etcd was not carried to a node for so long; "" where it was, or needs no tunnel."""
+        """Return why etcd was not carried to a node for so long; "" where it was, or needs no tunnel."""
         if not self._uses(node.offer.cloud):
             return ""
         tunnel = self._open.get(node.id)
@@ -137,7 +137,7 @@ class Tunnels(Keeper):
             self._thread.join(timeout=10.0)
 
     def vitals(self) -> Vitals:
-        """How its thread is."""
+        """Return how its thread is."""
         return self._pulse.vitals(STUCK_S, self._thread)
 
     def _run(self) -> None:
@@ -152,12 +152,12 @@ class Tunnels(Keeper):
     def _tunnel(self, node: NodeRecord) -> Tunnel:
         from bootstrap.tunnel import Tunnel
 
-        target = target_of(self._config, self._identity, node)
-        return Tunnel(target, node.id, forwards(node.id, self._endpoints), self._clock.now, partial(_report, node.id))
+        ssh = ssh_host_of(self._config, self._identity, node)
+        return Tunnel(ssh, node.id, forwards(node.id, self._endpoints), self._clock.now, partial(_report, node.id))
 
 
 def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRecord]:
-    """The nodes that need a tunnel, by id. `uses`: as Keeper's."""
+    """Return the nodes that need a tunnel, by id. `uses`: as Keeper's."""
     return {
         node.id: node
         for view in reading.jobs.values()
@@ -167,7 +167,7 @@ def tunnelled(reading: Reading, uses: Callable[[str], bool]) -> dict[str, NodeRe
 
 
 def forwards(node: str, endpoints: Sequence[str]) -> tuple[Forward, ...]:
-    """Which port of the node leads to which endpoint."""
+    """Return which port of the node leads to which endpoint."""
     from bootstrap.tunnel import Forward
 
     urls = [urlsplit(endpoint) for endpoint in endpoints]

@@ -104,7 +104,7 @@ class ListInstances:
 
     @property
     def key(self) -> str:
-        """One listing per cloud at a time."""
+        """Return the key: one listing per cloud at a time."""
         return f"list:{self.cloud}"
 
 
@@ -116,7 +116,7 @@ class ListLeftovers:
 
     @property
     def key(self) -> str:
-        """One listing per cloud at a time."""
+        """Return the key: one listing per cloud at a time."""
         return f"leftovers:{self.cloud}"
 
 
@@ -129,7 +129,7 @@ class Remove:
 
     @property
     def key(self) -> str:
-        """One removal of each thing at a time."""
+        """Return the key: one removal of each thing at a time."""
         return f"remove:{self.leftover.id}"
 
 
@@ -143,7 +143,7 @@ class FetchOffers:
 
     @property
     def key(self) -> str:
-        """One per job at a time."""
+        """Return the key: one per job at a time."""
         return f"offers:{self.job}"
 
 
@@ -155,7 +155,7 @@ class AskNode:
 
     @property
     def key(self) -> str:
-        """One question per node at a time."""
+        """Return the key: one question per node at a time."""
         return f"ask:{self.node.id}"
 
 
@@ -168,7 +168,7 @@ class SendAlerts:
 
     @property
     def key(self) -> str:
-        """One delivery per channel at a time."""
+        """Return the key: one delivery per channel at a time."""
         return f"alerts:{self.channel.name}"
 
 
@@ -290,7 +290,7 @@ class AskDone:
 
     @property
     def advances(self) -> bool:
-        """Whether its steps advance: that is proof of life (P4)."""
+        """True if its steps advance: that is proof of life (P4)."""
         return self.agent_runs and abs(self.written_s_ago) <= ADVANCE_S
 
 
@@ -346,7 +346,7 @@ class Commit:
 
     @property
     def shows_in_mirror(self) -> bool:
-        """Whether it certainly writes a key that daemons mirror. Deletions may find nothing; events are elsewhere."""
+        """True if it certainly writes a key that daemons mirror. Deletions may find nothing; events are elsewhere."""
         return bool(
             self.job_record
             or self.nodes

@@ -40,7 +40,8 @@ class Adopted:
 
 
 def group_by_job(unknown: Iterable[Instance]) -> list[MachineGroup]:
-    """By job, in order. Raises CommandRefusedError for a machine whose tag names no node of ours."""
+    """Return the machines by job, in order. Raises CommandRefusedError for a machine whose tag names no node of
+    ours."""
     found: dict[tuple[str, str], list[Instance]] = {}
     for each in unknown:
         name, uid, number = (*each.node.rsplit("-", 2), "", "")[:3]
@@ -60,7 +61,8 @@ def adopt(
     offer_of: Callable[[Instance, JobSpec], Offer],
     now: float,
 ) -> list[Adopted]:
-    """What to write. Raises CommandRefusedError, and then nothing is written, if some machines could be anything.
+    """Return what to write. Raises CommandRefusedError, and then nothing is written, if some machines could be
+    anything.
 
     `heard`: ids of nodes whose agents publish messages. `release`: names of jobs whose unknown machines are terminated.
     """
@@ -79,7 +81,7 @@ def adopt(
 
 
 def _takes(view: JobView, group: MachineGroup) -> bool:
-    """Whether it is the same job, or that job submitted again, waiting and without machines of its own."""
+    """True if it is the same job, or that job submitted again, waiting and without machines of its own."""
     waits = view.record.state is JobState.QUEUED and not view.nodes
     return not view.record.ended and (view.record.uid == group.uid or waits)
 
@@ -115,7 +117,8 @@ def _take_over(
 
 
 def _state(instance: Instance, heard: Collection[str]) -> NodeState:
-    """A node that is not heard is SUSPECT, like any other silent node, or PENDING where its cloud lists it so."""
+    """Return the state: a node that is not heard is SUSPECT, like any other silent node, or PENDING where its cloud
+    lists it so."""
     if instance.node in heard:
         return NodeState.READY
     return NodeState.PENDING if instance.state is InstanceState.PENDING else NodeState.SUSPECT

@@ -32,20 +32,20 @@ class Budget:
     """What was said of each job, or part of the daemon: so much an hour of each, so that none uses up another's share
     (P15)."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: causes of one owner within an hour."""
-        self._most = most
+    def __init__(self, max_causes: int) -> None:
+        """`max_causes`: causes of one owner within an hour."""
+        self._max_causes = max_causes
         self._said: dict[str, tuple[float, set[str]]] = {}
 
     def is_new(self, owner: str, cause: str, now: float) -> bool:
         """True if it was not said within the hour, and there is room for it."""
         said = self._of(owner, now)
-        return cause not in said and len(said) < self._most
+        return cause not in said and len(said) < self._max_causes
 
     def add(self, owner: str, cause: str, now: float) -> None:
         """Remember that it was said."""
         said = self._of(owner, now)
-        if len(said) < self._most and len(self._said) < MAX_OWNERS:
+        if len(said) < self._max_causes and len(self._said) < MAX_OWNERS:
             self._said.setdefault(owner, (now, said))[1].add(cause)
 
     def clear(self) -> None:
@@ -73,7 +73,7 @@ class Boundary:
         self.faults: dict[str, Fault] = {}
 
     def within(self, name: str, decide: Callable[[], Result], otherwise: Otherwise) -> Result | Otherwise:
-        """The decision about `name`; `otherwise` if anything is raised."""
+        """Return the decision about `name`; `otherwise` if anything is raised."""
         try:
             return decide()
         except Exception as error:  # noqa: BLE001 - the loop logs it with its traceback
@@ -82,7 +82,7 @@ class Boundary:
 
 
 def fault(what: str, source: str, error: Exception) -> Fault:
-    """An unforeseen exception as a sentence for an alert. `source`: the job, node or part that it concerns."""
+    """Return an unforeseen exception as a sentence for an alert. `source`: the job, node or part that it concerns."""
     frames = traceback.extract_tb(error.__traceback__)
     # The last two places: many functions raise the same error from one check that they share.
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-2:]]
@@ -105,7 +105,8 @@ def unreadable(found: Mapping[str, str]) -> list[Fault]:
 
 
 def report(kind: EventKind, faults: Sequence[Fault], now: float, *, alerts: bool) -> Commit:
-    """The commit that writes faults to the cluster's events, and to the outbox: each under the same id, if repeated."""
+    """Return the commit that writes faults to the cluster's events, and to the outbox: each under the same id, if
+    repeated."""
     events = [Event(_id(kind, each.cause), now, "", kind, each.sentence) for each in faults]
     return Commit(job="", guards={}, events=events, alerts=events if alerts else ())
 

@@ -35,8 +35,8 @@ FAILING_S = 60.0  # a channel that fails for so long is named in the daemon's st
 
 
 def due_deliveries(world: World, within: Boundary, now: float) -> list[Action]:
-    """The deliveries that are due: at most one per channel at a time. A channel or a story that fails concerns no
-    other (P11)."""
+    """Return the deliveries that are due: at most one per channel at a time. A channel or a story that fails concerns
+    no other (P11)."""
     idle = [each for each in world.rules.channels_used if f"alerts:{each.name}" not in world.busy]
     due = [
         within.within(f"(alerts to {channel.name})", partial(_due, world, channel, within, now), None)
@@ -53,7 +53,7 @@ def _due(world: World, channel: Channel, within: Boundary, now: float) -> SendAl
 
 
 def pending(world: World, channel: Channel) -> list[Event]:
-    """What a channel takes and has not got, in the order in which it was written."""
+    """Return what a channel takes and has not got, in the order in which it was written."""
     if not world.alerts:
         return []
     has = world.alerted.get(channel.name, frozenset()) | _state(world.volatile, channel).delivered
@@ -61,13 +61,13 @@ def pending(world: World, channel: Channel) -> list[Event]:
 
 
 def threads_of(world: World, channel: Channel) -> Mapping[str, Thread]:
-    """A channel's threads by task id: as the journal has them, and as they have changed since."""
+    """Return a channel's threads by task id: as the journal has them, and as they have changed since."""
     known: dict[str, Thread | None] = {**world.threads.get(channel.name, {}), **_state(world.volatile, channel).threads}
     return {task: thread for task, thread in known.items() if thread is not None}
 
 
 def absorb_delivery(volatile: VolatileState, done: AlertsDone, now: float) -> VolatileState:
-    """With one more attempt."""
+    """Return the state with one more attempt."""
     channel = done.channel
     state = after(channel, _state(volatile, channel), done.events, done.receipt, now)
     state = replace(state, threads=MappingProxyType({**state.threads, **done.receipt.threads}))
@@ -75,8 +75,8 @@ def absorb_delivery(volatile: VolatileState, done: AlertsDone, now: float) -> Vo
 
 
 def clear_outbox(world: World, keys: Keys, now: float) -> tuple[list[Commit], VolatileState]:
-    """The commits that remove events which all their channels have, mark those that some have, drop what is too much,
-    and note threads; and the state without what the journal shows by now."""
+    """Return the commits that remove events which all their channels have, mark those that some have, drop what is too
+    much, and note threads; and the state without what the journal shows by now."""
     puts, deletes = _marks(world, keys)
     dropped, commits = _dropped(world, keys, deletes, now), []
     for channel in world.rules.channels_used:
@@ -102,7 +102,7 @@ def clear_outbox(world: World, keys: Keys, now: float) -> tuple[list[Commit], Vo
 
 
 def failing_channels(world: World, now: float) -> tuple[str, ...]:
-    """For the daemon's status: channels that have failed for a while."""
+    """Return for the daemon's status the channels that have failed for a while."""
     found = []
     for channel in world.rules.channels_used:
         state = _state(world.volatile, channel)
@@ -119,7 +119,8 @@ def _state(volatile: VolatileState, channel: Channel) -> ChannelState:
 def _stories(
     world: World, channel: Channel, state: ChannelState, events: Sequence[Event], within: Boundary, now: float
 ) -> tuple[dict[str, Story], dict[str, Thread]]:
-    """The stories of the jobs that these events are of; without events, of a job whose first message is out of date."""
+    """Return the stories of the jobs that these events are of; without events, of a job whose first message is out of
+    date."""
     threads, jobs = threads_of(world, channel), {event.job for event in events}
     found: dict[str, Story] = {}
     if events:
@@ -131,7 +132,7 @@ def _stories(
             task = view.record.task_id
             if task in threads and now - threads[task].at >= UPDATE_S:
                 story = _story(view, within, now)
-                if story and story.sentence() != threads[task].told:
+                if story and story.sentence() != threads[task].shown:
                     found = {task: story}
                     break
     return found, {task: thread for task, thread in threads.items() if task in found}
@@ -142,7 +143,7 @@ def _story(view: JobView, within: Boundary, now: float) -> Story | None:
 
 
 def _marks(world: World, keys: Keys) -> tuple[dict[str, bytes], list[str]]:
-    """What is to be marked as delivered, and the keys of what all channels have."""
+    """Return what is to be marked as delivered, and the keys of what all channels have."""
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     channels = world.rules.channels_used
@@ -162,7 +163,8 @@ def _marks(world: World, keys: Keys) -> tuple[dict[str, bytes], list[str]]:
 
 
 def _dropped(world: World, keys: Keys, deletes: Sequence[str], now: float) -> list[Commit]:
-    """The commit that drops the oldest events of the lowest level, where more wait than are kept, and says so."""
+    """Return the commit that drops the oldest events of the lowest level, where more wait than are kept, and says
+    so."""
     if len(world.alerts) - len(deletes) <= MAX_WAITING:
         return []
     in_order = sorted(enumerate(world.alerts), key=lambda each: (each[1].kind.level, each[0]))

@@ -15,8 +15,8 @@ from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance
-from supervisor.accounts import merged
 from supervisor.alerts.routes import is_wanted
+from supervisor.billing import merged
 from supervisor.budget import BudgetUse
 from supervisor.events import ALERT_KINDS, EventKind
 from supervisor.features.billing.bookings import bookings_of_node
@@ -95,13 +95,13 @@ class Draft:
 
     @property
     def full(self) -> bool:
-        """Whether the rest has to wait for the next plan, which follows as soon as this one is in the journal."""
+        """True if the rest has to wait for the next plan, which follows as soon as this one is in the journal."""
         written = self._event_bytes + sum(self._node_bytes.values())
         return self._operations() >= FULL or written >= FULL_BYTES
 
     @property
     def changes(self) -> bool:
-        """Whether the job or one of its nodes is written already."""
+        """True if the job or one of its nodes is written already."""
         return bool(self._changed_nodes) or self.job is not self.view.record
 
     def _operations(self) -> int:
@@ -114,7 +114,7 @@ class Draft:
 
     @property
     def rules(self) -> Rules:
-        """The planner's numbers."""
+        """Return the planner's numbers."""
         return self._world.rules
 
     @cached_property
@@ -128,47 +128,47 @@ class Draft:
         return self._world.timers_paused_until
 
     def elapsed_s(self, since: float) -> float:
-        """For how long something has been waited for, without the time in which timers were paused."""
+        """Return for how long something has been waited for, without the time in which timers were paused."""
         return self.now - max(since, self._world.timers_paused_until)
 
     @property
     def needs_prices(self) -> bool:
-        """Whether the job has a limit of money, or there are budgets: no machine without a price is asked for (P13)."""
+        """True if the job has a limit of money, or there are budgets: no machine without a price is asked for (P13)."""
         return self.job.spec.limits.of_money or self.rules.budgets.any
 
     @property
     def budget_uses(self) -> Mapping[str, BudgetUse] | None:
-        """What is spent of each budget, by scope; None: that could not be found out."""
+        """Return what is spent of each budget, by scope; None: that could not be found out."""
         return self._world.budget_uses
 
     @property
     def hold(self) -> Hold:
-        """The silent nodes that are not given up, because they are too many."""
+        """Return the silent nodes that are not given up, because they are too many."""
         return self._world.hold
 
     @property
     def admission(self) -> Admission | None:
-        """What the operator's limits leave for this job; None where there are none."""
+        """Return what the operator's limits leave for this job; None where there are none."""
         return self._world.admissions.get(self.job.name)
 
     @property
     def admissions(self) -> Mapping[str, Admission]:
-        """The same of all jobs."""
+        """Return the same of all jobs."""
         return self._world.admissions
 
     @property
     def jobs(self) -> Mapping[str, JobView]:
-        """All jobs, as they were read."""
+        """Return all jobs, as they were read."""
         return self._world.jobs
 
     @property
     def lacks_records(self) -> bool:
-        """Whether nodes work that the journal does not know: what it has as waiting may be theirs."""
+        """True if nodes work that the journal does not know: what it has as waiting may be theirs."""
         return bool(self._world.unjournaled)
 
     @property
     def cloud(self) -> CloudView:
-        """The last listing of the job's cloud."""
+        """Return the last listing of the job's cloud."""
         return self.volatile.clouds.get(self.job.spec.placement.cloud, CloudView())
 
     @property
@@ -189,7 +189,7 @@ class Draft:
 
     @property
     def capacity(self) -> CapacityMemory:
-        """The capacity memory, as of this step of the plan."""
+        """Return the capacity memory, as of this step of the plan."""
         return self.volatile.capacity
 
     @capacity.setter
@@ -197,36 +197,37 @@ class Draft:
         self.volatile = replace(self.volatile, capacity=memory)
 
     def forget_offers(self) -> None:
-        """The job is elsewhere: what was offered to it was of another place."""
+        """Forget the offers. The job is elsewhere: what was offered to it was of another place."""
         others = {name: known for name, known in self.volatile.offers.items() if name != self.job.name}
         self.volatile = replace(self.volatile, offers=MappingProxyType(others))
 
     def busy(self, key: str) -> bool:
-        """Whether an action with this key is under way, or was decided just now."""
+        """True if an action with this key is under way, or was decided just now."""
         return key in self._world.busy or key in self._actions
 
     def others_fail_to_bootstrap(self) -> bool:
-        """Whether another job that has trained cannot bootstrap its nodes now."""
+        """True if another job that has trained cannot bootstrap its nodes now."""
         others = (view.record for name, view in self._world.jobs.items() if name != self.job.name)
         return any(
             each.bootstraps.failures and each.rounds.reported and not (each.ended or each.pause.at) for each in others
         )
 
     def instance(self, node: NodeRecord) -> Instance | None:
-        """The node's machine as last listed."""
+        """Return the node's machine as last listed."""
         return self.cloud.of_node(node)
 
     @property
     def billed(self) -> ValuesView[NodeRecord]:
-        """Nodes whose machines may still bill: all but those that are gone."""
+        """Return nodes whose machines may still bill: all but those that are gone."""
         return self._billed.values()
 
     def open_nodes(self) -> list[NodeRecord]:
-        """All nodes but those that are gone, about which there is nothing to decide unless an outcome came late."""
+        """Return all nodes but those that are gone, about which there is nothing to decide unless an outcome came
+        late."""
         return [node for node in self.nodes.values() if node.state is not NodeState.GONE or node.id in self.outcomes]
 
     def in_states(self, *states: NodeState) -> list[NodeRecord]:
-        """Nodes in these states, oldest first."""
+        """Return nodes in these states, oldest first."""
         nodes = self.nodes.values() if NodeState.GONE in states else self.billed
         found = [node for node in nodes if node.state in states]
         return found if len(found) < 2 else sorted(found, key=lambda node: (node.created_at, node.id))
@@ -243,7 +244,7 @@ class Draft:
         return self.set_node(move_node(node, after, self.now, reason))
 
     def is_written(self, node: NodeRecord) -> bool:
-        """Whether the commit has its record already: a further change of it is no further operation."""
+        """True if the commit has its record already: a further change of it is no further operation."""
         return node.id in self._changed_nodes
 
     def add(self, node: NodeRecord) -> None:
@@ -317,7 +318,7 @@ class Draft:
         self._event_bytes += times * len(to_json(event))
 
     def commit(self) -> Commit:
-        """What was decided, with the guards that make it all or nothing."""
+        """Return what was decided, with the guards that make it all or nothing."""
         dropped = self._drop_old_events()
         guarded = [*sorted(self._changed_nodes), *self._delete_nodes]
         return Commit(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from provisioners.base import Market, Offer
 from supervisor.events import EventKind
 from supervisor.features.deadline.rule import may_pay
-from supervisor.features.moves.destinations import best_target
+from supervisor.features.moves.destinations import best_destination
 from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
 from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
@@ -51,7 +51,7 @@ MIN_FAILURES_TO_PROBE = 2
 
 
 def drive_fleet(draft: Draft) -> None:
-    """Every node one step on, then more or fewer of them."""
+    """Move every node one step on, then more or fewer of them."""
     room = machine_room(draft)
     for node in draft.open_nodes():
         if draft.full:
@@ -98,8 +98,8 @@ def _drive_arriving(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool
 
 
 def _is_refused_and_unwanted(draft: Draft, node: NodeRecord) -> bool:
-    """The cloud's last answer was no, and the job does not want the node any more. Without an answer the request is
-    repeated once, under the same token, which finds a machine that came of it."""
+    """True if the cloud's last answer was no, and the job does not want the node any more. Without an answer the
+    request is repeated once, under the same token, which finds a machine that came of it."""
     return not wanted(draft) and bool(node.error) and not node.launch_unknown
 
 
@@ -115,7 +115,7 @@ def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
 
 
 def _has_just_moved(draft: Draft) -> bool:
-    """Whether this plan changes what the job counts as its own: the operator's limits were applied before."""
+    """True if this plan changes what the job counts as its own: the operator's limits were applied before."""
     return bool(draft.view.record.moves.since) and not draft.job.moves.since
 
 
@@ -152,7 +152,7 @@ def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     if not placed(draft):
         return offers
     if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
-        goes = draft.job.moves.since or best_target(draft, offers, constraints(draft)) is not None
+        goes = draft.job.moves.since or best_destination(draft, offers, constraints(draft)) is not None
     else:
         limits = constraints(draft, anywhere=True)
         goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)
@@ -160,12 +160,12 @@ def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
 
 
 def is_last_place(draft: Draft) -> bool:
-    """Whether each other place of the job had no machine for it: only then on-demand ones are asked for."""
+    """True if each other place of the job had no machine for it: only then on-demand ones are asked for."""
     return draft.job.places.tried >= len(draft.job.spec.places) - 1
 
 
 def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bool:
-    """Whether as many requests of the offer's pool wait for an answer as may. One that refused is asked for one machine
+    """True if as many requests of the offer's pool wait for an answer as may. One that refused is asked for one machine
     first, and so is one that takes machines of this job and has granted none since. Where spot is tight, as another
     pool refused, and for a move, as many again are asked for as were granted there: what is not to be had costs few
     requests."""
@@ -235,7 +235,7 @@ def _give_up_too_few(draft: Draft) -> None:
 
 
 def _max_requests(draft: Draft) -> int:
-    """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
+    """Return how many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
     if draft.now < draft.job.bootstraps.retry_at:
         return 0
     if not tries_one(draft):
@@ -244,7 +244,7 @@ def _max_requests(draft: Draft) -> int:
 
 
 def tries_one(draft: Draft) -> bool:
-    """Whether bootstraps keep failing, so that one machine is tried at a time; a failure that only has to be the same
+    """True if bootstraps keep failing, so that one machine is tried at a time; a failure that only has to be the same
     on another machine needs one."""
     own = draft.job.bootstraps.own_failures > 0 and not has_trained(draft)
     return own or draft.job.bootstraps.failures >= MIN_FAILURES_TO_PROBE
@@ -283,13 +283,13 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
 
 
 def has_old_offers(draft: Draft) -> bool:
-    """Whether the job's offers are unknown, or were read so long ago that their prices may be others now."""
+    """True if the job's offers are unknown, or were read so long ago that their prices may be others now."""
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     return not known.known or draft.now - known.asked_at > draft.rules.offers_s
 
 
 def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:
-    """The job's offers, the best first. Requests a read where they are unknown or old."""
+    """Return the job's offers, the best first. Requests a read where they are unknown or old."""
     spec = draft.job.spec
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     if read and has_old_offers(draft) and draft.now - known.asked_at > draft.rules.refused_retry_s:
@@ -299,12 +299,12 @@ def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:
 
 
 def preemption_s(draft: Draft) -> float:
-    """What a preemption costs a node of this job."""
+    """Return what a preemption costs a node of this job."""
     return draft.rules.preemption_s + draft.job.checkpoints.save_s
 
 
 def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
-    """What the job's file and its machines require of one more machine; `anywhere`: wherever its others are."""
+    """Return what the job's file and its machines require of one more machine; `anywhere`: wherever its others are."""
     admission = draft.admission
     return Constraints(
         spread=draft.job.spec.placement.spread,

@@ -22,7 +22,7 @@ _END_EVENTS = {
 
 
 def drive_end(draft: Draft) -> None:
-    """Whether the job has reached an end: a user's command, or the program's result."""
+    """Decide whether the job has reached an end: a user's command, or the program's result."""
     if not draft.job.ended:
         end = _end(draft)
         if end is not None:

@@ -52,7 +52,7 @@ def unknown_machines(clouds: Mapping[str, CloudView], node_states: Mapping[str, 
 
 
 def blocked_reason(world: World, job: JobView) -> str:
-    """Why nothing is decided for a job: the journal lacks nodes of it that work; "" if it lacks none.
+    """Return why nothing is decided for a job: the journal lacks nodes of it that work; "" if it lacks none.
 
     A message alone may be old, so it does not count once the cloud was listed without the machine.
     """
@@ -76,8 +76,8 @@ def _is_of(node: str, job: JobView) -> bool:
 
 
 def _unknown_of(world: World, job: JobView, clouds: Iterable[CloudView]) -> list[str]:
-    """Nodes of a job of this name that the journal does not know, and whose machines run: its launches would be beside
-    them, and once it has nodes of its own `adopt` does not give it these."""
+    """Return nodes of a job of this name that the journal does not know, and whose machines run: its launches would be
+    beside them, and once it has nodes of its own `adopt` does not give it these."""
     seen = [each for cloud in clouds for key, each in cloud.instances.items() if key in world.volatile.sightings]
     found = [each.node for each in seen if _is_of(each.node, job)]
     states = states_by_machine(world.jobs.values()) if found else {}
@@ -85,7 +85,7 @@ def _unknown_of(world: World, job: JobView, clouds: Iterable[CloudView]) -> list
 
 
 def warnings(world: World, left: Sequence[Instance] = ()) -> tuple[str, ...]:
-    """What is left alone until a person has looked at it. `left`: the machines that no sweep ends."""
+    """Return what is left alone until a person has looked at it. `left`: the machines that are not reaped."""
     found = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
     machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
     if odd := [each for each in machines if each.state is InstanceState.UNREADABLE]:

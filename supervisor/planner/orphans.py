@@ -34,7 +34,7 @@ MAX_RETRY_S = 300.0
 
 
 def states_by_machine(jobs: Iterable[JobView]) -> dict[str, NodeState]:
-    """What the journal has of each machine, by its tag: of those that have had several jobs, the open node's."""
+    """Return what the journal has of each machine, by its tag: of those that have had several jobs, the open node's."""
     states: dict[str, NodeState] = {}
     for job in jobs:
         for node in job.nodes.values():
@@ -44,7 +44,7 @@ def states_by_machine(jobs: Iterable[JobView]) -> dict[str, NodeState]:
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
-    """Whether it has not ended (a stopped one has not: its disks bill) and is not the machine of an open node. One that
+    """True if it has not ended (a stopped one has not: its disks bill) and is not the machine of an open node. One that
     cannot be read is left alone."""
     if instance.state in {InstanceState.TERMINATED, InstanceState.UNREADABLE}:
         return False
@@ -69,7 +69,7 @@ def sightings(
     return found
 
 
-def sweep(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
+def reap(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState, list[Instance]]:
     """Return the commits that terminate orphans, seen twice and `orphan_grace_s` old, and the machines that are left
     alone. What is terminated has to be seen twice again before the next try."""
     due = {
@@ -107,7 +107,7 @@ def _retry_at(seen: Sighting) -> float:
 
 
 def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
-    """Whether it may be a node's that etcd has lost: it says so; or the journal has no record of it, and it is not
+    """True if it may be a node's that etcd has lost: it says so; or the journal has no record of it, and it is not
     proven to have appeared since this daemon reads this etcd, by its cloud's clock and by a listing that lacked it."""
     if instance.node in world.unjournaled:
         return True
@@ -138,7 +138,7 @@ def _commit(world: World, event: Event | None, *actions: Terminate | Remove) -> 
 
 
 def due_leftover_listings(world: World, now: float) -> list[ListLeftovers]:
-    """One listing per cloud and period: leftovers cost little, and listing them costs calls."""
+    """Return one listing per cloud and period: leftovers cost little, and listing them costs calls."""
     found = []
     for cloud in world.clouds:
         action = ListLeftovers(cloud)
@@ -149,7 +149,7 @@ def due_leftover_listings(world: World, now: float) -> list[ListLeftovers]:
 
 
 def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
-    """What is remembered after a listing of leftovers. A failed one changes nothing."""
+    """Return what is remembered after a listing of leftovers. A failed one changes nothing."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
     view = replace(old, attempted_at=done.asked_at)
     if not done.error:
@@ -160,7 +160,7 @@ def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileSt
     return replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, done.cloud: view}))
 
 
-def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
+def reap_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
     """Return the commits that remove what has no open node any more; the next listings show whether it is gone. Seen
     twice, a period apart: Azure holds the interface of a deleted machine back for 3 minutes."""
     if not any(view.leftovers for view in volatile.leftovers.values()):

@@ -43,7 +43,8 @@ MAX_BACKOFF_S = 300.0
 
 
 def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeRecord:
-    """The node after an outcome. One that came late is ignored: the record has moved on, and listings have the rest."""
+    """Return the node after an outcome. One that came late is ignored: the record has moved on, and listings have the
+    rest."""
     match outcome:
         case LaunchDone() if node.state is N.REQUESTED:
             return _launched(draft, node, outcome.outcome)
@@ -60,7 +61,7 @@ def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 
 
 def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
-    """The cloud has the node's machine."""
+    """Take note that the cloud has the node's machine."""
     draft.capacity = draft.capacity.with_a_grant(node.offer, draft.now)
     # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
     at = min(max(instance.launched_at, node.created_at), draft.now)
@@ -111,7 +112,7 @@ def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Deni
 
 
 def _is_spare(draft: Draft, node: NodeRecord) -> bool:
-    """Whether it is one more than the job needs to be complete."""
+    """True if it is one more than the job needs to be complete."""
     return is_complete(draft) and not node.ahead
 
 
@@ -133,8 +134,8 @@ def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> 
 
 
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
-    """A request that can never work concerns its job, type and zone. A job that never had a node ends once that is so
-    for each of its offers; a running one keeps what it has (P4) and asks later."""
+    """Handle a request that can never work: it concerns its job, type and zone. A job that never had a node ends once
+    that is so for each of its offers; a running one keeps what it has (P4) and asks later."""
     _remember(draft, node, NoCapacity(Scope.TYPE_IN_ZONE, FATAL_MEMORY_S, outcome.message), draft.job.name)
     node = _refused(draft, node, outcome.message)
     known = draft.volatile.offers.get(draft.job.name, OffersView())
@@ -150,8 +151,8 @@ def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
 
 
 def _denied(draft: Draft, node: NodeRecord, outcome: Denied) -> NodeRecord:
-    """The account's fault, and no job's: it waits until someone has fixed it. Where nothing works with these
-    credentials, no other offer would do better, and the same request is repeated."""
+    """Handle what is the account's fault, and no job's: it waits until someone has fixed it. Where nothing works with
+    these credentials, no other offer would do better, and the same request is repeated."""
     if outcome.scope is not Scope.GLOBAL:
         _remember(draft, node, outcome)
         return _refused(draft, node, outcome.message)
@@ -161,8 +162,8 @@ def _denied(draft: Draft, node: NodeRecord, outcome: Denied) -> NodeRecord:
 
 
 def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) -> None:
-    """Its machine ended, or proved to be of no use, before it was bootstrapped: its pool had none to give after all.
-    `refusal`: why, where its cloud says so. It is remembered as if the launch had met it."""
+    """Take note that its machine ended, or proved to be of no use, before it was bootstrapped: its pool had none to
+    give after all. `refusal`: why, where its cloud says so. It is remembered as if the launch had met it."""
     match refusal:
         case NoCapacity() | Quota() | Denied():
             _remember(draft, node, refusal)
@@ -210,7 +211,7 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
 
 
 def is_unlisted(draft: Draft) -> bool:
-    """Whether the cloud was not listed for a while: it may have taken a machine that does not answer (P5)."""
+    """True if the cloud was not listed for a while: it may have taken a machine that does not answer (P5)."""
     return draft.now - draft.cloud.listed_at > max(draft.rules.silence.suspect_s, 2 * draft.rules.listing_s)
 
 
@@ -224,9 +225,9 @@ def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
 
 
 def count_unhealthy_in_training(draft: Draft, node: NodeRecord) -> None:
-    """The same for GPUs that died in training. Those machines have worked, so they are not in a row: they are counted
-    over as long a time as the type is then blocked. That they died is their nodes' word: for other jobs it counts only
-    once nodes of two owners say so (9c)."""
+    """Do the same for GPUs that died in training. Those machines have worked, so they are not in a row: they are
+    counted over as long a time as the type is then blocked. That they died is their nodes' word: for other jobs it
+    counts only once nodes of two owners say so (9c)."""
     rules, since = draft.rules, draft.now - draft.rules.unhealthy.memory_s
     count = _died(draft.nodes.values(), node, since)
     if count >= rules.unhealthy.max_streak:
@@ -258,8 +259,8 @@ def _block_type(draft: Draft, node: NodeRecord, why: str, job: str = "") -> None
 
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True, of_job: str = "") -> NodeRecord:
-    """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
-    do machines that are to blame themselves. `of_job`: as in BootstrapDone."""
+    """Take note that the node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that
+    has all; nor do machines that are to blame themselves. `of_job`: as in BootstrapDone."""
     draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     if node.ahead:
         pass  # its move is given up, and tried again later
@@ -271,8 +272,9 @@ def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool =
 
 
 def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
-    """One more failure in a row: the next node is requested later each time. Those that were requested together are one
-    failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget is kept.
+    """Count one more failure in a row: the next node is requested later each time. Those that were requested together
+    are one failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget
+    is kept.
     """
     rules, trained = draft.rules, has_trained(draft)
     before = draft.job.bootstraps
@@ -293,7 +295,7 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
 
 
 def clear_failures(draft: Draft) -> None:
-    """A node is ready: bootstraps work."""
+    """Clear the failures: a node is ready, so bootstraps work."""
     count = draft.job.bootstraps.failures
     if count >= draft.rules.bootstraps.failures:
         text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
@@ -305,7 +307,7 @@ def clear_failures(draft: Draft) -> None:
 
 
 def _cleaned(draft: Draft, node: NodeRecord, outcome: CleanDone) -> NodeRecord:
-    """A machine on which something of its job may be left waits for nobody: it is terminated."""
+    """Terminate a machine on which something of its job may be left: it waits for no job."""
     if not outcome.error:
         return draft.move(replace(node, bootstrapped=False), N.WARM, "nothing of its job is left")
     if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.clean_timeout_s:

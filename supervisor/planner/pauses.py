@@ -18,7 +18,8 @@ MAX_STEPS_AGAIN = 10**12
 
 
 def pauses_of(view: JobView) -> tuple[Pause, ...]:
-    """The last pauses of a job, the oldest first; none of rounds that it does not have, or with impossible times."""
+    """Return the last pauses of a job, the oldest first; none of rounds that it does not have, or with impossible
+    times."""
     newest = view.round.number if view.round else 0
     found = view.pauses.pauses[-MAX_PAUSES:] if view.pauses else ()
     return tuple(sorted((each for each in found if _is_possible(each, newest)), key=lambda each: each.round))
@@ -35,7 +36,7 @@ def _is_possible(pause: Pause, newest: int) -> bool:
 
 
 def report_pauses(draft: Draft) -> None:
-    """An event for each pause that has none yet, of the node that measured it. What is not known is left out of its
+    """Add an event for each pause that has none yet, of the node that measured it. What is not known is left out of its
     data."""
     said_by = draft.view.pauses.node if draft.view.pauses else ""
     node = said_by if said_by in draft.nodes else ""
@@ -50,11 +51,11 @@ def report_pauses(draft: Draft) -> None:
         measured |= {"steps_again": pause.steps_again, "usd": _usd(draft, pause)}
         known: dict[str, float | str] = {name: value for name, value in measured.items() if value is not None}
         known |= {"round": pause.round, "ended_at": pause.at}
-        draft.add_event(EventKind.TRAINING_PAUSED, in_words(pause), node, **known)
+        draft.add_event(EventKind.TRAINING_PAUSED, as_text(pause), node, **known)
 
 
 def _usd(draft: Draft, pause: Pause) -> float | None:
-    """What the machines of the present round cost meanwhile; None where that is not known."""
+    """Return what the machines of the present round cost meanwhile; None where that is not known."""
     current = draft.view.round
     nodes = [draft.nodes.get(name) for name in (current.nodes() if current else ())]
     prices = [node.offer.usd_per_hour for node in nodes if node is not None]
@@ -64,7 +65,7 @@ def _usd(draft: Draft, pause: Pause) -> float | None:
     return round(pause.pause_s / 3600 * sum(known), 6)
 
 
-def in_words(pause: Pause) -> str:
+def as_text(pause: Pause) -> str:
     """`training paused for 0.31 s before round 5: detect 0.02 s, …; restored from own memory 12.00 GiB, …`.
 
     Agents of an earlier version do not say what was read.
@@ -74,21 +75,21 @@ def in_words(pause: Pause) -> str:
     whole = f"training paused for {how_long} before round {pause.round}: {parts}"
     read = ", ".join(f"{_SOURCES[name]} {size_of(size)}" for name, size in pause.sources().items() if size is not None)
     whole = f"{whole}; restored from {read}" if read else whole
-    return whole if pause.steps_again is None else f"{whole}; {steps_in_words(pause.steps_again)}"
+    return whole if pause.steps_again is None else f"{whole}; {steps_as_text(pause.steps_again)}"
 
 
-def steps_in_words(again: int) -> str:
+def steps_as_text(again: int) -> str:
     """`no step lost`, `1 step made again`."""
     return f"{again} step{'' if again == 1 else 's'} made again" if again else "no step lost"
 
 
 def size_of(size: int) -> str:
-    """In MiB or GiB."""
+    """Return a size in MiB or GiB."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB" if size else "0"
 
 
 def seconds(value: float | None) -> str:
-    """In seconds, to about three digits."""
+    """Return a time in seconds, to about three digits."""
     if value is None:
         return "unknown"
     return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from supervisor.features.billing.prices import drive_prices
-from supervisor.features.billing.rule import drive_accounts
+from supervisor.features.billing.rule import drive_billing
 from supervisor.features.checkpoints.rule import drive_checkpoints
 from supervisor.features.deadline.rule import drive_deadline
 from supervisor.features.flood.rule import drive_flood
@@ -55,7 +55,7 @@ PHASES = (
     Phase(drive_places, "only a job for which nothing was asked here goes to another place"),
     Phase(drive_state, "a job's state follows from its nodes as they are now decided"),
     *(Phase(report, _REPORTED) for report in REPORTS),
-    Phase(drive_accounts, "cost is booked by the states that nodes now have"),
+    Phase(drive_billing, "cost is booked by the states that nodes now have"),
     Phase(delete_old, "nothing is asked of a record that is deleted"),
 )
 

@@ -31,7 +31,7 @@ from supervisor.planner.world import Hold, JobView, VolatileState, World
 def plan(
     world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys, now: float
 ) -> tuple[Plan, VolatileState]:
-    """What to do at `now` (UNIX seconds), and what to remember of the outcomes. Same input, same plan.
+    """Return what to do at `now` (UNIX seconds), and what to remember of the outcomes. Same input, same plan.
 
     `outcomes`: by node id, results of actions that no commit has taken into the journal yet.
     Whatever is raised while one job, or one part of the whole, is decided leaves that as it is (P11).
@@ -70,14 +70,14 @@ def plan(
             steady.append(name)
         if decided.unclear:
             unclear.append(world.jobs[name])
-    swept, volatile, left = undecided.within(
-        "(orphans)", lambda: orphans.sweep(world, volatile, now), ([], volatile, [])
+    reaped, volatile, left = undecided.within(
+        "(orphans)", lambda: orphans.reap(world, volatile, now), ([], volatile, [])
     )
-    commits += swept
-    swept, volatile = undecided.within(
-        "(leftovers)", lambda: orphans.sweep_leftovers(world, volatile, now), ([], volatile)
+    commits += reaped
+    reaped, volatile = undecided.within(
+        "(leftovers)", lambda: orphans.reap_leftovers(world, volatile, now), ([], volatile)
     )
-    commits += swept
+    commits += reaped
     actions += undecided.within("(listings)", lambda: due_listings(world, unclear, now), [])
     actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
     reports, volatile, problems = undecided.within(
@@ -162,7 +162,7 @@ def _decide(
 def absorb(
     volatile: VolatileState, done: ReadOutcome | AlertsDone, jobs: Iterable[JobView], now: float
 ) -> VolatileState:
-    """What is remembered after a listing, a list of offers, or a delivery of alerts."""
+    """Return what is remembered after a listing, a list of offers, or a delivery of alerts."""
     if isinstance(done, AlertsDone):
         return absorb_delivery(volatile, done, now)
     return absorb_read(volatile, done, jobs)

@@ -26,24 +26,24 @@ ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.
 
 
 def counted(draft: Draft) -> list[NodeRecord]:
-    """Nodes that the job has or will have: not doomed, not leaving, not ahead."""
+    """Return nodes that the job has or will have: not doomed, not leaving, not ahead."""
     return [node for node in draft.billed if node.state in COUNTED_NODE_STATES and is_kept(node)]
 
 
 def has_enough(draft: Draft) -> bool:
-    """Whether the job has as many machines as it needs to train."""
+    """True if the job has as many machines as it needs to train."""
     return sum(bool(node.instance_id) for node in counted(draft)) + spared(draft) >= draft.job.min_nodes
 
 
 def done(draft: Draft) -> frozenset[str]:
-    """Nodes that the job's round goes on without."""
+    """Return nodes that the job's round goes on without."""
     return done_nodes(draft.view, draft.nodes)
 
 
 def done_nodes(job: JobView, nodes: Mapping[str, NodeRecord]) -> frozenset[str]:
-    """Nodes, there or gone, whose ranks have ended well in the current round, while it goes on: it goes on without
-    them, and none takes their place. Not the node that hosts its store. Where one that works leaves, or is lost, all
-    ranks run again, and all nodes are needed."""
+    """Return nodes, there or gone, whose ranks have ended well in the current round, while it goes on: it goes on
+    without them, and none takes their place. Not the node that hosts its store. Where one that works leaves, or is
+    lost, all ranks run again, and all nodes are needed."""
     current = job.round
     if current is None or job.result is not None or not job.done:
         return frozenset()
@@ -59,7 +59,7 @@ def _said_done(job: JobView, current: Round, node: str) -> bool:
 
 
 def _goes_on(job: JobView, current: Round, node: NodeRecord | None) -> bool:
-    """Whether a node stays in the round, as far as is known. A silent one may."""
+    """True if a node stays in the round, as far as is known. A silent one may."""
     if node is None or node.doomed or node.state not in TALKING_NODE_STATES:
         return False
     report = job.members.get(node.id)
@@ -72,88 +72,89 @@ def _goes_on(job: JobView, current: Round, node: NodeRecord | None) -> bool:
 
 
 def spared(draft: Draft) -> int:
-    """How many nodes the job has not, and does not miss."""
+    """Return how many nodes the job has not, and does not miss."""
     return len(done(draft) - {node.id for node in counted(draft)})
 
 
 def lacking(draft: Draft) -> int:
-    """How many more nodes the job should have."""
+    """Return how many more nodes the job should have."""
     return max(0, wanted(draft) - len(counted(draft)) - spared(draft))
 
 
 def is_kept(node: NodeRecord) -> bool:
-    """Whether the job counts on it: it will not leave, and is not ahead of a move."""
+    """True if the job counts on it: it will not leave, and is not ahead of a move."""
     return not (node.doomed or node.ahead)
 
 
 def ahead(draft: Draft) -> list[NodeRecord]:
-    """Nodes that were requested for a move and will stay; oldest first."""
+    """Return nodes that were requested for a move and will stay; oldest first."""
     found = [node for node in draft.billed if node.state in COUNTED_NODE_STATES]
     return _oldest_first([node for node in found if node.ahead and not node.doomed])
 
 
 def left_behind(draft: Draft) -> list[NodeRecord]:
-    """Nodes that the job leaves for others."""
+    """Return nodes that the job leaves for others."""
     return [node for node in draft.billed if node.left_behind and node.state in PRESENT_NODE_STATES]
 
 
 def placed(draft: Draft) -> list[NodeRecord]:
-    """Nodes that new ones have to be near: all but those with a notice. Where each has one, the job may begin again
-    elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are. The nodes
-    ahead of a move, and those that it leaves behind, are where the others are not."""
+    """Return nodes that new ones have to be near: all but those with a notice. Where each has one, the job may begin
+    again elsewhere (P8). One that is drained leaves only once it is replaced: that has to be where the others are. The
+    nodes ahead of a move, and those that it leaves behind, are where the others are not."""
     here = [node for node in draft.billed if node.state in PRESENT_NODE_STATES and not node.ahead]
     return [node for node in here if node.notice is None and not node.left_behind]
 
 
 def place(draft: Draft, node_id: str) -> str:
-    """Where a node is, as far apart as its job's nodes may be, and of which alternative; "" where that is not known."""
+    """Return where a node is, as far apart as its job's nodes may be, and of which alternative; "" where that is not
+    known."""
     node = draft.nodes.get(node_id)
     spec = draft.job.spec
     return place_of(node.offer, spec.placement.spread, spec.kinds) if node else ""
 
 
 def wanted(draft: Draft) -> int:
-    """How many nodes the job should have now, spares included."""
+    """Return how many nodes the job should have now, spares included."""
     if draft.job.ended or draft.job.pause.at or draft.now < draft.job.starts_at:
         return 0
     return draft.job.desired_nodes + draft.job.spare_nodes
 
 
 def is_complete(draft: Draft) -> bool:
-    """Whether all desired nodes are ready and will stay: any further one is a spare."""
+    """True if all desired nodes are ready and will stay: any further one is a spare."""
     healthy = {node.id for node in draft.in_states(N.READY, N.MEMBER) if is_kept(node)}
     return len(healthy | done(draft)) >= draft.job.desired_nodes
 
 
 def has_trained(draft: Draft) -> bool:
-    """Whether it ever had a round: its set-up is proven then, and whatever fails later is not its own fault (P12)."""
+    """True if it ever had a round: its set-up is proven then, and whatever fails later is not its own fault (P12)."""
     return draft.job.rounds.reported > 0 or draft.view.round is not None
 
 
 def members(draft: Draft) -> list[NodeRecord]:
-    """Nodes that train now."""
+    """Return nodes that train now."""
     return draft.in_states(N.MEMBER)
 
 
 def part_of_round(draft: Draft) -> int:
-    """How many nodes train now, or have done their part of what trains."""
+    """Return how many nodes train now, or have done their part of what trains."""
     return len({node.id for node in members(draft)} | done(draft))
 
 
 def is_settled(draft: Draft) -> bool:
-    """Whether the job has ended and all of its machines are gone."""
+    """True if the job has ended and all of its machines are gone."""
     return draft.job.ended and not draft.billed
 
 
 def vacancies(draft: Draft) -> list[NodeRecord]:
-    """Nodes that the round lost, or may have lost, and whose place no other node has taken; oldest first."""
+    """Return nodes that the round lost, or may have lost, and whose place no other node has taken; oldest first."""
     taken = {node.took_over_from for node in draft.nodes.values()}
     lost = [n for n in draft.nodes.values() if n.has_joined and (n.needs_replacement or n.state is N.SUSPECT)]
     return _oldest_first([node for node in lost if node.id not in taken | done(draft)])
 
 
 def unreplaced(draft: Draft) -> list[NodeRecord]:
-    """Nodes that were taken from the round and have no replacement, oldest first.
+    """Return nodes that were taken from the round and have no replacement, oldest first.
 
     A replacement that never joined does not count, unless a spare has filled the place since.
     """
@@ -169,14 +170,14 @@ def unreplaced(draft: Draft) -> list[NodeRecord]:
 
 
 def is_scaling_up(draft: Draft) -> bool:
-    """Whether a round that has enough nodes waits for more than it ever had: it has lost none, and none is silent."""
+    """True if a round that has enough nodes waits for more than it ever had: it has lost none, and none is silent."""
     count = part_of_round(draft)
     outside = draft.in_states(N.SUSPECT) or any(node.has_joined for node in draft.in_states(N.READY))
     return draft.job.min_nodes <= count < draft.job.desired_nodes and not (outside or vacancies(draft))
 
 
 def is_held(draft: Draft) -> bool:
-    """Whether a job that is to pause stands still: every launcher's workers have stopped, or time is up."""
+    """True if a job that is to pause stands still: every launcher's workers have stopped, or time is up."""
     alive = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     hold_published = draft.view.hint is not None and draft.view.hint.hold
     late = draft.elapsed_s(draft.job.pause.at) > leaving_timeout_s(draft)
@@ -184,7 +185,7 @@ def is_held(draft: Draft) -> bool:
 
 
 def stands_still(job: JobView, silent_since: float = 0.0) -> bool:
-    """Whether a job's round stands still for a reason that its cloud may know: a member is silent or has stopped. One
+    """True if a job's round stands still for a reason that its cloud may know: a member is silent or has stopped. One
     that was suspected before `silent_since` does not count: its cloud was asked often enough."""
     if job.round is None:
         return False
@@ -218,17 +219,17 @@ def is_heard(draft: Draft, node: NodeRecord) -> bool:
 
 
 def is_talking(job: JobView, node: str) -> bool:
-    """Whether its agent or its launcher holds a lease."""
+    """True if its agent or its launcher holds a lease."""
     return node in job.agents or node in job.members
 
 
 def is_preparing(job: JobView, node: str) -> bool:
-    """Whether its launcher imports what its program needs, before it waits at the rendezvous."""
+    """True if its launcher imports what its program needs, before it waits at the rendezvous."""
     return node in job.agents and bool(job.agents[node].preparing) and node not in job.members
 
 
 def may_be_in_round(draft: Draft, node: NodeRecord) -> bool:
-    """A silent node that the others have not formed a round without: they may still hear it."""
+    """True for a silent node that the others have not formed a round without: they may still hear it."""
     return node.state is N.SUSPECT and in_round(draft, node) and not node.doomed
 
 
@@ -240,12 +241,12 @@ def may_have_machine(draft: Draft, node: NodeRecord) -> bool:
 
 
 def in_round(draft: Draft, node: NodeRecord) -> bool:
-    """Whether the current round has it."""
+    """True if the current round has it."""
     return draft.view.round is not None and node.id in draft.view.round.incarnations
 
 
 def must_leave(draft: Draft, node: NodeRecord) -> bool:
-    """Whether a node with a notice has to leave now: the time that is left is needed for the checkpoint."""
+    """True if a node with a notice has to leave now: the time that is left is needed for the checkpoint."""
     return node.notice is not None and draft.now >= node.notice.deadline - leaving_takes_s(draft)
 
 
@@ -265,13 +266,14 @@ def why_doomed(node: NodeRecord) -> str:
 
 
 def leaving_takes_s(draft: Draft) -> float:
-    """How long before its notice's deadline a node of this job has to begin to leave, by its measured checkpoints."""
+    """Return how long before its notice's deadline a node of this job has to begin to leave, by its measured
+    checkpoints."""
     return SaveTimes(draft.job.checkpoints.save_s, draft.job.checkpoints.step_s).window_s(draft.rules.leave_margin_s)
 
 
 def leaving_timeout_s(draft: Draft) -> float:
-    """How long a node without a deadline may take to leave, and a job to pause: as long as its checkpoint takes, or as
-    its program may take on SIGTERM."""
+    """Return how long a node without a deadline may take to leave, and a job to pause: as long as its checkpoint takes,
+    or as its program may take on SIGTERM."""
     measured_s = (
         SaveTimes(draft.job.checkpoints.save_s, draft.job.checkpoints.step_s).yield_s
         if draft.job.checkpoints.save_s
@@ -282,7 +284,7 @@ def leaving_timeout_s(draft: Draft) -> float:
 
 
 def has_left(draft: Draft, node: NodeRecord) -> bool:
-    """Whether a draining node is out of the round, or out of time: a drain waits for a checkpoint, but not for ever.
+    """True if a draining node is out of the round, or out of time: a drain waits for a checkpoint, but not for ever.
 
     A node that the hint still names, be it as a spare, may be in the next round, or in one that was formed since the
     view was read, so it has not left.
@@ -294,7 +296,7 @@ def has_left(draft: Draft, node: NodeRecord) -> bool:
 
 
 def sends_last_log(draft: Draft, node: NodeRecord) -> bool:
-    """Whether its program has just ended, and its agent has not yet sent the end of the log: it says so as it ends."""
+    """True if its program has just ended, and its agent has not yet sent the end of the log: it says so as it ends."""
     if draft.view.result is None or draft.job.state is JobState.CANCELLED or node.id in draft.view.exits:
         return False
     works = node.state in {N.READY, N.MEMBER} and node.id in draft.view.agents and node.notice is None
@@ -302,7 +304,7 @@ def sends_last_log(draft: Draft, node: NodeRecord) -> bool:
 
 
 def has_stopped(draft: Draft, node: NodeRecord) -> bool:
-    """Whether its workers have stopped, as its launcher reports. Without a report it may still train: etcd may have
+    """True if its workers have stopped, as its launcher reports. Without a report it may still train: etcd may have
     been away for longer than its lease."""
     report, current = draft.view.members.get(node.id), draft.view.round
     if report is None:

@@ -34,7 +34,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What it is remembered by."""
+        """Return what it is remembered by."""
         return f"{self.kind}-{self.cause}"
 
 

@@ -29,8 +29,8 @@ class Steady:
 def skipped(
     world: World, steady: Mapping[str, Steady], nodes_with_outcomes: Collection[str], now: float
 ) -> frozenset[str]:
-    """The jobs about which nothing is to be decided now. `nodes_with_outcomes`: ids of nodes of which an action has
-    ended since."""
+    """Return the jobs about which nothing is to be decided now. `nodes_with_outcomes`: ids of nodes of which an action
+    has ended since."""
     if world.unjournaled:
         return frozenset()
     return frozenset(
@@ -52,7 +52,7 @@ def _is_unchanged(view: JobView | None, before: JobView) -> bool:
 
 
 def is_steady(draft: Draft) -> bool:
-    """Whether a job about which nothing was decided just now has all it wants, and nothing under way."""
+    """True if a job about which nothing was decided just now has all it wants, and nothing under way."""
     job, present = draft.job, draft.billed
     if job.ended or job.state is JobState.PAUSED:
         return not present

@@ -19,7 +19,7 @@ HEARD_S = 30.0
 
 
 def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[Action]:
-    """One listing per cloud and period; sooner where the cloud may know why a round stands still.
+    """Return one listing per cloud and period; sooner where the cloud may know why a round stands still.
 
     `unclear`: the jobs for which `is_unclear` holds.
     """
@@ -35,12 +35,12 @@ def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[A
 
 
 def is_unclear(job: JobView, silent_since: float) -> bool:
-    """Whether a job's round stands still for a reason that its cloud may know (`silent_since`: as in stands_still)."""
+    """True if a job's round stands still for a reason that its cloud may know (`silent_since`: as in stands_still)."""
     return not job.record.ended and job.result is None and stands_still(job, silent_since)
 
 
 def absorb_read(volatile: VolatileState, done: ReadOutcome, jobs: Iterable[JobView]) -> VolatileState:
-    """What is remembered after a listing, or a list of offers."""
+    """Return what is remembered after a listing, or a list of offers."""
     if isinstance(done, LeftoversDone):
         return orphans.absorb_leftovers(volatile, done)
     if isinstance(done, OffersDone):

@@ -37,7 +37,7 @@ def release(draft: Draft, node: NodeRecord, reason: str) -> None:
 
 
 def drive_leaving(draft: Draft, node: NodeRecord) -> None:
-    """A node of LEAVING_NODE_STATES one step towards its end."""
+    """Drive a node of LEAVING_NODE_STATES one step towards its end."""
     match node.state:
         case N.TERMINATING if draft.now >= node.retry_at:
             _terminate(draft, node)
@@ -67,7 +67,8 @@ def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
 
 
 def release_done(draft: Draft) -> None:
-    """Nodes whose ranks have ended well, while others work on for long: those that hang have been ended by then."""
+    """Release nodes whose ranks have ended well, while others work on for long: those that hang have been ended by
+    then."""
     finish_s = 60.0 * draft.job.spec.limits.finish_minutes
     ended = done(draft)
     for node in draft.in_states(N.MEMBER, N.SUSPECT) if ended else ():
@@ -76,8 +77,8 @@ def release_done(draft: Draft) -> None:
 
 
 def release_surplus(draft: Draft, surplus: int) -> None:
-    """Nodes in flight first, newest first; then spares; then members: those whose ranks have ended well, and those with
-    the highest ranks."""
+    """Release nodes in flight first, newest first; then spares; then members: those whose ranks have ended well, and
+    those with the highest ranks."""
     order = draft.view.round.nodes() if draft.view.round else ()
     ranks, ended = {node: rank for rank, node in enumerate(order)}, done(draft)
 
@@ -92,8 +93,8 @@ def release_surplus(draft: Draft, surplus: int) -> None:
 
 
 def release_strays(draft: Draft) -> None:
-    """Nodes that are apart from those that train, as where machines were adopted after etcd had lost its data: they can
-    be in no round, and as long as they are there no place is right for new ones (P8)."""
+    """Release nodes that are apart from those that train, as where machines were adopted after etcd had lost its data:
+    they can be in no round, and as long as they are there no place is right for new ones (P8)."""
     nodes = counted(draft)
     weights: Counter[str] = Counter()
     for node in nodes:
@@ -107,8 +108,8 @@ def release_strays(draft: Draft) -> None:
 
 
 def release_all(draft: Draft) -> None:
-    """All nodes of a job that has ended, each once the end of its log is sent; those of one that is to pause only once
-    none of them trains any more. Until then they stay, in case the user resumes it."""
+    """Release all nodes of a job that has ended, each once the end of its log is sent; those of one that is to pause
+    only once none of them trains any more. Until then they stay, in case the user resumes it."""
     if not draft.job.ended and not is_held(draft):
         return
     reason = "the job has ended" if draft.job.ended else "its job is paused"
@@ -137,7 +138,8 @@ def drive_waiting(draft: Draft) -> None:
 
 
 def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
-    """A request without an answer may still become a machine: look it up before the record is given up (P1)."""
+    """Withdraw a request. One without an answer may still become a machine: look it up before the record is given up
+    (P1)."""
     if draft.busy(f"node:{node.id}"):
         return
     if node.launch_unknown or node.launch_attempts == 0:

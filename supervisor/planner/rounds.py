@@ -53,13 +53,13 @@ def drive_rounds(draft: Draft) -> None:
 
 
 def _hold(draft: Draft) -> None:
-    """The job is to pause: all nodes checkpoint together, and no round forms until the hint changes."""
+    """Hold a job that is to pause: all nodes checkpoint together, and no round forms until the hint changes."""
     current = draft.view.hint or _hint(draft, (), "")
     _publish(draft, replace(current, reason="the job is paused", hold=True))
 
 
 def _leaving(draft: Draft) -> list[str]:
-    """Nodes of the current round whose provider takes them so soon that all should checkpoint now."""
+    """Return nodes of the current round whose provider takes them so soon that all should checkpoint now."""
     nodes, ended = draft.in_states(N.MEMBER, N.DRAINING), done(draft)
     nodes = [node for node in nodes if node.id not in ended]
     return [node.id for node in nodes if in_round(draft, node) and must_leave(draft, node)]
@@ -80,7 +80,7 @@ def _report_round(draft: Draft) -> None:
 
 
 def _write_tombstones(draft: Draft) -> None:
-    """A tombstone saves a lost node's peers the wait for its lease to expire."""
+    """Write tombstones. A tombstone saves a lost node's peers the wait for its lease to expire."""
     for node in draft.in_states(N.LOST, N.TERMINATING):
         if draft.full:
             return
@@ -111,9 +111,10 @@ def _choose(draft: Draft) -> tuple[str, ...]:
 
 
 def _in_one_place(draft: Draft, nodes: list[str], healthy: list[str]) -> list[str]:
-    """Those of the place that has most of them; of two, the one that has more that stay. The others are elsewhere
-    because all nodes of one place are doomed: the job moves once they have to leave, or as many are ready (P8). One
-    that has decided to move does so even if it has lost some of the new nodes since, while enough are left."""
+    """Return those of the place that has most of them; of two, the one that has more that stay. The others are
+    elsewhere because all nodes of one place are doomed: the job moves once they have to leave, or as many are ready
+    (P8). One that has decided to move does so even if it has lost some of the new nodes since, while enough are
+    left."""
     places = Counter(place(draft, node) for node in nodes)
     if len(places) <= 1:
         return nodes
@@ -140,14 +141,14 @@ def _healthy(draft: Draft) -> list[str]:
 
 
 def _rank(draft: Draft) -> Callable[[NodeRecord], int]:
-    """A node's rank in the round. Nodes outside it come last, and a sort leaves them in their order."""
+    """Return a node's rank in the round. Nodes outside it come last, and a sort leaves them in their order."""
     ranks = {node: rank for rank, node in enumerate(draft.view.round.nodes() if draft.view.round else ())}
     return lambda node: ranks.get(node.id, len(ranks))
 
 
 def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
-    """Nodes that wait outside a round of these members; one that has stepped in by itself comes first. Nodes that do
-    not make up the next multiple wait as spares do."""
+    """Return nodes that wait outside a round of these members; one that has stepped in by itself comes first. Nodes
+    that do not make up the next multiple wait as spares do."""
     inside = set(members)
     here = place(draft, members[0]) if members else ""
     outside = [node for node in _healthy(draft) if node not in inside and place(draft, node) == here]
@@ -156,7 +157,7 @@ def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> bool:
-    """Whether to change the round now, or to wait for newcomers that are nearly ready: one pause instead of two."""
+    """True if to change the round now, or to wait for newcomers that are nearly ready: one pause instead of two."""
     if current.hold:
         return True
     if set(chosen) == set(current.members):
@@ -172,7 +173,7 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
 
 
 def _cannot_stay(draft: Draft, node_id: str) -> bool:
-    """A member that is out of the round already, or has to leave it: there is nothing to gather for."""
+    """True for a member that is out of the round already, or has to leave it: there is nothing to gather for."""
     node = draft.nodes.get(node_id)
     if node is None:
         return True
@@ -181,7 +182,7 @@ def _cannot_stay(draft: Draft, node_id: str) -> bool:
 
 
 def _gathering(draft: Draft, *, first: bool) -> bool:
-    """Whether to wait for nodes that are nearly ready: for at most `gather_s`, and never past a doomed node's time."""
+    """True if to wait for nodes that are nearly ready: for at most `gather_s`, and never past a doomed node's time."""
     # For the first round a request is as good as a machine; later, a cloud without capacity must not delay the round.
     nearly_ready = draft.in_states(*(IN_FLIGHT_NODE_STATES if first else (N.BOOTING, N.BOOTSTRAPPING)))
     if not any(is_kept(node) for node in nearly_ready):

@@ -39,7 +39,7 @@ _ARRIVING = (N.BOOTSTRAPPING, N.BOOTING, N.PENDING, N.REQUESTED)  # the most adv
 
 
 def sentence(draft: Draft) -> str:
-    """What is done and why. It changes with what is decided, not with each step of training."""
+    """Return what is done and why. It changes with what is decided, not with each step of training."""
     job = draft.job
     if job.ended:
         again = "; its schedule submits it again" if job.is_renewed else ""
@@ -81,7 +81,7 @@ def _why_it_pauses(job: JobRecord) -> str:
 
 
 def training_count(draft: Draft) -> str:
-    """How many of the desired nodes train."""
+    """Return how many of the desired nodes train."""
     count, desired = len({node.id for node in members(draft)} - done(draft)), draft.job.desired_nodes
     growing = "scaling up: " if is_scaling_up(draft) else ""
     ended = f", {finished} {'has' if finished == 1 else 'have'} ended well" if (finished := len(done(draft))) else ""
@@ -111,10 +111,10 @@ def _training(draft: Draft) -> str:
         return f"round {current.number} may train on" if may_train(draft) else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
-    count, least = part_of_round(draft), draft.job.min_nodes
-    if count < least <= len(current.members) and not draft.in_states(N.SUSPECT):
+    count, min_nodes = part_of_round(draft), draft.job.min_nodes
+    if count < min_nodes <= len(current.members) and not draft.in_states(N.SUSPECT):
         # It has lost so many that the rest have to wait; one that is silent may train on.
-        here = f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
+        here = f"{count} of at least {node_count(min_nodes)} {'is' if count == 1 else 'are'} here, and none trains"
     else:
         here = training_count(draft)
     return f"{here} (round {current.number})"
@@ -130,7 +130,7 @@ def _spares(draft: Draft) -> str:
 
 
 def _leaving(draft: Draft) -> list[str]:
-    """Nodes that leave or are silent: by name where all are of one kind, or few; else by count."""
+    """Return nodes that leave or are silent: by name where all are of one kind, or few; else by count."""
     present = draft.in_states(N.READY, N.MEMBER, N.DRAINING)
     noticed = [node for node in present if node.notice is not None]
     others = [node for node in present if node.notice is None]
@@ -168,7 +168,7 @@ def _left_s(draft: Draft, nodes: Sequence[NodeRecord]) -> int:
 
 
 def _arriving(draft: Draft) -> list[str]:
-    """Nodes that are on their way, by purpose; while there is no round, also those that are ready."""
+    """Return nodes that are on their way, by purpose; while there is no round, also those that are ready."""
     ready = len(draft.in_states(N.READY)) if draft.view.round is None else 0
     coming = ahead(draft)
     clauses = [f"{node_count(ready)} {'is' if ready == 1 else 'are'} ready"] if ready else []
@@ -201,7 +201,7 @@ def _on_their_way(purpose: str, group: Sequence[NodeRecord]) -> str:
 
 
 def _missing(draft: Draft) -> str:
-    """Why nodes that the job wants are not requested."""
+    """Return why nodes that the job wants are not requested."""
     if draft.now < draft.job.starts_at:
         return f"it begins at {moment(draft.job.starts_at)}"
     if not lacking(draft):
@@ -229,13 +229,13 @@ def _missing(draft: Draft) -> str:
 
 
 def _deadline(draft: Draft) -> str:
-    """That it cannot finish in time, or until when nodes that are missing are waited for on spot."""
+    """Say that it cannot finish in time, or until when nodes that are missing are waited for on spot."""
     lacks = lacking(draft) > 0
     return clause(draft) if lacks or draft.job.deadline.missed else ""
 
 
 def in_the_queue(admission: Admission) -> str:
-    """What it waits for, and where it stands."""
+    """Return what it waits for, and where it stands."""
     place = f"number {admission.place} in the queue: " if admission.place else ""
     return first_line(f"{place}{admission.reason}", MAX_REASON_CHARACTERS)
 
@@ -279,6 +279,6 @@ def named(names: Sequence[str]) -> str:
 
 
 def first_line(text: str, limit: int) -> str:
-    """The first line of a text, cut to so many characters."""
+    """Return the first line of a text, cut to so many characters."""
     line = next(iter(text.splitlines()), "")
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

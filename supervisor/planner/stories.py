@@ -13,7 +13,7 @@ _WITH_REASON = frozenset({JobState.QUEUED, JobState.WAITING, JobState.PAUSED, Jo
 
 
 def story_of(view: JobView, now: float) -> Story:
-    """How the job is now."""
+    """Return how the job is now."""
     job, nodes = view.record, view.nodes.values()
     present = set(view.round.nodes()) if view.round else set()
     working = [node for node in nodes if node.id in present and node.state in {N.READY, N.MEMBER, N.SUSPECT}]
@@ -37,7 +37,7 @@ def story_of(view: JobView, now: float) -> Story:
 
 
 def _without_successor(view: JobView) -> list[NodeRecord]:
-    """Nodes that the round loses, or has lost, and whose place no other has taken."""
+    """Return nodes that the round loses, or has lost, and whose place no other has taken."""
     taken = {node.took_over_from for node in view.nodes.values()} | done_nodes(view, view.nodes)
     return [
         node

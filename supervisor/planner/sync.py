@@ -51,7 +51,8 @@ def sync_nodes(draft: Draft) -> None:
 
 
 def sync_node(draft: Draft, node: NodeRecord) -> None:
-    """One node: first the outcomes of its actions, then its cloud's listing, then what its agent publishes."""
+    """Bring one node up to date: first the outcomes of its actions, then its cloud's listing, then what its agent
+    publishes."""
     for outcome in draft.outcomes.get(node.id, ()):
         node = apply_outcome(draft, node, outcome)
     if node.state in {N.GONE, N.TERMINATING}:
@@ -106,7 +107,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 
 def launch_timeout_s(rules: Rules, offer: Offer) -> float:
-    """How long a machine may be pending. Some clouds need 4 to 10 minutes for one."""
+    """Return how long a machine may be pending. Some clouds need 4 to 10 minutes for one."""
     return rules.launch_timeout_s * (LARGE_FACTOR if offer.gpus >= LARGE_GPUS else 1.0)
 
 
@@ -135,7 +136,7 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 
 def _is_missing(draft: Draft, node: NodeRecord) -> bool:
-    """Whether two listings in a row do not have its machine, both asked when it was old enough to be listed."""
+    """True if two listings in a row do not have its machine, both asked when it was old enough to be listed."""
     missed_at = draft.cloud.missed_at.get(node.id, ())
     if draft.doubts_listing:
         return False
@@ -143,7 +144,7 @@ def _is_missing(draft: Draft, node: NodeRecord) -> bool:
 
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
-    """The node is gone without a request of ours."""
+    """Take note that the node is gone without a request of ours."""
     draft.add_event(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
     return draft.move(replace(node, needs_replacement=True), N.LOST, reason)
 
@@ -155,7 +156,7 @@ def _called(draft: Draft, node: NodeRecord) -> str:
 
 
 def _count_end(draft: Draft, node: NodeRecord, *, preempted: bool) -> None:
-    """What it says of its pool that this machine was taken now, or was not until it was given back."""
+    """Count what it says of its pool that this machine was taken now, or was not until it was given back."""
     if not node.launched_at:
         return
     until = draft.now if preempted else node.state_since
@@ -210,7 +211,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 
 def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """A node whose GPUs cannot train is replaced: first, where it still trains; at once, where a GPU is gone. Of too
+    """Replace a node whose GPUs cannot train: first, where it still trains; at once, where a GPU is gone. Of too
     many at once none is, and an alert is sent."""
     health = draft.view.healths.get(node.id)
     works = node.state in {N.READY, N.MEMBER, N.SUSPECT} and draft.view.result is None
@@ -239,7 +240,7 @@ def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 
 def _keeps_failing(draft: Draft, node: NodeRecord) -> bool:
-    """Whether round after round ended by failures on nodes with unhealthy GPUs, the last one on this node. Then a node
+    """True if round after round ended by failures on nodes with unhealthy GPUs, the last one on this node. Then a node
     of the job is believed every ten minutes, at most three an hour, although many say so: the job might never train
     again.
     """
@@ -290,7 +291,7 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
 
 
 def _ready_by(draft: Draft, node: NodeRecord) -> float:
-    """When its launcher must have reached the rendezvous: later where its agent says that it prepares."""
+    """Return when its launcher must have reached the rendezvous: later where its agent says that it prepares."""
     prepares = is_preparing(draft.view, node.id)
     limit = max(node.ready_by, draft.timers_paused_until + draft.rules.ready_timeout_s)
     return limit + (MAX_PREPARE_S if prepares else 0.0)
@@ -310,8 +311,9 @@ def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:
 
 
 def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
-    """How long a node that is to leave may be silent, whatever it answers over SSH, and also among many: as long as one
-    that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its deadline."""
+    """Return how long a node that is to leave may be silent, whatever it answers over SSH, and also among many: as long
+    as one that leaves in order, and less where a user wants it gone. 0: no limit; one with a notice has its
+    deadline."""
     if node.drain_requested:
         return draft.rules.silence.suspect_s
     leaves = node.unhealthy_at or node.slow.leaves_at or node.left_behind
@@ -319,7 +321,7 @@ def _silent_limit_s(draft: Draft, node: NodeRecord) -> float:
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:
-    """Why this machine is of no use any more, by its launcher's exit message; "" without one.
+    """Return why this machine is of no use any more, by its launcher's exit message; "" without one.
 
     A node whose cloud announced a preemption is not lost when it leaves in order.
     """
@@ -343,7 +345,7 @@ def _join(draft: Draft, node: NodeRecord) -> None:
 
 
 def _place_of(draft: Draft, node: NodeRecord) -> str:
-    """Whose place a newcomer takes: that of the node it replaces or, where a spare was quicker, of the one that was
-    lost first. Empty where it is one more."""
+    """Return whose place a newcomer takes: that of the node it replaces or, where a spare was quicker, of the one that
+    was lost first. Empty where it is one more."""
     vacant = [lost.id for lost in vacancies(draft)]
     return node.replaces if node.replaces in vacant else next(iter(vacant), "")

@@ -121,7 +121,7 @@ class Rules:
 
     @property
     def channels_used(self) -> tuple[Channel, ...]:
-        """Where alerts go; nowhere if they are off."""
+        """Return where alerts go; nowhere if they are off."""
         return self.channels if self.alerts else ()
 
 
@@ -139,14 +139,14 @@ class CloudView:
     doubted: frozenset[str] = frozenset()  # ids of nodes that it lacks and that were heard long after it first did
 
     def of_node(self, node: NodeRecord) -> Instance | None:
-        """The machine of a node: by provider id once that is known, by our tag before."""
+        """Return the machine of a node: by provider id once that is known, by our tag before."""
         if node.instance_id:
             return self.instances.get(node.instance_id)
         return self._by_tag.get(node.id)
 
     @property
     def tags(self) -> Collection[str]:
-        """The nodes that its machines were launched for."""
+        """Return the nodes that its machines were launched for."""
         return self._by_tag.keys()
 
     def is_ending(self, node: NodeRecord) -> bool:
@@ -156,7 +156,8 @@ class CloudView:
 
     @cached_property
     def _by_tag(self) -> Mapping[str, Instance]:
-        """By node id. Cached: a thousand nodes may be requested while the cloud lists ten thousand machines."""
+        """Return the machines by node id. Cached: a thousand nodes may be requested while the cloud lists ten thousand
+        machines."""
         found: dict[str, Instance] = {}
         for each in self.instances.values():
             found.setdefault(each.node, each)
@@ -228,13 +229,14 @@ class VolatileState:
     changed_jobs: frozenset[str] = frozenset()  # jobs whose instances a listing showed to have changed since their plan
 
     def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
-        """With an error code that no table has; and whether it is new."""
+        """Return the state with an error code that no table has; and whether it is new."""
         if (cloud, code) in self.unknown_codes:
             return self, False
         return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MAX_CODES:]), True
 
     def with_quota(self, offer: Offer, now: float, quiet_s: float) -> tuple[VolatileState, bool]:
-        """With a quota that refuses a request now; and whether people have not been told of it for `quiet_s`."""
+        """Return the state with a quota that refuses a request now; and whether people have not been told of it for
+        `quiet_s`."""
         which = (offer.cloud, offer.region, offer.quota)
         if now - self.quotas_reported.get(which, -math.inf) < quiet_s:
             return self, False
@@ -284,27 +286,27 @@ class JobView:
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Return what users call it."""
         return f"{self.record.name}.{self.record.run}" if self.past else self.record.name
 
     @cached_property
     def billed(self) -> tuple[NodeRecord, ...]:
-        """Its nodes that are not gone: their machines may still bill. Of the others a job keeps a hundred."""
+        """Return its nodes that are not gone: their machines may still bill. Of the others a job keeps a hundred."""
         return tuple(node for node in self.nodes.values() if node.state is not NodeState.GONE)
 
     @cached_property
     def terminating(self) -> tuple[NodeRecord, ...]:
-        """Its nodes whose machines a cloud is to end."""
+        """Return its nodes whose machines a cloud is to end."""
         return tuple(node for node in self.billed if node.state is NodeState.TERMINATING)
 
     @cached_property
     def clouds(self) -> frozenset[str]:
-        """Where its machines are."""
+        """Return where its machines are."""
         return frozenset(node.offer.cloud for node in self.billed)
 
     @property
     def spares(self) -> tuple[str, ...]:
-        """Nodes that wait outside the round because the hint says so, the first one to step in first."""
+        """Return nodes that wait outside the round because the hint says so, the first one to step in first."""
         inside = self.round.nodes() if self.round else ()
         ready = {node.id for node in self.billed if node.state is NodeState.READY}
         named = self.hint.spares if self.hint else ()
@@ -348,7 +350,7 @@ class World:
     budget_uses: Mapping[str, BudgetUse] | None = None
 
     def is_protected(self, node: str) -> bool:
-        """Whether a machine with this tag may work for a job although no readable record says so (P4). Its tag may be
+        """True if a machine with this tag may work for a job although no readable record says so (P4). Its tag may be
         that of an earlier job, where machines are handed over."""
         if node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs:
             return True

@@ -102,7 +102,7 @@ class PreTerminate(Protocol):
     """What is done on a machine before it is terminated: takes seconds at most, and never raises."""
 
     def log_of(self, node: NodeRecord) -> str:
-        """The tail of the agent's and the launcher's log, "" if it cannot be read."""
+        """Return the tail of the agent's and the launcher's log, "" if it cannot be read."""
         ...
 
     def unmount(self, node: NodeRecord, job: JobRecord) -> None:
@@ -215,7 +215,8 @@ class Effects:
         return TerminateDone(action.node, action.instance_id, console=console, log=log_text)
 
     def _console_tail(self, action: Terminate) -> str:
-        """The end of the console, which may say why the machine failed. An error here never blocks termination."""
+        """Return the end of the console, which may say why the machine failed. An error here never blocks
+        termination."""
         try:
             text = self._provisioner(action.cloud).console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
@@ -269,7 +270,7 @@ class Effects:
 
 
 def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - one per kind
-    """The outcome of an action that ended in an unexpected error: always the one that claims least."""
+    """Return the outcome of an action that ended in an unexpected error: always the one that claims least."""
     match action:
         case Launch(node):
             return LaunchDone(node.id, node.offer, Unknown(fault))
@@ -296,7 +297,7 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - 
 
 
 def outcome_of_not_started(action: Action) -> Outcome:
-    """The outcome of an action that may not start any more; no failure is counted (P5)."""
+    """Return the outcome of an action that may not start any more; no failure is counted (P5)."""
     if isinstance(action, Bootstrap):
         return BootstrapDone(action.node.id, NOT_STARTED, unreachable=True)
     if isinstance(action, Clean):
@@ -348,7 +349,7 @@ class ThreadActor:
                 threads[-1].start()
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        """The actions that ended since the last call."""
+        """Return the actions that ended since the last call."""
         found = []
         while not self._done.empty():
             found.append(self._done.get())
@@ -360,7 +361,7 @@ class ThreadActor:
             return self._lanes.waits_s(self._now_s())
 
     def vitals(self) -> Vitals:
-        """How its threads are. It has a pulse to show only while more actions wait than threads can take."""
+        """Return how its threads are. It has a pulse to show only while more actions wait than threads can take."""
         with self._lock:
             threads = [each for lane in self._threads.values() for each in lane]
             return self._pulse.vitals(STUCK_S, *threads, idle=not self._lanes.is_full)

@@ -38,11 +38,11 @@ class Leading(Protocol):
     """What is needed of the leader election."""
 
     def lease_valid(self) -> bool:
-        """Whether this daemon leads, and may write."""
+        """True if this daemon leads, and may write."""
         ...
 
     def guard(self) -> Sequence[Compare]:
-        """The guards that every write carries."""
+        """Return the guards that every write carries."""
         ...
 
 
@@ -83,7 +83,7 @@ class CurveKeeper:
         self._outages = 0
 
     def curve(self, job: JobRecord) -> Curve | None:
-        """A job's curve: as of now if it is kept here, else as etcd has it. For any thread.
+        """Return a job's curve: as of now if it is kept here, else as etcd has it. For any thread.
 
         Raises JournalUnavailableError, and SchemaError if it cannot be read.
         """
@@ -140,7 +140,7 @@ class CurveKeeper:
             )
 
     def _start_call(self, now: float) -> None:
-        """The curve that waits longest is read, or written: with very many jobs each is written less often."""
+        """Read, or write, the curve that waits longest: with very many jobs each is written less often."""
         for task, known in sorted(self._jobs.items(), key=lambda each: max(each[1].due_at, each[1].retry_at)):
             job = known.view.record
             if _waits(known.retry_at, now):
@@ -196,12 +196,12 @@ class CurveKeeper:
 
 
 def _waits(until: float, now: float) -> bool:
-    """Whether it is not time yet. A clock that was set back must not make it wait for longer."""
+    """True if it is not time yet. A clock that was set back must not make it wait for longer."""
     return now < until <= now + WRITE_S
 
 
 def _extend(known: _Followed, view: JobView, progress: Progress, now: float) -> None:
-    """With the job's newest progress."""
+    """Extend the curve with the job's newest progress."""
     if not progress.step:
         return
     current, before = view.round, known.curve
@@ -218,7 +218,7 @@ def _extend(known: _Followed, view: JobView, progress: Progress, now: float) -> 
 
 
 def cause_of(view: JobView, before: frozenset[str], members: frozenset[str], since: float) -> Cause:
-    """Why a round of `members` follows one of `before`, of which the last step was made at `since`."""
+    """Return why a round of `members` follows one of `before`, of which the last step was made at `since`."""
     if any(each.after == JobState.PAUSED and each.at >= since - MAX_SKEW_S for each in view.record.history):
         return "paused"
     reason = view.round.reason if view.round is not None else ""

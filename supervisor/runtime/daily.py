@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from spotsup_trainer.etcd import Compare
 
-from supervisor.accounts import month_of
 from supervisor.alerts.routes import Channel, is_wanted
+from supervisor.billing import month_of
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd
 from supervisor.journal.journal import Journal
@@ -49,7 +49,7 @@ class DailySummary:
 
 
 def summary(jobs: Iterable[JobView], now: float) -> str:
-    """What runs and waits, and what the last day brought."""
+    """Return what runs and waits, and what the last day brought."""
     views = list(jobs)
     counts = {what: sum(view.record.state in states for view in views) for what, states in _STATES.items()}
     nodes = sum(node.state is NodeState.MEMBER for view in views for node in view.nodes.values())

@@ -11,6 +11,6 @@ SELDOM = 1000
 
 
 def collect_all_seldom() -> None:
-    """For the whole process, from now on."""
+    """Collect all seldom, for the whole process, from now on."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, SELDOM)

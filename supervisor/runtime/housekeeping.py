@@ -99,7 +99,7 @@ class Housekeeping:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """How often each task ran and failed."""
+        """Return how often each task ran and failed."""
         return dict(self._counters)
 
     def start(self) -> None:
@@ -128,7 +128,7 @@ class Housekeeping:
         self._followed_at = now
 
     def vitals(self) -> Vitals:
-        """How its thread is, as of the last `follow`."""
+        """Return how its thread is, as of the last `follow`."""
         return self._pulse.vitals(0.0, idle=True)
 
     def stop(self) -> None:
@@ -173,7 +173,7 @@ class Housekeeping:
 
 
 def leads_and_may_write(leader: Leadership, journal: Journal) -> bool:
-    """Whether housekeeping may run: this daemon leads, etcd answers and holds the journal, and no user paused it."""
+    """True if housekeeping may run: this daemon leads, etcd answers and holds the journal, and no user paused it."""
     reading = journal.read()
     return leader.lease_valid() and reading.live and reading.cluster is not None and reading.pause is None
 
@@ -181,7 +181,7 @@ def leads_and_may_write(leader: Leadership, journal: Journal) -> bool:
 def housekeeping_tasks(
     config: Config, etcd: Etcd, journal: Journal, leader: Leadership, clock: Clock, *, compacts_itself: bool
 ) -> list[Task]:
-    """All tasks of an installation. `compacts_itself`: etcd runs with auto-compaction."""
+    """Return all tasks of an installation. `compacts_itself`: etcd runs with auto-compaction."""
     settings = config.housekeeping
     backups = Backups(config.state / "backups", settings.backup, settings.backups_kept)
 
@@ -219,15 +219,15 @@ def housekeeping_tasks(
 
 
 def daily_tasks(cron: str, summary: DailySummary) -> list[Task]:
-    """The daily summary, unless it is off, or nobody would get it."""
+    """Return the daily summary, unless it is off, or nobody would get it."""
     return [Task("daily_summary", cron, summary.run)] if cron and summary.channels else []
 
 
 def etcd_security_tasks(
     users: JobUsers | None, renew: Callable[[], str] | None, trust: EtcdTrust | None = None
 ) -> list[Task]:
-    """What an etcd with users, with certificates of ours, and with TLS needs."""
-    tasks = [Task("etcd_users", USERS_CRON, users.sweep)] if users else []
+    """Return what an etcd with users, with certificates of ours, and with TLS needs."""
+    tasks = [Task("etcd_users", USERS_CRON, users.prune)] if users else []
     tasks += [Task("etcd_certificates", CERTIFICATES_CRON, renew)] if renew else []
     if trust:
         tasks += [Task("etcd_ca", USERS_CRON, trust.publish), Task("certificate_ends", ENDS_CRON, trust.warn)]

@@ -47,7 +47,7 @@ class Silence:
     _looked_at: float = 0.0
 
     def lasts(self, revision: int, now: float) -> bool:
-        """Whether the key has not been written for longer than the limit. Call it at each look."""
+        """True if the key has not been written for longer than the limit. Call it at each look."""
         if revision != self._revision or now - self._looked_at > self.break_s:
             self._revision, self._since = revision, now
         self._looked_at = now
@@ -90,11 +90,11 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether this daemon believes that it leads; only the guard is proof."""
+        """True if this daemon believes that it leads; only the guard is proof."""
         return self._revision > 0
 
     def lease_valid(self) -> bool:
-        """Whether it leads for certain: the lease was renewed, and the key found to be this daemon's, recently enough
+        """True if it leads for certain: the lease was renewed, and the key found to be this daemon's, recently enough
         that the one cannot have ended, and no standby that has taken the other can lead yet (P10).
 
         No transaction guards a call to a cloud, so none starts without this: the process may have been suspended since
@@ -103,13 +103,13 @@ class Election:
         return self.leading and self._now_s() - min(self._renewed_at, self._held_at) < self._ttl_s
 
     def etcd_problem(self) -> str:
-        """What is wrong with etcd, or "". For a leader: that it is full. For others: why they can neither lead nor
-        follow."""
+        """Return what is wrong with etcd, or "". For a leader: that it is full. For others: why they can neither lead
+        nor follow."""
         return self._space_problem if self.leading else self._call_problem
 
     @property
     def leader(self) -> str:
-        """The name of the leader, "" if unknown."""
+        """Return the name of the leader, "" if unknown."""
         return self._name if self.leading else self._leader_name
 
     def guard(self) -> Sequence[Compare]:
@@ -118,7 +118,7 @@ class Election:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait until the next step."""
+        """Return how long to wait until the next step."""
         return self._ttl_s / 4 if self.leading and not self._call_problem else POLL_S
 
     def step(self) -> None:
@@ -200,7 +200,7 @@ class Election:
             self._renewed_at = begun
 
     def _check_alarms(self) -> None:
-        """A full etcd refuses writes only; every member reports its alarms in its status."""
+        """Check the alarms. A full etcd refuses writes only; every member reports its alarms in its status."""
         with contextlib.suppress(EtcdRefusedError):  # without the permission to ask, the next write shows it
             self._space_problem, before = FULL if refuses_writes(self._etcd) else "", self._space_problem
             if self._space_problem != before:
@@ -277,7 +277,7 @@ class Leadership(Election):
         return super().leading and self._thread.is_alive()
 
     def vitals(self) -> Vitals:
-        """How its thread is."""
+        """Return how its thread is."""
         call_s = self._etcd.timeout_s * len(self._etcd.endpoints)
         return self._pulse.vitals(STUCK_S + _CALLS_PER_STEP * call_s, self._thread)
 
@@ -304,7 +304,7 @@ class Leadership(Election):
 
 
 def leader_name(value: bytes) -> str:
-    """The leader's name from the value of the leader key, which may have been written by anything."""
+    """Return the leader's name from the value of the leader key, which may have been written by anything."""
     with contextlib.suppress(ValueError):
         parsed = json.loads(value)
         if isinstance(parsed, dict):

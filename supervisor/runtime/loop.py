@@ -68,7 +68,7 @@ log = structlog.get_logger("spotsupd")
 
 
 def rest_s(took_s: float) -> float:
-    """How long to rest after a tick that took `took_s`.
+    """Return how long to rest after a tick that took `took_s`.
 
     Hundreds of jobs that report each step would wake the loop all the time; a few ticks a second are enough.
     """
@@ -84,11 +84,11 @@ class JournalLike(Protocol):
         ...
 
     def read(self) -> Reading:
-        """The journal as the mirror has it now."""
+        """Return the journal as the mirror has it now."""
         ...
 
     def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
-        """The new revision, or 0 if a guard did not hold. Raises JournalUnavailableError."""
+        """Return the new revision, or 0 if a guard did not hold. Raises JournalUnavailableError."""
         ...
 
 
@@ -97,16 +97,16 @@ class Leader(Protocol):
 
     @property
     def leading(self) -> bool:
-        """Whether this daemon leads."""
+        """True if this daemon leads."""
         ...
 
     @property
     def leader(self) -> str:
-        """The name of the leader, "" if unknown."""
+        """Return the name of the leader, "" if unknown."""
         ...
 
     def guard(self) -> Sequence[Compare]:
-        """The guards that every commit carries."""
+        """Return the guards that every commit carries."""
         ...
 
 
@@ -118,7 +118,7 @@ class Actor(Protocol):
         ...
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        """The actions that ended since the last call."""
+        """Return the actions that ended since the last call."""
         ...
 
 
@@ -136,7 +136,7 @@ class Status:
     admissions: Mapping[str, Admission] = field(default_factory=lambda: MappingProxyType({}))
 
     def about(self, job: str) -> str:
-        """What is done for a job and why; the headline if this daemon decides nothing at all."""
+        """Return what is done for a job and why; the headline if this daemon decides nothing at all."""
         if job in self.sentences or not self.headline.startswith(WATCHING):
             return self.sentences.get(job) or self.headline
         return "stored; the daemon takes it up within seconds"
@@ -195,7 +195,7 @@ class Loop:
 
     @property
     def capacity(self) -> CapacityMemory:
-        """What clouds last answered, as this daemon remembers it."""
+        """Return what clouds last answered, as this daemon remembers it."""
         return self._volatile.capacity
 
     def tick(self) -> None:
@@ -214,7 +214,7 @@ class Loop:
             self._set_status(failed.sentence, self._sentences)
 
     def vitals(self) -> Vitals:
-        """A daemon of which each tick fails looks alive and decides nothing."""
+        """Return how its thread is. A daemon of which each tick fails looks alive and decides nothing."""
         return Vitals(self._ticked, FAILING_S)
 
     def _tick(self) -> None:
@@ -244,7 +244,7 @@ class Loop:
             self._decide(reading)
 
     def _catch_up(self, reading: Reading) -> bool:
-        """Whether the mirror shows all that earlier leaders have written. A new leader writes something first: no
+        """True if the mirror shows all that earlier leaders have written. A new leader writes something first: no
         commit of theirs comes after that, and what the mirror shows with it has all of them."""
         if self._caught_up:
             return True
@@ -268,7 +268,7 @@ class Loop:
             self._steady.clear()
 
     def _blocked_reason(self, reading: Reading) -> str:
-        """Why nothing may be decided now, or ""."""
+        """Return why nothing may be decided now, or ""."""
         if not reading.live:
             return "etcd does not answer: no decisions until it does; training goes on"
         if reading.pause is not None:
@@ -321,7 +321,7 @@ class Loop:
         self._steady.clear()
 
     def _believe(self, record: CapacityRecord | None) -> None:
-        """What clouds answered to the previous leader is believed on."""
+        """Go on believing what clouds answered to the previous leader."""
         known = Boundary().within("(capacity)", lambda: memory_of(record, self._clock.now()), CapacityMemory())
         self._volatile = replace(self._volatile, capacity=known)
 

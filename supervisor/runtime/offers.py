@@ -17,8 +17,8 @@ def offers_in_order(
     timeout_s: float,
     prices: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Offer, ...]:
-    """The offers for the first query, cheapest first, then those for the second, and so on. `prices`: `[prices]` of the
-    configuration. What several queries find is of the first one's alternative.
+    """Return the offers for the first query, cheapest first, then those for the second, and so on. `prices`: `[prices]`
+    of the configuration. What several queries find is of the first one's alternative.
 
     Raises UnreachableError or DeniedError if any query fails so: a lost call must not lead to a dearer market. If no
     query has an offer, raises the first ProvisionerError, or returns nothing if there is none.

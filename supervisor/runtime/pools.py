@@ -136,12 +136,13 @@ class PoolKeeper:
         known.held = seen.held
 
     def _held_yesterday(self, day: str, pool: PoolName, found: Seen) -> int:
-        """How many were held before a pool's first row of a day: as many as now, where only the day has changed."""
+        """Return how many were held before a pool's first row of a day: as many as now, where only the day has
+        changed."""
         held = [each.held for (name, key), each in self._days.items() if name != day and key == pool.key]
         return max(held, default=0 if found.granted else found.held)
 
     def _seen(self, reading: Reading) -> dict[PoolName, Seen]:
-        """All pools with machines or answers. Only jobs of which a record has changed are looked at."""
+        """Return all pools with machines or answers. Only jobs of which a record has changed are looked at."""
         first = not self._looked_at
         total: dict[PoolName, Seen] = {}
         for name, view in reading.jobs.items():
@@ -205,7 +206,7 @@ class PoolKeeper:
             self._retry_at = self._clock.now() + RETRY_S
 
     def _loaded(self, day: str, asked_at: float, found: Mapping[DayKey, PoolDay | None]) -> None:
-        """What earlier leaders wrote of this day is gone on with. Nobody may have watched since."""
+        """Go on with what earlier leaders wrote of this day. Nobody may have watched since."""
         today, minute = _day_of(self._clock.now())
         if today != day or not 0 <= self._clock.now() - asked_at <= MAX_GAP_S:
             return  # it is read again
@@ -239,18 +240,18 @@ def _is_due(known: _Followed, now: float, *, ended: bool) -> bool:
 
 
 def _end_day(known: _Followed) -> None:
-    """The day of a pool is over."""
+    """End the day of a pool."""
     if known.record.rows and known.record.rows[-1].held and known.record.until < DAY_MINUTES:
         known.record = replace(known.record, until=DAY_MINUTES)
 
 
 def _day_of(now: float) -> tuple[str, int]:
-    """The day of a time (UTC), and its minute."""
+    """Return the day of a time (UTC), and its minute."""
     at = datetime.fromtimestamp(now, UTC)
     return at.strftime("%Y-%m-%d"), at.hour * 60 + at.minute
 
 
 def _days_before(day: str) -> set[str]:
-    """The days that are kept on a day. One more: the clock of another daemon may be a little ahead."""
+    """Return the days that are kept on a day. One more: the clock of another daemon may be a little ahead."""
     first = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
     return {(first - timedelta(days=back)).strftime("%Y-%m-%d") for back in range(-1, MAX_DAYS)}

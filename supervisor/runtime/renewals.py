@@ -16,7 +16,7 @@ from supervisor.starting_time import moment, starts_at
 
 
 def renewed(view: JobView, now: float) -> tuple[JobRecord, Event] | None:
-    """The job's next run, and the event that says so; None while there is to be none."""
+    """Return the job's next run, and the event that says so; None while there is to be none."""
     old = view.record
     over = all(node.state in {NodeState.GONE, NodeState.WARM} for node in view.nodes.values())
     if not (old.ended and old.is_renewed and over):

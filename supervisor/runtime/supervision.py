@@ -43,7 +43,7 @@ class PartHealth:
 
 
 def look(seen: Seen, vitals: Vitals, passed_s: float) -> tuple[Seen, str]:
-    """What is known of a part after `passed_s` more seconds, and why it cannot be relied on, or ""."""
+    """Return what is known of a part after `passed_s` more seconds, and why it cannot be relied on, or ""."""
     at = seen.at + min(passed_s, MAX_GAP_S)
     new = max(0, vitals.faults - seen.faults)
     recent = (*(each for each in seen.faults_at if at - each < FAULTS_WITHIN_S), *[at] * min(new, MAX_FAULTS))
@@ -70,21 +70,21 @@ class Supervision:
         self._at = steady_s()
 
     def watch(self, name: str, vitals: Callable[[], Vitals]) -> None:
-        """One more part."""
+        """Watch one more part."""
         self._parts[name] = vitals
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """How many unforeseen errors each part has outlived, where there were any."""
+        """Return how many unforeseen errors each part has outlived, where there were any."""
         return {f"faults_{name}": seen.faults for name, seen in self._seen.items() if seen.faults}
 
     @property
     def parts(self) -> Mapping[str, PartHealth]:
-        """Each part, as it was last looked at."""
+        """Return each part, as it was last looked at."""
         return {name: PartHealth(seen.at - seen.changed_at, seen.faults) for name, seen in dict(self._seen).items()}
 
     def check(self) -> None:
-        """Raises ThreadFailedError if a part cannot be relied on any more."""
+        """Raise ThreadFailedError if a part cannot be relied on any more."""
         now = self._steady_s()
         passed_s, self._at = now - self._at, now
         for name, vitals in self._parts.items():

@@ -38,16 +38,17 @@ class Leading(Protocol):
     """What is needed of the leader election."""
 
     def lease_valid(self) -> bool:
-        """Whether this daemon leads, and may write."""
+        """True if this daemon leads, and may write."""
         ...
 
     def guard(self) -> Sequence[Compare]:
-        """The guards that every write carries."""
+        """Return the guards that every write carries."""
         ...
 
 
 def seen_of(sweep: SweepRecord, member: Member, reading: Reading, now: float) -> Seen | None:
-    """A member's job as the journal has it; None where there is none, or one of somebody else's with its name."""
+    """Return a member's job as the journal has it; None where there is none, or one of somebody else's with its
+    name."""
     view = reading.jobs.get(sweep.job_name(member))
     if view is None or view.record.uid != uid_of(sweep.submission(member)):
         return None
@@ -153,7 +154,8 @@ class SweepKeeper:
 
 
 def member_job(sweep: SweepRecord, member: Member, now: float) -> tuple[JobRecord, Event]:
-    """The record of a member's job, and its first event. Raises UsageError for parameters that cannot be right."""
+    """Return the record of a member's job, and its first event. Raises UsageError for parameters that cannot be
+    right."""
     spec = parse_spec(member_spec(sweep.base, sweep.job_name(member), member.point))
     job = new_job(spec, sweep.code_sha256, sweep.submission(member), now)
     job = replace(job, owner=sweep.owner, starts_at=starts_at(spec.start_after, "", now), next_event=2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from supervisor.model import JobState, NodeState
 from supervisor.planner.world import JobView
 from supervisor.runtime.loop import Status
-from supervisor.web.words import duration
+from supervisor.web.formats import duration
 
 MAX_SHOWN = 12
 WAITING_S = 300.0
@@ -24,7 +24,7 @@ class Finding:
 
 
 def findings(views: Sequence[JobView], status: Status, now: float) -> list[Finding]:
-    """Of the daemon and of all jobs; how many more there are is said."""
+    """Return the findings of the daemon and of all jobs; how many more there are is said."""
     found = [*_of_the_daemon(status, now), *(each for view in views for each in _of_a_job(view, now))]
     found.sort(key=lambda each: (each.level != "bad", each.job != ""))
     return found

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from supervisor.curve import Curve, Point
 from supervisor.plots import ticks
+from supervisor.web.formats import money, number
 from supervisor.web.timeline import Window
-from supervisor.web.words import money, number
 
 Value = tuple[float, float]  # UNIX seconds, and what it was
 
@@ -29,7 +29,7 @@ class Chart:
 
     @property
     def data(self) -> list[list[float | str]]:
-        """For the page's script."""
+        """Return the data for the page's script."""
         return [[x, text] for x, text in self.values]
 
 
@@ -45,7 +45,7 @@ def charts(curve: Curve | None, window: Window) -> list[Chart]:
             chart("Speed", "steps per second", rates(points), window),
             chart("GPU use", "percent, of rank 0's node", _of(points, lambda point: point.gpu), window),
             chart("Nodes", "in the round", _of(points, lambda point: point.nodes), window, steps=True),
-            chart("Cost", "US dollars", _of(points, lambda point: point.usd), window, words=money),
+            chart("Cost", "US dollars", _of(points, lambda point: point.usd), window, as_text=money),
         )
         if each is not None
     ]
@@ -75,7 +75,7 @@ def chart(
     *,
     steps: bool = False,
     zero: bool = True,
-    words: Callable[[float], str] = number,
+    as_text: Callable[[float], str] = number,
 ) -> Chart | None:
     """None without values. `steps`: each lasts until the next. `zero`: the scale begins there."""
     if not values:
@@ -83,7 +83,7 @@ def chart(
     low, high = min(value for _, value in values), max(value for _, value in values)
     if zero and low > 0:
         low = 0.0
-    marks = ticks(low, high if high > low else low + 1.0, most=3)
+    marks = ticks(low, high if high > low else low + 1.0, max_ticks=3)
     low, high = marks[0], marks[-1]
 
     def y(value: float) -> float:
@@ -96,17 +96,17 @@ def chart(
         drawn.append((window.place(at), y(value)))
     line = " ".join(f"{x:g},{top:g}" for x, top in drawn)
     area = f"{drawn[0][0]:g},100 {line} {drawn[-1][0]:g},100"
-    newest = words(values[-1][1])
+    newest = as_text(values[-1][1])
     return Chart(
         name,
         unit,
         line,
         area,
-        tuple((y(mark), words(mark)) for mark in (marks if len(marks) <= 4 else marks[::2])),
-        tuple((window.place(at), words(value)) for at, value in values),
+        tuple((y(mark), as_text(mark)) for mark in (marks if len(marks) <= 4 else marks[::2])),
+        tuple((window.place(at), as_text(value)) for at, value in values),
         newest,
-        f"{name}: {words(values[0][1])} at first, {newest} now, between {words(min(v for _, v in values))} and "
-        f"{words(max(v for _, v in values))}",
+        f"{name}: {as_text(values[0][1])} at first, {newest} now, between {as_text(min(v for _, v in values))} and "
+        f"{as_text(max(v for _, v in values))}",
     )
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from supervisor.journal.journal import DayKey
 from supervisor.planner.world import JobView
 from supervisor.pool_days import DAY_MINUTES, DAY_S, PoolDay, PoolName, is_held, pool_of
-from supervisor.web.words import money
+from supervisor.web.formats import money
 
 CELLS = 48
 CELL_S = DAY_S // CELLS
@@ -56,7 +56,7 @@ class Region:
 
 
 def regions(views: Iterable[JobView], days: Mapping[DayKey, PoolDay | None], now: float) -> list[Region]:
-    """By cloud and region, the pools in which machines are held or were asked for in the last day."""
+    """Return, by cloud and region, the pools in which machines are held or were asked for in the last day."""
     begin = (int(now) // CELL_S + 1) * CELL_S - DAY_S
     slots: dict[PoolName, list[_Slot]] = {}
     for (day, _), record in days.items():

@@ -21,7 +21,7 @@ _OWN = frozenset({"", "none", "same-origin"})
 
 
 def add_login(app: FastAPI, users: Users, page: Callable[[str, int], Response]) -> None:
-    """The form, and the way out. `page`: the form with a sentence that says what was wrong, and its status."""
+    """Add the form, and the way out. `page`: the form with a sentence that says what was wrong, and its status."""
 
     @app.get("/login", include_in_schema=False, openapi_extra=may(Action.PUBLIC))
     def login_form() -> Response:

@@ -9,18 +9,18 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from supervisor.accounts import Purpose
 from supervisor.api.queue import queue_rows, waits
 from supervisor.api.ranks import is_waited_for
 from supervisor.api.rows import NodeRow, RankRow
 from supervisor.api.views import job_detail, job_row, node_rows
+from supervisor.billing import Purpose
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError
 from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.pool_days import DAY_S
-from supervisor.web import words
+from supervisor.web import formats
 from supervisor.web.attention import MAX_SHOWN, findings
 from supervisor.web.charts import charts, spark, speed
 from supervisor.web.heat import CELL_S, regions
@@ -59,12 +59,12 @@ class Pages:
         self._jinja.globals |= {"asset": assets, "version": source.version, "cluster": source.cluster, "short": short}
         self._jinja.globals["can_log_out"] = can_log_out
         self._jinja.filters |= {
-            "duration": words.duration,
-            "money": words.money,
-            "number": words.number,
-            "percent": words.percent,
-            "moment": words.moment,
-            "machine_moment": words.machine_moment,
+            "duration": formats.duration,
+            "money": formats.money,
+            "number": formats.number,
+            "percent": formats.percent,
+            "moment": formats.moment,
+            "machine_moment": formats.machine_moment,
         }
         for name in self._jinja.list_templates():
             self._jinja.get_template(name)  # compiled now: it takes longer than the first page may
@@ -82,7 +82,7 @@ class Pages:
         )
 
     def _usd(self, view: JobView) -> dict[Purpose, float]:
-        """A job's dollars by purpose, a few seconds old at most: adding up a thousand nodes takes a while."""
+        """Return a job's dollars by purpose, a few seconds old at most: adding up a thousand nodes takes a while."""
         now, task = self._source.now(), view.record.task_id
         known = self._added_up.get(task)
         if known is not None and 0 <= now - known[0] < ADDED_UP_S:
@@ -96,7 +96,7 @@ class Pages:
     # -- overview ------------------------------------------------------------------------------------------
 
     def overview(self) -> str:
-        """All jobs, the fleet in one bar, and what needs attention."""
+        """Return the page of all jobs, the fleet in one bar, and what needs attention."""
         source, now, status = self._source, self._source.now(), self._source.status()
         views = list(source.jobs())
         live = [view for view in views if not view.record.ended]
@@ -139,7 +139,7 @@ class Pages:
         }
 
     def _curve(self, view: JobView) -> Curve | None:
-        """A curve that cannot be read is none: the page has everything else."""
+        """Return the curve; one that cannot be read is none: the page has everything else."""
         try:
             return self._source.curve(view.name)[1]
         except SpotsupError:
@@ -152,7 +152,8 @@ class Pages:
     # -- one job -------------------------------------------------------------------------------------------
 
     def job(self, name: str, window: str = "") -> str:
-        """One job: timeline, curves, nodes, events, and the end of its logs. Raises NotFoundError."""
+        """Return the page of one job: timeline, curves, nodes, events, and the end of its logs. Raises
+        NotFoundError."""
         source, now = self._source, self._source.now()
         view = source.job(name)
         curve, events = self._curve(view), list(source.events(name))
@@ -191,11 +192,11 @@ class Pages:
         except SpotsupError:
             return []
 
-    def _lines(self, name: str, node: str, most: int) -> list[tuple[str, str]]:
-        return [(short(of_node), line) for of_node, line in self._source.lines(name, node, most)]
+    def _lines(self, name: str, node: str, max_lines: int) -> list[tuple[str, str]]:
+        return [(short(of_node), line) for of_node, line in self._source.lines(name, node, max_lines)]
 
     def logs(self, name: str, node: str = "") -> str:
-        """What a job has printed last. Raises NotFoundError."""
+        """Return what a job has printed last. Raises NotFoundError."""
         view = self._source.job(name)
         return self._page(
             "logs.html",
@@ -204,7 +205,7 @@ class Pages:
             node=node,
             nodes=[row["id"] for row in node_rows(view, self._source.now()) if row["state"] != NodeState.GONE],
             lines=self._lines(name, node, MAX_LINES),
-            most=MAX_LINES,
+            max_lines=MAX_LINES,
         )
 
     # -- the cluster ---------------------------------------------------------------------------------------
@@ -232,17 +233,17 @@ class Pages:
         return self._page("queue.html", "Queue", rows=[{**row, "tone": tone(row["state"])} for row in rows])
 
     def money(self) -> str:
-        """What is spent and saved."""
+        """Return what is spent and saved."""
         source = self._source
         found = spending_of(list(source.jobs()), source.budgets, self._usd, source.on_demand, source.now())
         return self._page("money.html", "Money", money=found, purposes=PURPOSES)
 
     def login(self, problem: str = "") -> str:
-        """Where a token is shown. Says nothing about the cluster."""
+        """Return the page where a token is shown. Says nothing about the cluster."""
         return self._jinja.get_template("login.html").render(problem=problem)
 
     def error(self, status: int, text: str) -> str:
-        """What went wrong, in one sentence."""
+        """Return what went wrong, in one sentence."""
         return self._page("error.html", "Not found" if status == 404 else "Error", code=status, text=text)
 
 
@@ -268,12 +269,12 @@ _TONES = {
 
 
 def tone(state: str) -> str:
-    """The colour of a job's state."""
+    """Return the colour of a job's state."""
     return _TONES.get(str(state), "calm")
 
 
 def fleet_bar(views: Iterable[JobView]) -> list[dict[str, Any]]:
-    """Nodes by what they do: parts of one bar, in percent."""
+    """Return nodes by what they do: parts of one bar, in percent."""
     counts = Counter(
         kind for view in views for node in view.nodes.values() if (kind := KINDS.get(node.state)) is not None
     )
@@ -291,31 +292,32 @@ def _width(part: int, whole: int) -> float:
 
 
 def _fitting(view: JobView, now: float) -> str:
-    """The window that is shown first: the whole job, or the last hours of a long one."""
+    """Return the window that is shown first: the whole job, or the last hours of a long one."""
     lasted_s = (view.record.ended_at or now) - view.record.submitted_at
     return "all" if lasted_s <= 6 * 3600 or view.record.ended else "6h" if lasted_s <= 7 * 86400 else "24h"
 
 
 def window_of_day(now: float) -> Window:
-    """The day that the heat map shows."""
+    """Return the day that the heat map shows."""
     end = (int(now) // CELL_S + 1) * CELL_S
     return Window(end - DAY_S, end)
 
 
 def _current_nodes(view: JobView, now: float) -> list[NodeRow]:
-    """Those that do not train first: they are what one looks for."""
+    """Return the current nodes. Those that do not train first: they are what one looks for."""
     found = [row for row in node_rows(view, now) if row["state"] != NodeState.GONE]
     return sorted(found, key=lambda row: row["state"] == NodeState.MEMBER and not row["notice_deadline"])
 
 
 def _waits(ranks: Sequence[RankRow]) -> dict[str, int]:
-    """By node, for how many milliseconds of each step all others wait for its slowest rank; without what is noise."""
+    """Return, by node, for how many milliseconds of each step all others wait for its slowest rank; without what is
+    noise."""
     slowest = sorted(ranks, key=lambda each: each["waited_s"])
     return {each["node"]: round(1000 * each["waited_s"]) for each in slowest if is_waited_for(each)}
 
 
 def event_lines(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The newest first."""
+    """Return the newest events first."""
     return [
         {
             "at": each.at,

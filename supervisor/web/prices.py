@@ -38,7 +38,7 @@ class PriceBook:
         self._lock = threading.Lock()
 
     def of(self, view: JobView) -> OnDemand | None:
-        """A job's prices, an hour old at most; None while they are not known, and are asked for now."""
+        """Return a job's prices, an hour old at most; None while they are not known, and are asked for now."""
         task, now = view.record.task_id, self._clock.now()
         with self._lock:
             found, at = self._known.get(task, (None, 0.0))

@@ -52,11 +52,11 @@ def source_of(
     cluster: str,
     rules: Rules,
 ) -> Source:
-    """Of a running daemon."""
+    """Return the source of a running daemon."""
     tails = Tails(service.logs)
 
-    def lines(name: str, node: str, most: int) -> Sequence[tuple[str, str]]:
-        return tails.lines(name, node, service.job(name).record.task_id, most)
+    def lines(name: str, node: str, max_lines: int) -> Sequence[tuple[str, str]]:
+        return tails.lines(name, node, service.job(name).record.task_id, max_lines)
 
     return Source(
         version=version,
@@ -85,7 +85,7 @@ class PoolDays:
         self._found: tuple[float, Mapping[DayKey, PoolDay | None]] | None = None
 
     def read(self) -> Mapping[DayKey, PoolDay | None]:
-        """All of it. Raises JournalUnavailableError."""
+        """Return all of it. Raises JournalUnavailableError."""
         now = self._clock.now()
         if self._found is None or not 0 <= now - self._found[0] < KEPT_S:
             self._found = (now, self._read())

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.accounts import Purpose, by_purpose, month_of
 from supervisor.api.report import OnDemand, on_demand_row
+from supervisor.billing import Purpose, by_purpose, month_of
 from supervisor.budget import CLUSTER, Budgets
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.budgets.rule import spending
@@ -66,7 +66,7 @@ class Budget:
 
     @property
     def kind(self) -> str:
-        """How near it is."""
+        """Return how near it is."""
         if self.usd >= self.limit:
             return "bad"
         return "near" if self.usd >= 0.8 * self.limit or self.forecast > self.limit else "good"
@@ -92,12 +92,12 @@ class Spending:
 
 
 def usd_per_hour(view: JobView) -> float:
-    """What its machines cost now."""
+    """Return what its machines cost now."""
     return sum(node.offer.usd_per_hour or 0.0 for node in view.nodes.values() if node.launched_at and not node.ended_at)
 
 
 def hours_left(now: float) -> float:
-    """Of this month, in UTC."""
+    """Return the hours that are left of this month, in UTC."""
     at = time.gmtime(now)
     days = calendar.monthrange(at.tm_year, at.tm_mon)[1]
     end = calendar.timegm((at.tm_year, at.tm_mon, days, 23, 59, 60, 0, 0, 0))
@@ -116,12 +116,12 @@ def shares_of(usd: dict[Purpose, float]) -> tuple[Share, ...]:
 
 
 def usd_by_purpose(view: JobView, now: float) -> dict[Purpose, float]:
-    """What a job has cost."""
+    """Return what a job has cost."""
     return by_purpose(bookings_of(view.record, view.nodes.values(), now))
 
 
 def job_cost(view: JobView, usd: dict[Purpose, float], on_demand: OnDemand | None, now: float) -> JobCost:
-    """One job's row. `usd`: by purpose."""
+    """Return one job's row. `usd`: by purpose."""
     total = sum(usd.values())
     found = on_demand_row(view, on_demand, now) if on_demand is not None else {"usd": None, "saved": None}
     goodput = usd[Purpose.USEFUL] / total if total > 0 else None
@@ -146,13 +146,13 @@ def spending_of(
     on_demand: Callable[[JobView], OnDemand | None],
     now: float,
 ) -> Spending:
-    """All jobs together. `usd_of`: a job's dollars by purpose."""
+    """Return all jobs together. `usd_of`: a job's dollars by purpose."""
     month, left_h = month_of(now), hours_left(now)
     rate = sum(map(usd_per_hour, views))
     users: dict[str, float] = {}
     for each in (spent for view in views for spent in spending(view, month, now)):
         users[each.owner] = users.get(each.owner, 0.0) + each.usd
-    month_usd, most = sum(users.values()), max(users.values(), default=0.0)
+    month_usd, highest_usd = sum(users.values()), max(users.values(), default=0.0)
     sums = dict.fromkeys(Purpose, 0.0)
     jobs, theirs, ours, unknown = [], 0.0, 0.0, 0
     for view in views:
@@ -177,7 +177,7 @@ def spending_of(
         shares_of(sums),
         tuple(sorted(jobs, key=lambda each: -each.usd)),
         tuple(
-            (name, usd, round(100 * usd / most, 2) if most else 0.0)
+            (name, usd, round(100 * usd / highest_usd, 2) if highest_usd else 0.0)
             for name, usd in sorted(users.items(), key=lambda each: -each[1])
             if usd
         ),

@@ -32,8 +32,8 @@ class Tails:
         self._tails: OrderedDict[tuple[str, str, str], _Tail] = OrderedDict()
         self._lock = threading.Lock()
 
-    def lines(self, job: str, node: str, task_id: str, most: int) -> list[tuple[str, str]]:
-        """The last lines, each with its node. Raises what reading raises.
+    def lines(self, job: str, node: str, task_id: str, max_lines: int) -> list[tuple[str, str]]:
+        """Return the last lines, each with its node. Raises what reading raises.
 
         `task_id`: of the job, so that another one of the same name begins anew.
         """
@@ -45,7 +45,7 @@ class Tails:
                 self._tails.popitem(last=False)
         with tail.lock:
             self._catch_up(job, node, tail)
-            return _lines(tail.chunks, most)
+            return _lines(tail.chunks, max_lines)
 
     def _catch_up(self, job: str, node: str, tail: _Tail) -> None:
         more = True
@@ -62,11 +62,11 @@ class Tails:
             tail.position = part.position
 
 
-def _lines(chunks: Mapping[tuple[str, str], bytes], most: int) -> list[tuple[str, str]]:
+def _lines(chunks: Mapping[tuple[str, str], bytes], max_lines: int) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for (node, _), data in reversed(list(chunks.items())):
         found = [(node, line) for line in data.decode(errors="replace").splitlines()]
         lines = found + lines
-        if len(lines) >= most:
+        if len(lines) >= max_lines:
             break
-    return lines[-most:]
+    return lines[-max_lines:]

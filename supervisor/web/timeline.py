@@ -14,7 +14,7 @@ from supervisor.curve import Curve
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeRecord, NodeState
 from supervisor.planner.world import JobView
-from supervisor.web.words import duration
+from supervisor.web.formats import duration
 
 MAX_LANES = 160
 MAX_MARKS = 400
@@ -98,16 +98,16 @@ class Window:
     end: float
 
     def place(self, at: float) -> float:
-        """In percent."""
+        """Return the place in percent."""
         share = (at - self.begin) / max(self.end - self.begin, 1e-9)
         return round(100 * min(max(share, 0.0), 1.0), 3)
 
     def has(self, begin: float, end: float) -> bool:
-        """Whether it sees any of it."""
+        """True if it sees any of it."""
         return end >= self.begin and begin <= self.end
 
     def bar(self, kind: str, begin: float, end: float, text: str) -> Bar:
-        """A bar, wide enough to be seen."""
+        """Return a bar, wide enough to be seen."""
         left, right = self.place(begin), self.place(end)
         width = max(right - left, _LEAST)
         return Bar(kind, min(left, 100 - width), round(width, 3), text)
@@ -134,14 +134,14 @@ class Timeline:
 
 
 def window_of(view: JobView, now: float, length_s: float | None) -> Window:
-    """The whole job, or its last so many seconds."""
+    """Return the whole job, or its last so many seconds."""
     end = view.record.ended_at or now
     begin = min(view.record.submitted_at, end - 1.0)
     return Window(begin if length_s is None else max(begin, end - length_s), end)
 
 
 def timeline(view: JobView, curve: Curve | None, events: Iterable[Event], window: Window) -> Timeline:
-    """All that happened in the window."""
+    """Return all that happened in the window."""
     lanes = _lanes(view, window)
     return Timeline(
         window,
@@ -154,7 +154,8 @@ def timeline(view: JobView, curve: Curve | None, events: Iterable[Event], window
 
 
 def _lanes(view: JobView, window: Window) -> list[Lane]:
-    """Each node takes the lane that has been free for longest; so there are as many as nodes at once."""
+    """Return the lanes. Each node takes the lane that has been free for longest; so there are as many as nodes at
+    once."""
     slots: list[list[NodeRecord]] = []
     free_from: list[float] = []
     for node in sorted(in_order(view.nodes.values()), key=lambda each: each.created_at):
@@ -184,7 +185,7 @@ def _lane(nodes: Sequence[NodeRecord], window: Window) -> Lane:
 
 
 def short(node: str) -> str:
-    """The last part of a node's id: its number."""
+    """Return the last part of a node's id: its number."""
     return f"n{node.rpartition('-')[2]}" if "-" in node else node
 
 
@@ -229,10 +230,12 @@ def _rounds(events: Iterable[Event], window: Window) -> Iterator[Mark]:
         yield Mark("round", window.place(each.at), each.text)
 
 
-def ticks(window: Window, most: int = 7) -> Iterator[Tick]:
+def ticks(window: Window, max_ticks: int = 7) -> Iterator[Tick]:
     """Round times of UTC."""
     length_s = window.end - window.begin
-    step = next((each for each in _STEPS_S if length_s / each <= most), 86400 * math.ceil(length_s / 86400 / most))
+    step = next(
+        (each for each in _STEPS_S if length_s / each <= max_ticks), 86400 * math.ceil(length_s / 86400 / max_ticks)
+    )
     at = math.ceil(window.begin / step) * step
     while at <= window.end:
         yield Tick(window.place(at), float(at))

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from bootstrap import Target
+from bootstrap import SshHost
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.userdata import user_data
@@ -117,9 +117,9 @@ class Control:
         )
         self.machine.await_sshd()
 
-    def target(self) -> Target:
+    def target(self) -> SshHost:
         """Its login."""
-        return Target(
+        return SshHost(
             self.address,
             22,
             OPERATOR,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from spotsup_trainer.etcd import Etcd, EtcdError
 from spotsup_trainer.wire import Keys, decode
 
-from bootstrap import Report, Setup, StepEvent, StepState, Target, bootstrap, lock_of, pack_directory
+from bootstrap import Report, Setup, SshHost, StepEvent, StepState, bootstrap, lock_of, pack_directory
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.base import Market, Offer
@@ -127,9 +127,9 @@ class Installation:
         )
         return machine
 
-    def target(self, machine: StockMachine) -> Target:
+    def target(self, machine: StockMachine) -> SshHost:
         """How the daemon logs in."""
-        return Target(
+        return SshHost(
             machine.address,
             22,
             self._users[machine.node],

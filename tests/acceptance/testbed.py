@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from bootstrap import Archive, Setup, Target, UnreachableError
+from bootstrap import Archive, Setup, SshHost, UnreachableError
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.base import Instance, LaunchRequest, Market, Offer, OfferQuery
@@ -123,10 +123,10 @@ class Testbed:
                 return each
         raise StackError(f"the local cloud lists no machine of {node}")
 
-    def target(self, node: str) -> Target:
+    def target(self, node: str) -> SshHost:
         """How to reach a node over SSH."""
         found = self.instance(node)
-        return Target(
+        return SshHost(
             host=found.ssh_host,
             port=found.ssh_port,
             user=qemu.USER,

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from spotsup_trainer.wire import Progress, Round, RoundMember
 
 from provisioners.base import Market, Offer
-from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
 from supervisor.api.report import OnDemand
+from supervisor.billing import Booking, NodeBilling, Purpose, RoundTimes
 from supervisor.budget import Budgets
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended
 from supervisor.errors import NotFoundError
@@ -211,11 +211,11 @@ class Maker:
             parts[Purpose.LOST] = 0.004 * paid_s
             parts[Purpose.USEFUL] = paid_s - sum(parts.values())
         bookings = tuple(Booking(MONTH, what, s, s / 3600 * usd) for what, s in parts.items() if s > 0)
-        account = NodeAccount(Purpose.IDLE, booked_to=NOW, bookings=bookings)
+        billing = NodeBilling(Purpose.IDLE, booked_to=NOW, bookings=bookings)
         node_id = f"{record.name}-{record.uid}-{number}"
         return NodeRecord(
             node_id, record.name, node_id, offer, at, state, since, replaces or "", instance_id=f"i-{number:08x}",
-            launched_at=at + 2 if launched else 0.0, has_joined=state is N.MEMBER, account=account,
+            launched_at=at + 2 if launched else 0.0, has_joined=state is N.MEMBER, billing=billing,
             history=tuple(history), ssh_host=f"10.0.{number // 250}.{number % 250}",
         )  # fmt: skip
 
@@ -229,10 +229,10 @@ class Maker:
             history.append(Transition(when, str(before), str(after), "the provider takes it"))
             before = after
         share = max(0.05, (at - node.created_at) / max(NOW - node.created_at, 1))
-        bookings = tuple(replace_booking(each, share) for each in node.account.bookings)
+        bookings = tuple(replace_booking(each, share) for each in node.billing.bookings)
         return replace(
             node, state=N.GONE, state_since=at + 20, ended_at=at + 10, notice=notice, history=tuple(history),
-            account=replace(node.account, booked_to=at + 10, bookings=bookings),
+            billing=replace(node.billing, booked_to=at + 10, bookings=bookings),
         )  # fmt: skip
 
     def _curve(self, record: JobRecord, nodes: int, changes: Sequence[float], usd: float) -> Curve:

@@ -29,10 +29,10 @@ from bootstrap import (
     HostKeyMismatchError,
     LoginRefusedError,
     Setup,
+    SshHost,
     StepEvent,
     StepState,
     StopOutcome,
-    Target,
     UnfitError,
     UnreachableError,
     bootstrap,
@@ -66,8 +66,8 @@ time.sleep(600)
 TRAINER = trainer_of(AGENT)
 
 
-def target_of(machine: Instance) -> Target:
-    return Target(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
+def target_of(machine: Instance) -> SshHost:
+    return SshHost(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
 
 
 def setup_of(node: str, *, line: str | None = None, code: Archive = CODE, root: str = "~/.spotsup") -> Setup:
@@ -190,7 +190,7 @@ def test_a_machine_that_still_boots_is_waited_for(machine: Instance) -> None:
 
 def test_a_machine_that_never_answers_is_given_up_in_time() -> None:
     (port,) = free_ports(1)
-    target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+    target = SshHost("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
     began = clock()
     with pytest.raises(UnreachableError, match=f"node n1: sshd at nobody@127.0.0.1:{port} did not answer in time"):
         bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
@@ -200,7 +200,7 @@ def test_a_machine_that_never_answers_is_given_up_in_time() -> None:
 def test_a_port_that_accepts_connections_silently_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+        target = SshHost("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
         began = clock()
         with pytest.raises(UnreachableError, match="did not answer in time"):
             bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
@@ -238,7 +238,7 @@ def test_a_machine_that_lets_us_in_and_never_answers_is_given_up_in_time() -> No
         thread = threading.Thread(target=serve)
         thread.start()
         port = listener.getsockname()[1]
-        target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+        target = SshHost("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
         began = clock()
         try:
             with pytest.raises(UnreachableError, match="step login: the connection broke at `try the login shell`"):
@@ -427,8 +427,8 @@ _AUDITED = """
 import os, sys, time
 opened = []
 sys.addaudithook(lambda name, arguments: opened.append(str(arguments[0])) if name == "open" else None)
-from bootstrap import Target, collect
-target = Target(sys.argv[1], int(sys.argv[2]), sys.argv[3], os.environ["HOST_KEY"], os.environ["CLIENT_KEY"])
+from bootstrap import SshHost, collect
+target = SshHost(sys.argv[1], int(sys.argv[2]), sys.argv[3], os.environ["HOST_KEY"], os.environ["CLIENT_KEY"])
 collect(target, "n1", clock=time.monotonic, deadline_s=20)
 here = (os.environ["HOME"], "/etc/ssh", "/etc/fabric", "/etc/invoke")
 print(sorted({path for path in opened if path.startswith(here)}))

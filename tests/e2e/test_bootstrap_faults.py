@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import BootstrapError, Setup, StepEvent, StepState, Target, bootstrap
+from bootstrap import BootstrapError, Setup, SshHost, StepEvent, StepState, bootstrap
 from bootstrap.mounts.model import Mount
 from bootstrap.steps import STEPS
 from supervisor.nodes.prepare import outcome_of
@@ -61,7 +61,7 @@ class Fault:
     outcome: str
     arrange: Arrange
     within_s: float = TIME_S
-    target: Callable[[Target], Target] = lambda target: target
+    target: Callable[[SshHost], SshHost] = lambda target: target
     full: str = ""
     """The step in which the disk fills up."""
 
@@ -243,7 +243,7 @@ def fast_clock(machine: Machine) -> None:
     machine.read_costs_s = 10.0
 
 
-def no_port(target: Target) -> Target:
+def no_port(target: SshHost) -> SshHost:
     return replace(target, port=free_ports(1)[0])
 
 

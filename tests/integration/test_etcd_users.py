@@ -47,7 +47,7 @@ def secured(worker_secured: SecuredEtcd) -> SecuredEtcd:
     """Without jobs' users and without keys."""
     worker_secured.use = NO_USE
     with worker_secured.users() as users, closing(worker_secured.client()) as etcd:
-        users.sweep()
+        users.prune()
         etcd.delete("/", prefix=True)
     return worker_secured
 
@@ -104,7 +104,7 @@ def test_a_crash_between_any_two_steps_of_making_a_user_is_mended_by_the_next_da
                 assert node.get(KEYS.member(JOB.name, "n")) is not None
             secured.use = NO_USE
             with secured.users() as users:
-                users.sweep()
+                users.prune()
             secured.use = replace(NO_USE, jobs=(JOB,), with_nodes=(JOB,))
         assert 5 < calls < 19
 
@@ -118,11 +118,11 @@ def test_a_crash_between_any_two_steps_of_revoking_leaves_nothing_that_the_next_
             access = users.ensure(JOB)
             dying = JobUsers(Dying(etcd, calls, sent=sent), KEYS, IDENTITY, lambda: secured.ca, lambda: NO_USE)
             try:
-                dying.sweep()
+                dying.prune()
                 break
             except CrashError:
                 pass
-            users.sweep()
+            users.prune()
             assert names(etcd, "user") == names(etcd, "role") == set()
             with closing(access.connect([secured.endpoint])) as node, pytest.raises(EtcdRefusedError):
                 node.get(KEYS.hint(JOB.name))
@@ -137,14 +137,14 @@ def test_users_of_jobs_that_may_use_etcd_stay_and_all_others_go(secured: Secured
         foreign = JobUsers(etcd, type(KEYS)("elsewhere"), IDENTITY, lambda: secured.ca, lambda: NO_USE)
         foreign.ensure(JOB)
         secured.use = EtcdUse((JOB, OTHER), (JOB,), frozenset({"a-b"}))
-        assert users.sweep() == "users of etcd: revoked spotsup/test/gone-abcde"
+        assert users.prune() == "users of etcd: revoked spotsup/test/gone-abcde"
         assert (
             names(etcd, "user")
             == names(etcd, "role")
             == of(JOB, OTHER, unreadable) | {f"spotsup/elsewhere/{JOB.task_id}"}
         )
-        assert not users.sweep()
-        foreign.sweep()
+        assert not users.prune()
+        foreign.prune()
 
 
 def test_a_restored_etcd_gets_its_users_again(secured: SecuredEtcd) -> None:
@@ -156,7 +156,7 @@ def test_a_restored_etcd_gets_its_users_again(secured: SecuredEtcd) -> None:
     with closing(etcd), closing(access.connect([secured.endpoint])) as node, secured.users() as users:
         with pytest.raises(EtcdRefusedError, match="does not accept user"):
             node.get(KEYS.hint(JOB.name))
-        assert users.sweep() == f"users of etcd: made {access.user} again"  # OTHER has no nodes yet
+        assert users.prune() == f"users of etcd: made {access.user} again"  # OTHER has no nodes yet
         assert node.get(KEYS.hint(JOB.name)) is None
 
 
@@ -361,7 +361,7 @@ def test_a_stolen_login_does_not_outlive_the_job(secured: SecuredEtcd) -> None:
     node.put(KEYS.member(JOB.name, "n"), b"1", lease)
     secured.use = NO_USE
     with secured.users() as users, closing(node):
-        assert users.sweep() == f"users of etcd: revoked {access.user}"
+        assert users.prune() == f"users of etcd: revoked {access.user}"
         for attempt in (
             lambda: node.get(KEYS.member(JOB.name, "n")),
             lambda: node.put(KEYS.member(JOB.name, "n"), b"2"),
@@ -409,7 +409,7 @@ def test_what_etcd_leaves_open_to_every_user_reads_and_changes_nothing_of_others
         # A watch that was open when the job ended: it shows what it showed before, and nothing else.
         secured.use = NO_USE
         with secured.users() as users:
-            users.sweep()
+            users.prune()
         etcd.put(FOREIGN, b"later secret")
         etcd.put(KEYS.hint(JOB.name), b"a later job")
         seen = list[str]()

@@ -155,10 +155,10 @@ def test_a_login_that_is_not_there_yet_or_for_a_while_is_an_outage_for_nodes(tmp
         eventually("the first hint", lambda: node.sees("first"))
         etcd.use = replace(use, jobs=())
         with etcd.users() as users:
-            assert users.sweep()
+            assert users.prune()
             eventually("its lease to end", lambda: not has_key(node))
             etcd.use = replace(use, with_nodes=(JOB,))
-            assert users.sweep() == f"users of etcd: made {access.user} again"
+            assert users.prune() == f"users of etcd: made {access.user} again"
         eventually("its key again", lambda: has_key(node))
         node.publish("second")
         eventually("the second hint", lambda: node.sees("second"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.connect import Target
+from bootstrap.connect import SshHost
 from bootstrap.tunnel import LOCAL_CONNECT_S, MAX_CONNECTIONS, UNANSWERED_S, Forward, Tunnel
 from provisioners.base import Instance
 from tests.support.etcd_server import cable
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def target(local_cloud: LocalCloud) -> Target:
+def target(local_cloud: LocalCloud) -> SshHost:
     machine: Instance = launch_running(local_cloud.provisioner, "n1")
-    return Target(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
+    return SshHost(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
 
 
 @contextmanager
-def opened(target: Target, *forwards: Forward, unanswered_s: float = UNANSWERED_S) -> Iterator[Tunnel]:
+def opened(target: SshHost, *forwards: Forward, unanswered_s: float = UNANSWERED_S) -> Iterator[Tunnel]:
     made = Tunnel(target, "n1", forwards, time.monotonic, lambda _: None, unanswered_s)
     made.start()
     try:
@@ -101,7 +101,7 @@ def listens(port: int) -> bool:
     return False
 
 
-def test_connections_of_the_machine_end_here_many_at_a_time_and_with_much_data(target: Target) -> None:
+def test_connections_of_the_machine_end_here_many_at_a_time_and_with_much_data(target: SshHost) -> None:
     port, other = free_ports(2)
     with echo() as here, opened(target, Forward(port, "127.0.0.1", here), Forward(other, "127.0.0.1", here)) as tunnel:
         eventually("the tunnel", lambda: not tunnel.problem())
@@ -119,7 +119,7 @@ def test_connections_of_the_machine_end_here_many_at_a_time_and_with_much_data(t
     eventually("the end of the tunnel there", lambda: not listens(port))
 
 
-def test_an_end_that_nobody_answers_is_closed_and_the_tunnel_stays(target: Target) -> None:
+def test_an_end_that_nobody_answers_is_closed_and_the_tunnel_stays(target: SshHost) -> None:
     port, nobody = free_ports(2)
     with opened(target, Forward(port, "127.0.0.1", nobody)) as tunnel:
         eventually("the tunnel", lambda: not tunnel.problem())
@@ -137,7 +137,7 @@ def test_an_end_that_nobody_answers_is_closed_and_the_tunnel_stays(target: Targe
         assert not tunnel.problem()
 
 
-def test_a_connection_that_breaks_is_made_again_on_the_same_port(target: Target) -> None:
+def test_a_connection_that_breaks_is_made_again_on_the_same_port(target: SshHost) -> None:
     (port,) = free_ports(1)
     with echo() as here, cable(f"http://{target.host}:{target.port}") as wire:
         through = replace(target, host="127.0.0.1", port=int(wire.endpoint.rpartition(":")[2]))
@@ -151,7 +151,7 @@ def test_a_connection_that_breaks_is_made_again_on_the_same_port(target: Target)
 
 
 def test_a_connection_that_passes_nothing_on_is_made_again_although_its_other_end_acknowledges_all(
-    target: Target,
+    target: SshHost,
 ) -> None:
     """TCP finds nothing wrong with it: a middlebox that hangs, or an sshd."""
     (port,) = free_ports(1)
@@ -167,7 +167,7 @@ def test_a_connection_that_passes_nothing_on_is_made_again_although_its_other_en
             assert "again just now" in tunnel.problem(60.0)
 
 
-def test_the_port_of_an_sshd_that_hangs_itself_is_taken_from_it(target: Target) -> None:
+def test_the_port_of_an_sshd_that_hangs_itself_is_taken_from_it(target: SshHost) -> None:
     (port,) = free_ports(1)
     with echo() as here, opened(target, Forward(port, "127.0.0.1", here), unanswered_s=2.0) as tunnel:
         eventually("the tunnel", lambda: carries(port))
@@ -190,7 +190,7 @@ def listeners(port: int) -> list[int]:
     return found
 
 
-def test_another_daemon_takes_the_port_of_one_that_was_cut_off_without_a_word(target: Target) -> None:
+def test_another_daemon_takes_the_port_of_one_that_was_cut_off_without_a_word(target: SshHost) -> None:
     """The machine's sshd has not noticed, and would hold the port for hours."""
     (port,) = free_ports(1)
     with echo() as here, cable(f"http://{target.host}:{target.port}") as wire:
@@ -205,7 +205,7 @@ def test_another_daemon_takes_the_port_of_one_that_was_cut_off_without_a_word(ta
             wire.repair()
 
 
-def test_a_port_that_another_program_has_is_named_and_waited_for(target: Target) -> None:
+def test_a_port_that_another_program_has_is_named_and_waited_for(target: SshHost) -> None:
     with echo() as here, socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with opened(target, Forward(port, "127.0.0.1", here)) as tunnel:
@@ -215,7 +215,7 @@ def test_a_port_that_another_program_has_is_named_and_waited_for(target: Target)
             eventually("the tunnel", lambda: carries(port))
 
 
-def test_a_machine_that_does_not_answer_yet_is_tried_until_it_does(target: Target) -> None:
+def test_a_machine_that_does_not_answer_yet_is_tried_until_it_does(target: SshHost) -> None:
     port, ssh = free_ports(2)
     with echo() as here, opened(replace(target, port=ssh), Forward(port, "127.0.0.1", here)) as tunnel:
         assert tunnel.problem() == "not connected yet"
@@ -224,7 +224,7 @@ def test_a_machine_that_does_not_answer_yet_is_tried_until_it_does(target: Targe
         assert time.monotonic() - began < 30
 
 
-def test_one_machine_cannot_use_up_this_computers_connections(target: Target) -> None:
+def test_one_machine_cannot_use_up_this_computers_connections(target: SshHost) -> None:
     (port,) = free_ports(1)
     with echo() as here, opened(target, Forward(port, "127.0.0.1", here)) as tunnel, ExitStack() as stack:
         eventually("the tunnel", lambda: carries(port))
@@ -245,7 +245,7 @@ def test_one_machine_cannot_use_up_this_computers_connections(target: Target) ->
         assert not tunnel.problem()
 
 
-def test_a_host_that_says_nothing_holds_up_no_other(target: Target) -> None:
+def test_a_host_that_says_nothing_holds_up_no_other(target: SshHost) -> None:
     dead, alive = free_ports(2)
     with echo() as port, silence() as mute, ExitStack() as stack:
         stack.enter_context(opened(target, Forward(dead, "127.0.0.1", mute), Forward(alive, "127.0.0.1", port)))

@@ -15,7 +15,7 @@ from spotsup_simulator.training import Training
 from spotsup_trainer import __version__
 
 from provisioners.base import EndCause, Market
-from supervisor.accounts import Purpose, by_purpose
+from supervisor.billing import Purpose, by_purpose
 from supervisor.cli.show import counted
 from supervisor.events import EventKind
 from supervisor.features.limits.rule import spent_usd
@@ -235,9 +235,9 @@ def _purposes_of(view: JobView, now: float) -> dict[Purpose, float]:
     """What its dollars were for; what is not booked yet belongs to the present purpose of each node."""
     sums = by_purpose(view.record.billing.dropped)
     for node in view.nodes.values():
-        for name, usd in by_purpose(node.account.bookings).items():
+        for name, usd in by_purpose(node.billing.bookings).items():
             sums[name] += usd
-        sums[node.account.purpose or Purpose.UNKNOWN] += max(0.0, node.usd(now) - node.account.usd)
+        sums[node.billing.purpose or Purpose.UNKNOWN] += max(0.0, node.usd(now) - node.billing.usd)
     return sums
 
 

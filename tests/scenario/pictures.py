@@ -35,7 +35,7 @@ def nodes_over_day(
 ) -> str:
     """Nodes that train, by user, one above the other; machines held as a line; what went wrong as marks."""
     most = max([limit, *(each["held"] for each in samples)])
-    scale = ticks(0.0, float(most), most=4, least=1.0)
+    scale = ticks(0.0, float(most), max_ticks=4, min_step=1.0)
     length_s = hours * HOUR_S
 
     def x(second: float) -> float:

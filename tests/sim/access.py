@@ -44,7 +44,7 @@ class AccessCheck:
         if (self._barred_s or self._left_s) and self._can_mend():
             self._barred_s = {node: seconds + passed_s for node, seconds in self._barred_s.items()}
             self._left_s = {user: seconds + passed_s for user, seconds in self._left_s.items()}
-        if self._seen != (seen := (etcd.mirrored_revision, etcd.accounts.version)) or self._barred_s:
+        if self._seen != (seen := (etcd.mirrored_revision, etcd.auth.version)) or self._barred_s:
             self._seen = seen
             self._barred_s = {node: self._barred_s.get(node, 0.0) for node in self._barred(jobs)}
             self._left_s = {user: self._left_s.get(user, 0.0) for user in self._left(jobs)}
@@ -81,7 +81,7 @@ class AccessCheck:
             for job in jobs.values()
             if not job.record.ended or any(node.state in USES_ETCD for node in job.nodes.values())
         }
-        return [name for name in self._world.etcd.accounts.state.users if name not in wanted]
+        return [name for name in self._world.etcd.auth.state.users if name not in wanted]
 
 
 class AccessFaults:
@@ -100,14 +100,14 @@ class AccessFaults:
 
     def on_world(self, injection: Injection) -> None:
         """Faults of etcd's users and of those who manage them."""
-        accounts = self._world.etcd.accounts
+        auth = self._world.etcd.auth
         match injection.kind:
             case "user deleted":
                 self.delete_user(injection.number)
             case "tokens expire":
-                accounts.forget_tokens()
+                auth.forget_tokens()
             case "users change elsewhere":
-                accounts.stale_requests = 1 + injection.number % 12
+                auth.stale_requests = 1 + injection.number % 12
             case "daemon dies among users":
                 self.die_in(1 + injection.number % 12)
             case "users' reply lost":
@@ -118,11 +118,11 @@ class AccessFaults:
     def delete_user(self, number: int = 0) -> None:
         """An operator's mistake."""
         etcd = self._world.etcd
-        names = sorted(etcd.accounts.state.users)
+        names = sorted(etcd.auth.state.users)
         if names:
             gone = names[number % len(names)]
-            users = {name: user for name, user in etcd.accounts.state.users.items() if name != gone}
-            etcd.accounts.change(etcd.revision, users=users)
+            users = {name: user for name, user in etcd.auth.state.users.items() if name != gone}
+            etcd.auth.change(etcd.revision, users=users)
 
     def die_in(self, calls: int) -> None:
         """The daemon that makes so many more calls about users dies there: before it, or with its reply."""
@@ -131,16 +131,16 @@ class AccessFaults:
     def stop(self) -> None:
         """Nothing happens to later calls."""
         self._dies_at = self._lost_at = 0
-        self._world.etcd.accounts.stale_requests = 0
+        self._world.etcd.auth.stale_requests = 0
 
     def _lose_writes(self, injection: Injection) -> None:
         """As soon as a user is made or deleted, or within ten minutes."""
-        version, until = self._world.etcd.accounts.version, self._world.clock.now() + 600.0
+        version, until = self._world.etcd.auth.version, self._world.clock.now() + 600.0
 
         def look() -> None:
             if self._world.etcd.down or self._world.clock.now() > until:
                 return
-            if self._world.etcd.accounts.version != version:
+            if self._world.etcd.auth.version != version:
                 self._restore(1 + injection.number % 4)
             else:
                 self._world.schedule(self._world.clock.now() + 5.0, look)

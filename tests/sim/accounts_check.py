@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from supervisor.accounts import MAX_MONTHS, Purpose
+from supervisor.billing import MAX_MONTHS, Purpose
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.world import JobView

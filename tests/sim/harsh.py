@@ -78,7 +78,7 @@ class Harsh:
             if injection.number % 2:
                 daemon.client.lose_watch(THREAD_ENDS_S)
             else:
-                daemon.leader.deaf = True
+                daemon.leader.unresponsive = True
                 daemon.leader.lose_contact()
             self._later(THREAD_ENDS_S * injection.size, lambda: self._kill(daemon))
 

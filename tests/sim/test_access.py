@@ -15,7 +15,7 @@ from tests.sim.promises import Violation, events_of, jobs_of, settled
 
 
 def users(world: World) -> set[str]:
-    return set(world.etcd.accounts.state.users)
+    return set(world.etcd.auth.state.users)
 
 
 def barred(world: World) -> list[str]:
@@ -40,20 +40,20 @@ def test_a_user_is_made_before_the_first_node_and_deleted_after_the_end() -> Non
     assert barred(world) == []
     service(world).cancel("job")
     assert world.run_until(lambda w: settled(w) and not users(w), 120.0)
-    assert not world.etcd.accounts.state.roles
+    assert not world.etcd.auth.state.roles
 
 
 def test_a_node_can_log_in_as_soon_as_it_is_prepared() -> None:
     world = empty_world()
-    no_sweeps(world)
+    no_pruning(world)
     submit(world, "job", 2, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert barred(world) == []
 
 
-def no_sweeps(world: World) -> None:
+def no_pruning(world: World) -> None:
     """Housekeeping stands still."""
-    world.daemon._sweeps_at = world.clock.now() + 10_000.0
+    world.daemon._prunes_at = world.clock.now() + 10_000.0
 
 
 def test_a_user_that_was_deleted_is_made_again_and_its_nodes_train_on() -> None:
@@ -80,7 +80,7 @@ def test_a_daemon_that_dies_while_it_makes_users_again_leaves_none_incomplete(ca
 
 def test_users_that_a_backup_lacks_are_made_again() -> None:
     world = training_world()
-    world.etcd.accounts.roll_back(0)
+    world.etcd.auth.roll_back(0)
     assert users(world) == set()
     assert world.run_until(lambda w: bool(users(w)) and not barred(w), 120.0)
     assert_undisturbed(world, 3)
@@ -91,8 +91,8 @@ def test_a_name_that_is_used_again_locks_the_earlier_user_out_before_its_own_is_
     earlier = user_of(record(world).task_id)
     service(world).cancel("job")
     assert world.run_until(settled, 60.0)
-    state = world.etcd.accounts.state
-    no_sweeps(world)
+    state = world.etcd.auth.state
+    no_pruning(world)
     assert earlier in state.users
     both: list[set[str]] = []
     world.hooks.step.append(lambda: both.append(users(world)))
@@ -105,8 +105,8 @@ def test_a_name_that_is_used_again_locks_the_earlier_user_out_before_its_own_is_
 
 def test_tokens_that_expire_and_users_that_change_disturb_nothing() -> None:
     world = training_world()
-    world.etcd.accounts.forget_tokens()
-    world.etcd.accounts.stale_requests = 5
+    world.etcd.auth.forget_tokens()
+    world.etcd.auth.stale_requests = 5
     submit(world, "other", 1, 1, 1)
     assert world.run_until(lambda w: record(w, "other").state is JobState.RUNNING, 60.0)
     assert_undisturbed_job(world)

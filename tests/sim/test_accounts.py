@@ -11,8 +11,8 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.accounts import Purpose
 from supervisor.api.views import cost_row
+from supervisor.billing import Purpose
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobState
 from tests.sim.accounts_check import check_accounts
@@ -86,7 +86,7 @@ def test_steps_that_a_loss_threw_away_are_lost_also_on_the_node_that_was_lost() 
     assert found[P.USEFUL] + found[P.LOST] == pytest.approx(trained(world), rel=0.05)
     assert found[P.PAUSE] > 0
     view = jobs_of(world)["job"]
-    of_gone = view.nodes[gone.instance.node].account.bookings
+    of_gone = view.nodes[gone.instance.node].billing.bookings
     assert any(each.purpose is P.LOST for each in of_gone)
     assert check_accounts([view], world.clock.now()) == ""
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.accounts import month_start
 from supervisor.api.queue import queue_rows
+from supervisor.billing import month_start
 from supervisor.budget import Budgets
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind

@@ -9,7 +9,7 @@ from spotsup_simulator.daemon import Daemon
 from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
-from supervisor.accounts import Purpose, by_purpose
+from supervisor.billing import Purpose, by_purpose
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.bootstraps.record import BootstrapsRules

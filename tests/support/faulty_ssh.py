@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bootstrap import Target
+from bootstrap import SshHost
 from provisioners.base import HostKey
 from provisioners.localcloud.machine.spec import Folder, Spec
 from provisioners.localcloud.machine.sshd import config_text
@@ -128,7 +128,7 @@ def _cut(pairs: dict[socket.socket, socket.socket]) -> None:
 class Machine(Sandbox):
     """A sandbox with an sshd, a connection to it, and a program that fails on request."""
 
-    target: Target = field(init=False)
+    target: SshHost = field(init=False)
     wire: Wire = field(init=False)
     on_fault: Callable[[], None] | None = None
     skipped_s: float = 0.0
@@ -204,7 +204,7 @@ def machine_with_sshd(
     )
     sshd, port = _start(folder / "sshd", f"exec '{sys.executable}' -I -S '{enter}'", host_key, client_key)
     machine.wire = Wire("127.0.0.1", port)
-    machine.target = Target(
+    machine.target = SshHost(
         "127.0.0.1", machine.wire.port, getpass.getuser(), host_key.public, client_key.private_openssh
     )
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
 from provisioners.base import Instance, InstanceState, Market, Offer, Owner, Scope
-from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
+from supervisor.billing import Booking, NodeBilling, Purpose, RoundTimes
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import BOOTING_NODE_STATES
 from supervisor.features.billing.record import BillingRecord
@@ -80,8 +80,8 @@ def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
         name(number), "job", name(number), OFFER, NOW - 2000 + number, state, state_since=NOW - 100, launch_attempts=1
     )
     if state not in WITHOUT_MACHINE:
-        account = NodeAccount(Purpose.BOOT if state in BOOTING_NODE_STATES else Purpose.IDLE, booked_to=NOW - 400)
-        record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000, account=account)
+        billing = NodeBilling(Purpose.BOOT if state in BOOTING_NODE_STATES else Purpose.IDLE, booked_to=NOW - 400)
+        record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000, billing=billing)
     if state in {N.MEMBER, N.DRAINING}:
         record = replace(record, has_joined=True)
     return replace(record, **changes)
@@ -136,11 +136,11 @@ def view(record: JobRecord, nodes: Sequence[NodeRecord], **messages: Any) -> Job
 def _booked(record: NodeRecord, current: Round | None) -> NodeRecord:
     """The record as the planner left it a moment ago: its cost is booked by whether it is in the round."""
     inside = record.state in IN_ROUND and current is not None and record.id in current.nodes()
-    account = record.account
-    if account.bookings or account.in_round is inside or not record.launched_at:
+    billing = record.billing
+    if billing.bookings or billing.in_round is inside or not record.launched_at:
         return record
     purpose = Purpose.UNKNOWN if inside else Purpose.IDLE
-    return replace(record, account=replace(account, purpose=purpose, in_round=inside))
+    return replace(record, billing=replace(billing, purpose=purpose, in_round=inside))
 
 
 def _in_training(record: JobRecord, nodes: Sequence[NodeRecord], current: Round | None) -> JobRecord:

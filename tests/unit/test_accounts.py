@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.accounts import (
+from supervisor.billing import (
     EARLIER,
     MAX_MONTHS,
     Booking,
-    NodeAccount,
+    NodeBilling,
     Purpose,
     RoundTimes,
     booked,
@@ -29,14 +29,14 @@ DECEMBER = float(calendar.timegm((2026, 12, 1, 0, 0, 0)))
 NONE = RoundTimes()
 
 
-def idle(since: float) -> NodeAccount:
-    return NodeAccount(P.IDLE, booked_to=since)
+def idle(since: float) -> NodeBilling:
+    return NodeBilling(P.IDLE, booked_to=since)
 
 
 def test_what_a_node_cost_is_booked_by_its_purpose() -> None:
-    account = booked(idle(DECEMBER), 2.0, DECEMBER + 3600, NONE)
-    assert account.bookings == (Booking("2026-12", P.IDLE, 3600.0, 2.0),)
-    assert account.booked_to == DECEMBER + 3600
+    billing = booked(idle(DECEMBER), 2.0, DECEMBER + 3600, NONE)
+    assert billing.bookings == (Booking("2026-12", P.IDLE, 3600.0, 2.0),)
+    assert billing.booked_to == DECEMBER + 3600
 
 
 def test_a_month_ends_at_midnight_utc() -> None:
@@ -48,17 +48,17 @@ def test_a_month_ends_at_midnight_utc() -> None:
 
 def test_a_member_of_a_round_has_the_rounds_purposes() -> None:
     times = RoundTimes(useful_s=90.0, pause_s=10.0, phase=P.USEFUL, since=DECEMBER + 100)
-    account = booked(NodeAccount(P.UNKNOWN, in_round=True, booked_to=DECEMBER), 4.0, DECEMBER + 200, times)
-    assert by_purpose(account.bookings) == {**dict.fromkeys(P, 0.0), P.USEFUL: 3.8, P.PAUSE: pytest.approx(0.2)}
-    more = booked(account, 5.0, DECEMBER + 250, times)
+    billing = booked(NodeBilling(P.UNKNOWN, in_round=True, booked_to=DECEMBER), 4.0, DECEMBER + 200, times)
+    assert by_purpose(billing.bookings) == {**dict.fromkeys(P, 0.0), P.USEFUL: 3.8, P.PAUSE: pytest.approx(0.2)}
+    more = booked(billing, 5.0, DECEMBER + 250, times)
     assert by_purpose(more.bookings)[P.USEFUL] == pytest.approx(4.8), "only what is new since then"
 
 
 def test_useful_time_that_turns_out_to_be_lost_is_moved() -> None:
     times = RoundTimes(useful_s=0.0, phase=P.USEFUL, since=DECEMBER)
-    account = booked(NodeAccount(P.UNKNOWN, in_round=True, booked_to=DECEMBER), 1.0, DECEMBER + 100, times)
+    billing = booked(NodeBilling(P.UNKNOWN, in_round=True, booked_to=DECEMBER), 1.0, DECEMBER + 100, times)
     lost = RoundTimes(useful_s=70.0, lost_s=30.0, pause_s=10.0, phase=P.USEFUL, since=DECEMBER + 110)
-    found = by_purpose(booked(account, 1.1, DECEMBER + 110, lost).bookings)
+    found = by_purpose(booked(billing, 1.1, DECEMBER + 110, lost).bookings)
     assert found == {
         **dict.fromkeys(P, 0.0),
         P.USEFUL: pytest.approx(0.7),
@@ -68,24 +68,24 @@ def test_useful_time_that_turns_out_to_be_lost_is_moved() -> None:
 
 
 def test_no_more_is_moved_than_was_useful() -> None:
-    account = NodeAccount(bookings=(Booking("2026-11", P.USEFUL, 10.0, 1.0), Booking("2026-12", P.USEFUL, 10.0, 1.0)))
-    found = moved(account, 15.0, P.LOST).bookings
+    billing = NodeBilling(bookings=(Booking("2026-11", P.USEFUL, 10.0, 1.0), Booking("2026-12", P.USEFUL, 10.0, 1.0)))
+    found = moved(billing, 15.0, P.LOST).bookings
     assert found == (
         Booking("2026-11", P.LOST, 5.0, 0.5),
         Booking("2026-11", P.USEFUL, 5.0, 0.5),
         Booking("2026-12", P.LOST, 10.0, 1.0),
     )
-    assert by_purpose(moved(account, 99.0, P.LOST).bookings)[P.LOST] == 2.0
+    assert by_purpose(moved(billing, 99.0, P.LOST).bookings)[P.LOST] == 2.0
 
 
 def test_a_price_that_comes_late_is_that_of_the_whole_time() -> None:
-    account = booked(NodeAccount(P.BOOT, booked_to=DECEMBER), 0.0, DECEMBER + 1800, NONE)
-    assert priced(account, 3.0).bookings == (Booking("2026-12", P.BOOT, 1800.0, 1.5),)
+    billing = booked(NodeBilling(P.BOOT, booked_to=DECEMBER), 0.0, DECEMBER + 1800, NONE)
+    assert priced(billing, 3.0).bookings == (Booking("2026-12", P.BOOT, 1800.0, 1.5),)
 
 
 def test_a_cost_that_shrinks_with_the_clock_leaves_no_purpose_with_more() -> None:
-    account = booked(idle(DECEMBER), 2.0, DECEMBER + 3600, NONE)
-    assert by_purpose(booked(account, 0.5, DECEMBER + 900, NONE).bookings)[P.IDLE] == pytest.approx(0.5)
+    billing = booked(idle(DECEMBER), 2.0, DECEMBER + 3600, NONE)
+    assert by_purpose(booked(billing, 0.5, DECEMBER + 900, NONE).bookings)[P.IDLE] == pytest.approx(0.5)
 
 
 def test_the_oldest_months_are_one() -> None:
@@ -108,13 +108,13 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from(P), st.floats(0, 1e8),
 def test_the_sum_is_the_cost_and_no_purpose_has_less_than_nothing(
     steps: list[tuple[bool, Purpose, float, float, RoundTimes]],
 ) -> None:
-    account, at = idle(1.0), 1.0
+    billing, at = idle(1.0), 1.0
     for inside, purpose, more_s, usd, times in steps:
         at += more_s
-        account = booked(account, usd, at, times)
-        assert account.usd == pytest.approx(usd if account.bookings else 0.0, abs=1e-6)
-        assert all(each.usd >= -1e-9 and each.seconds >= -1e-6 for each in account.bookings)
-        account = moved(account, more_s / 3, P.LOST)
-        account = NodeAccount(
-            purpose, inside, at, times.useful_s, times.pause_s, times.lost_s, times.unknown_s, 0, 0.0, account.bookings
+        billing = booked(billing, usd, at, times)
+        assert billing.usd == pytest.approx(usd if billing.bookings else 0.0, abs=1e-6)
+        assert all(each.usd >= -1e-9 and each.seconds >= -1e-6 for each in billing.bookings)
+        billing = moved(billing, more_s / 3, P.LOST)
+        billing = NodeBilling(
+            purpose, inside, at, times.useful_s, times.pause_s, times.lost_s, times.unknown_s, 0, 0.0, billing.bookings
         )

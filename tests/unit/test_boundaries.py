@@ -16,10 +16,10 @@ from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
 from provisioners.base import InstanceState, Launched, Market, NoCapacity, Scope, Transient, Unknown
-from supervisor.accounts import Booking, NodeAccount, Purpose, RoundTimes
 from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
+from supervisor.billing import Booking, NodeBilling, Purpose, RoundTimes
 from supervisor.budget import Budgets
 from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.events import EventKind
@@ -105,9 +105,9 @@ def scenes() -> list[Scene]:
     done = TerminateDone(name(3), "i-3", "not now", "panic", "no\nmodule")
     stopped = {name(n): launcher(n, "waiting", parked=True) for n in (1, 2)}
     trained = RoundTimes(400.0, phase=Purpose.USEFUL, since=NOW - 90, round=1, first_step=1, step=90, step_at=NOW - 40)
-    spent = NodeAccount(Purpose.IDLE, booked_to=NOW - 9, round=1, left_at=NOW - 9,
+    spent = NodeBilling(Purpose.IDLE, booked_to=NOW - 9, round=1, left_at=NOW - 9,
                         bookings=(Booking("1970-01", Purpose.USEFUL, 400.0, 1.0),))  # fmt: skip
-    left = node(2, N.TERMINATING, account=spent)
+    left = node(2, N.TERMINATING, billing=spent)
     running = (machine(1), machine(2))
     either = spec(market="spot-then-on-demand")
     dear = member(1, offer=replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=1.5), state_since=NOW - 999)

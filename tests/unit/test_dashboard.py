@@ -22,7 +22,7 @@ from supervisor.market.admission import Admission
 from supervisor.model import DaemonPause, Event, JobState, NodeState, NoticeRecord, Transition
 from supervisor.pool_days import PoolDay, PoolName, Row
 from supervisor.runtime.loop import Status
-from supervisor.web import words
+from supervisor.web import formats
 from supervisor.web.heat import regions
 from supervisor.web.pages import MAX_JOBS, Pages
 from supervisor.web.prices import PriceBook
@@ -370,11 +370,11 @@ def test_no_page_waits_for_prices() -> None:
     [(0.0, "0.0 s"), (9.94, "9.9 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"), (90000, "1 d 1 h"), (None, "–")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formats.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("usd", "text"), [(0, "$0.00"), (0.0042, "$0.0042"), (3.1, "$3.10"), (12345, "$12,345"), (float("nan"), "–")]
 )
 def test_dollars(usd: float, text: str) -> None:
-    assert words.money(usd) == text
+    assert formats.money(usd) == text

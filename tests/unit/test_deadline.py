@@ -9,12 +9,12 @@ import pytest
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import Market, NoCapacity, Scope
-from supervisor.accounts import Booking, Purpose, RoundTimes
 from supervisor.api.views import job_row
+from supervisor.billing import Booking, Purpose, RoundTimes
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError
 from supervisor.events import EventKind
-from supervisor.features.deadline.rule import deadline_of, in_words, pace_of
+from supervisor.features.deadline.rule import as_text, deadline_of, pace_of
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.deadline import Deadline
 from supervisor.model import JobRecord, NodeRecord
@@ -151,11 +151,11 @@ def test_it_is_known_until_when_spot_is_waited_for(done_h: float, at_h: float) -
 
 def trained(number: int, useful_h: float, **changes: Any) -> NodeRecord:
     """A node that is booked to now."""
-    account = replace(
-        member(number).account, booked_to=NOW, in_round=True, purpose=Purpose.UNKNOWN,
+    billing = replace(
+        member(number).billing, booked_to=NOW, in_round=True, purpose=Purpose.UNKNOWN,
         bookings=(Booking("1970-01", Purpose.USEFUL, useful_h * H, 1.0), Booking("1970-01", Purpose.LOST, 9.9, 1.0)),
     )  # fmt: skip
-    return member(number, **({"account": account} | changes))
+    return member(number, **({"billing": billing} | changes))
 
 
 def due_job(desired: int = 1, work: str = "48h", **changes: Any) -> JobRecord:
@@ -256,6 +256,6 @@ def test_status_says_whether_it_will_be_met() -> None:
     over = replace(
         record, state=J.SUCCEEDED, ended_at=NOW - 60, deadline=replace(record.deadline, finish_by=NOW + 2 * H)
     )
-    assert in_words(over, None, NOW).endswith(": finished 2.0 h before")
-    assert in_words(replace(over, state=J.FAILED), None, NOW).endswith("UTC")
+    assert as_text(over, None, NOW).endswith(": finished 2.0 h before")
+    assert as_text(replace(over, state=J.FAILED), None, NOW).endswith("UTC")
     assert job_row(view(job(1), []), "", NOW)["deadline"] is None

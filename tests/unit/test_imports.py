@@ -64,7 +64,7 @@ SUPERVISOR = (
     ("deadlines", "spec_places"),
     ("spec_limits",),
     ("spec", "identity"),
-    ("checkpoints", "curve", "accounts", "budget", "access", "sweep"),
+    ("checkpoints", "curve", "billing", "budget", "access", "sweep"),
     ("features",),
     ("model",),
     ("new_job", "uploads"),

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from spotsup_trainer.agent.host_metrics import exposition as host_metrics
 from spotsup_trainer.wire import Pause, Pauses, Progress
 
-from supervisor.accounts import Booking, NodeAccount, Purpose
 from supervisor.api.targets import targets
+from supervisor.billing import Booking, NodeBilling, Purpose
 from supervisor.budget import Budgets
 from supervisor.journal.journal import Reading
 from supervisor.market.admission import Admission
@@ -36,7 +36,7 @@ from tools.stack import ROOT
 DOCUMENT = ROOT / "docs" / "monitoring.md"
 RULES = ROOT / "monitoring" / "alerts.yml"
 STATUS = Status(NOW - 1, "watching 1 job", {}, {"commits": 7})
-USEFUL = NodeAccount(Purpose.IDLE, booked_to=NOW, bookings=(Booking("1970-01", Purpose.USEFUL, 900.0, 0.1),))
+USEFUL = NodeBilling(Purpose.IDLE, booked_to=NOW, bookings=(Booking("1970-01", Purpose.USEFUL, 900.0, 0.1),))
 
 
 def reading(*views: JobView, **changes: Any) -> Reading:
@@ -48,7 +48,7 @@ def reading(*views: JobView, **changes: Any) -> Reading:
 def training(**changes: Any) -> JobView:
     """A job of two nodes that trains."""
     progress = Progress(1, 40, NOW - 2, NOW - 40, loss=0.5, checkpoint_step=30, gpu_percent=87.5)
-    return view(replace(job(), **changes), [member(1, account=USEFUL), member(2)], progress=progress)
+    return view(replace(job(), **changes), [member(1, billing=USEFUL), member(2)], progress=progress)
 
 
 def picture(*views: JobView, **changes: Any) -> Picture:

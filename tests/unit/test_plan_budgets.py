@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.accounts import Booking, NodeAccount, Purpose, Spent
 from supervisor.api.changes import limited_job
+from supervisor.billing import Booking, NodeBilling, Purpose, Spent
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import (
@@ -48,11 +48,11 @@ def warned(usd: float, record: BudgetRecord | None, limit: float = 100.0) -> tup
 
 def test_a_month_has_what_was_booked_in_it_and_what_is_open() -> None:
     node = replace(member(1), launched_at=NOVEMBER - 3600, created_at=NOVEMBER - 3600)
-    fresh = replace(node, account=NodeAccount(Purpose.IDLE, booked_to=NOVEMBER - 3600))
-    for account in (fresh.account, replace(fresh.account, booked_to=NOVEMBER + 60, bookings=(
+    fresh = replace(node, billing=NodeBilling(Purpose.IDLE, booked_to=NOVEMBER - 3600))
+    for billing in (fresh.billing, replace(fresh.billing, booked_to=NOVEMBER + 60, bookings=(
         Booking("2026-10", Purpose.IDLE, 3600.0, 0.5), Booking("2026-11", Purpose.IDLE, 60.0, 0.5 / 60))
     )):  # fmt: skip
-        found = month_usd(job(1), [replace(node, account=account)], "2026-11", NOVEMBER + 7200)
+        found = month_usd(job(1), [replace(node, billing=billing)], "2026-11", NOVEMBER + 7200)
         assert found == pytest.approx(1.0)
 
 

@@ -10,9 +10,9 @@ import pytest
 from spotsup_trainer.wire import Ended, Progress
 
 from provisioners.base import Leftover, LeftoverKind, NoCapacity, Scope
-from supervisor.accounts import Purpose, RoundTimes
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing
+from supervisor.billing import Purpose, RoundTimes
 from supervisor.events import EventKind
 from supervisor.model import JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (

@@ -243,7 +243,7 @@ def test_marks_of_an_axis_are_few_and_enclose_it(low: float, span: float) -> Non
 
 def test_units_of_time_and_whole_numbers() -> None:
     assert [time_unit(each)[1] for each in (0, 90, 130, 7000, 7300, 200_000)] == ["s", "s", "min", "min", "h", "d"]
-    assert ticks(0, 3, least=1.0) == [0.0, 1.0, 2.0, 3.0]
+    assert ticks(0, 3, min_step=1.0) == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_plot_without_values_says_so_and_one_of_a_single_moment_is_drawn() -> None:

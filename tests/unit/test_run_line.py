@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
-from supervisor.run_line import words_of
+from supervisor.run_line import arguments_of
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from supervisor.run_line import words_of
     ],
 )
 def test_a_program_and_its_words(run: str, words: list[str]) -> None:
-    assert list(words_of(run)) == words
+    assert list(arguments_of(run)) == words
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_program_and_its_words(run: str, words: list[str]) -> None:
 )
 def test_what_only_a_shell_understands_is_refused_with_what_to_write(run: str, part: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the message is compared
-        words_of(run)
+        arguments_of(run)
     assert part in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -54,7 +54,7 @@ def test_a_new_key_is_in_the_schema_and_in_the_reference() -> None:
     assert {"flavours", "mood"} <= set(Wider.model_json_schema()["properties"])
     page = reference.job_file(Wider)
     assert "| `mood` | string, `calm`, `wild` | `calm` | How it runs. |" in page
-    assert "| `flavours` | list of strings | empty |  | Only these flavours. Empty: any. |" in page
+    assert "| `flavours` | list of strings | empty | Only these flavours. Empty: any. |" in page
     below = page.split("\n## limits\n")[1]
     assert "| `cups` | number | none | above 0 | The job is paused after this many cups. A refill lets it" in below
 

@@ -35,7 +35,7 @@ class Apt:
             shutil.rmtree(downloads, ignore_errors=True)
 
     def missing_libraries(self, package: str) -> set[str]:
-        """The libraries that a package depends on and that are not installed. Raises SetupError."""
+        """Return the libraries that a package depends on and that are not installed. Raises SetupError."""
         done = run(
             ["apt-cache", *self._own_lists, "depends", *_NO_WEAK, package], cwd=self._folder, timeout_s=TIMEOUT_S
         )

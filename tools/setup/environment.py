@@ -45,7 +45,7 @@ def ensure_environment(clone: Path) -> bool:
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
     _pip(venv, clone, *BUILD_TOOLS)
     # The simulator last: it needs spotsup, which pip takes from here only once it was named.
-    ours = [word for home in ("trainer", "client", ".[dev]", "simulator") for word in ("--editable", home)]
+    ours = [argument for home in ("trainer", "client", ".[dev]", "simulator") for argument in ("--editable", home)]
     _pip(venv, clone, "--no-build-isolation", *ours)
     scratch = stamp.with_suffix(".new")
     scratch.write_text(wanted, encoding="utf-8")
@@ -55,7 +55,7 @@ def ensure_environment(clone: Path) -> bool:
 
 
 def _fingerprint(clone: Path) -> str:
-    """The clone's place on the first line: scripts in .venv name it. Then what is installed."""
+    """Return the clone's place on the first line: scripts in .venv name it. Then what is installed."""
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((clone / name).read_bytes() + b"\0")
@@ -63,7 +63,7 @@ def _fingerprint(clone: Path) -> str:
 
 
 def _fits(venv: Path) -> bool:
-    """Whether its Python runs, and is of the version that PYTHON names, if it names one. Otherwise any one is kept."""
+    """True if its Python runs, and is of the version that PYTHON names, if it names one. Otherwise any one is kept."""
     version = tuple(sys.version_info[:3])
     named = bool(os.environ.get("PYTHON"))
     return _runs(venv, f"import sys; sys.exit(sys.version_info[:3] != {version})" if named else "pass")

@@ -28,5 +28,5 @@ def run(
 
 
 def output_tail(done: subprocess.CompletedProcess[str]) -> str:
-    """The last lines of a program's output."""
+    """Return the last lines of a program's output."""
     return "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])

@@ -47,7 +47,7 @@ done
 
 
 def ensure_programs(clone: Path) -> None:
-    """Returns once etcd and sshd run. Raises SetupError with the command that brings them."""
+    """Return once etcd and sshd run. Raises SetupError with the command that brings them."""
     root = clone / ".tools" / "root"
     if not (missing := _missing(root)):
         return
@@ -96,7 +96,7 @@ def _is_installed(program: str) -> bool:
 
 
 def _missing(root: Path) -> list[str]:
-    """Which of the programs are not there, or do not run."""
+    """Return which of the programs are not there, or do not run."""
     tools = root if root.is_dir() else None
     return [name for name in PACKAGES if not _works(name, tools)]
 
@@ -131,7 +131,7 @@ def _unpack(packages: Sequence[str], clone: Path) -> None:
 
 
 def _add_libraries(apt: Apt, packages: list[str], root: Path) -> None:
-    """The shared libraries that unpacked programs miss: by the packages' own dependencies, a few levels deep."""
+    """Add the shared libraries that unpacked programs miss: by the packages' own dependencies, a few levels deep."""
     for _ in range(LIBRARY_ROUNDS):
         if not (missing := _missing_libraries(root)):
             return
@@ -155,7 +155,7 @@ def _missing_libraries(root: Path) -> set[str]:
 
 
 def _root_prefix() -> list[str] | None:
-    """What makes a command run as root; None where nothing does."""
+    """Return what makes a command run as root; None where nothing does."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:

@@ -31,7 +31,8 @@ SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test
 
 
 def standard_library_text(limit: int) -> bytes:
-    """The first `limit` bytes of the standard library's .py files: folder by folder, each in the order of its names."""
+    """Return the first `limit` bytes of the standard library's .py files: folder by folder, each in the order of its
+    names."""
     text = bytearray()
     for folder, subfolders, names in os.walk(sysconfig.get_paths()["stdlib"]):
         subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
@@ -126,7 +127,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
 @contextmanager
 def processes() -> Iterator[torch.device]:
-    """The process group, if this is one of several processes; and the device of this one."""
+    """Yield the process group, if this is one of several processes; and the device of this one."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":

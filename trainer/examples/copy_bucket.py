@@ -57,16 +57,16 @@ class Source(Protocol):
     """Where objects come from."""
 
     def list(self, prefix: str) -> Iterator[Item]:
-        """All objects below a prefix."""
+        """Return all objects below a prefix."""
         ...
 
     def write(self, item: Item, part: Path) -> None:
-        """The whole object into a file. Raises OSError."""
+        """Write the whole object into a file. Raises OSError."""
         ...
 
 
 def copy(source: Source, item: Item, place: Path) -> None:
-    """The object at `place`, complete or not at all."""
+    """Copy the object at `place`, complete or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
     # A machine that is cut off may still copy the same object: each writes a file of its own.
     part = place.with_name(f".{uuid.uuid4().hex}{PART}")
@@ -120,7 +120,7 @@ class Bucket:
         self._url = url.rstrip("/")
 
     def list(self, prefix: str) -> Iterator[Item]:
-        """All objects below a prefix, a thousand per request."""
+        """Yield all objects below a prefix, a thousand per request."""
         token = ""
         while True:
             query = {"list-type": "2", "prefix": prefix, **({"continuation-token": token} if token else {})}
@@ -145,7 +145,7 @@ class Bucket:
 
 
 def _patiently(act: Callable[[], Result], trouble: str) -> Result:
-    """What `act` returns, tried a few times. Raises SystemExit with one sentence."""
+    """Return what `act` returns, tried a few times. Raises SystemExit with one sentence."""
     for number in range(TRIES):
         try:
             return act()
@@ -169,7 +169,7 @@ def place_of(key: str, prefix: str, out: Path) -> Path:
 
 
 def place_by_class(key: str, out: Path, classes: Mapping[str, str]) -> Path:
-    """The folder of its class, by the image's name. Raises SystemExit for an image whose class is not known."""
+    """Return the folder of its class, by the image's name. Raises SystemExit for an image whose class is not known."""
     name = PurePosixPath(key).name
     kind = classes.get(PurePosixPath(name).stem)
     if kind is None:
@@ -178,7 +178,7 @@ def place_by_class(key: str, out: Path, classes: Mapping[str, str]) -> Path:
 
 
 def places(items: Sequence[Item], prefix: str, out: Path, classes: Mapping[str, str] | None = None) -> dict[Path, Item]:
-    """Where each goes. Raises SystemExit where two would be one file."""
+    """Return where each goes. Raises SystemExit where two would be one file."""
     found: dict[Path, Item] = {}
     for item in items:
         place = place_by_class(item.key, out, classes) if classes else place_of(item.key, prefix, out)

@@ -50,7 +50,7 @@ def _places(root: Path, kept_in: Path | None) -> Iterator[Path]:
 
 
 def _read(place: Path, root: Path, classes: list[str], endings: tuple[str, ...]) -> dict[str, list[str]] | None:
-    """The images by an index; None if there is none, or it is torn, stale or of another kind."""
+    """Return the images by an index; None if there is none, or it is torn, stale or of another kind."""
     try:
         head, _, body = place.read_bytes().partition(b"\n")
         if head.decode() != _head(body):
@@ -68,7 +68,7 @@ def _read(place: Path, root: Path, classes: list[str], endings: tuple[str, ...])
 
 
 def _walk(root: Path, classes: list[str], endings: tuple[str, ...]) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """The images of each class, and when each folder was changed last."""
+    """Return the images of each class, and when each folder was changed last."""
     images: dict[str, list[str]] = {}
     times: dict[str, int] = {}
     for name in classes:
@@ -103,5 +103,5 @@ def _write(places: list[Path], index: dict[str, Any]) -> None:
 
 
 def _head(body: bytes) -> str:
-    """The first line: by it a file is known to be whole."""
+    """Return the first line: by it a file is known to be whole."""
     return json.dumps({"format": FORMAT, "sha256": hashlib.sha256(body).hexdigest()})

@@ -114,7 +114,8 @@ def middle_crop(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def datasets(options: argparse.Namespace, size: int) -> tuple[Any, Any]:
-    """The images to train on, and those to measure the accuracy on, or None. Raises SystemExit if they do not fit."""
+    """Return the images to train on, and those to measure the accuracy on, or None. Raises SystemExit if they do not
+    fit."""
     if options.fake_data:
         return FakeImages(options.fake_data, size), FakeImages(options.fake_val, size) if options.fake_val else None
     data = ImageFolder(options.data, size, index=options.index)
@@ -149,7 +150,8 @@ class Curves:
 
 
 def learning_rate(step: int, warmup: int, total: int, peak: float) -> float:
-    """Of step 1, 2, …: up in a line over `warmup` steps, then down along a cosine. A function of the step alone."""
+    """Return the rate of step 1, 2, …: up in a line over `warmup` steps, then down along a cosine. A function of the
+    step alone."""
     if step <= warmup:
         return peak * step / warmup
     return peak * (1 + math.cos(math.pi * (step - warmup - 1) / max(1, total - warmup))) / 2
@@ -176,7 +178,7 @@ class Trainer:
         self._mean, self._std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
 
     def step(self) -> None:
-        """The optimizer's step, with the gradients that there are."""
+        """Take the optimizer's step, with the gradients that there are."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -185,13 +187,13 @@ class Trainer:
             self.schedule.step()
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The mean over these images."""
+        """Return the mean over these images."""
         with self._autocast():
             return F.cross_entropy(self._scores(images, self.model), labels.to(self.device), label_smoothing=0.1)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def right(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """How many of these images are classified as labelled."""
+        """Return how many of these images are classified as labelled."""
         with self._autocast():
             # Not DDP's own forward: it synchronises buffers, and ranks have different numbers of batches here.
             scores = self._scores(images, getattr(self.model, "module", self.model))
@@ -207,8 +209,8 @@ class Trainer:
 
 
 def accuracy(trainer: Trainer, data: Any, options: argparse.Namespace, between: Callable[[], object]) -> float:
-    """The share of all images that is classified as labelled. Every rank looks at its part, and calls `between` as
-    often as all others: a place where training may be interrupted."""
+    """Return the share of all images that is classified as labelled. Every rank looks at its part, and calls `between`
+    as often as all others: a place where training may be interrupted."""
     rank, world = place()
     part = Subset(data, range(rank, len(data), world))
     loader = iter(DataLoader(part, options.micro_batch, num_workers=options.workers))
@@ -292,7 +294,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
 @contextmanager
 def processes() -> Iterator[torch.device]:
-    """The process group, if this is one of several processes; and the device of this one."""
+    """Yield the process group, if this is one of several processes; and the device of this one."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":

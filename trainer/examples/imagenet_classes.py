@@ -72,7 +72,8 @@ def synsets_of(meta: Path) -> dict[int, str]:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The data elements of a buffer: type and content. Each begins at a multiple of 8 bytes, except compressed ones."""
+    """Yield the data elements of a buffer: type and content. Each begins at a multiple of 8 bytes, except compressed
+    ones."""
     at = 0
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<II", data, at)
@@ -85,7 +86,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _structs(matrix: bytes) -> list[Mapping[str, Any]]:
-    """The elements of a struct array as dictionaries; no others."""
+    """Return the elements of a struct array as dictionaries; no others."""
     parts = [*_elements(matrix)]
     if not parts or _class(parts) != _STRUCT:
         return []
@@ -96,7 +97,7 @@ def _structs(matrix: bytes) -> list[Mapping[str, Any]]:
 
 
 def _value(matrix: bytes) -> Any:
-    """The text of a char array; the first number of a numeric one; None for anything else."""
+    """Return the text of a char array; the first number of a numeric one; None for anything else."""
     parts = [*_elements(matrix)]
     if len(parts) < 4:
         return None
@@ -108,5 +109,5 @@ def _value(matrix: bytes) -> Any:
 
 
 def _class(parts: list[tuple[int, bytes]]) -> int:
-    """Of an array, from its flags."""
+    """Return the class of an array, from its flags."""
     return int(parts[0][1][0])

@@ -135,7 +135,7 @@ def mesh_of(device: torch.device, shards: int) -> DeviceMesh | None:
 
 
 def sharded(model: GPT, mesh: DeviceMesh | None, *, compiled: bool) -> GPT:
-    """The model with each block, and the rest, as one unit of FSDP2."""
+    """Return the model with each block, and the rest, as one unit of FSDP2."""
     for block in model.blocks if compiled else ():
         block.compile()
     if mesh is not None:
@@ -155,7 +155,7 @@ def loss_of(model: nn.Module, windows: torch.Tensor, device: torch.device, amp: 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def validate(model: nn.Module, data: Tokens, device: torch.device, options: argparse.Namespace) -> float:
-    """The mean loss over the first `--validate-batches` batches, of which every rank takes its share.
+    """Return the mean loss over the first `--validate-batches` batches, of which every rank takes its share.
 
     All ranks run equally often: FSDP gathers parameters in each pass.
     """
@@ -173,7 +173,7 @@ def validate(model: nn.Module, data: Tokens, device: torch.device, options: argp
 
 
 def rate(step: int, warmup: int, total: int) -> float:
-    """The factor of the learning rate: up in a line, then down along a cosine to a tenth."""
+    """Return the factor of the learning rate: up in a line, then down along a cosine to a tenth."""
     if step < warmup:
         return (step + 1) / warmup
     done = min(1.0, (step - warmup) / max(1, total - warmup))
@@ -219,7 +219,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
 @contextmanager
 def processes() -> Iterator[torch.device]:
-    """The process group, if this is one of several processes; and the device of this one."""
+    """Yield the process group, if this is one of several processes; and the device of this one."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":

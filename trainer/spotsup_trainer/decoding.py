@@ -25,7 +25,7 @@ MAX_UNIX_TIME = 1e11  # the year 5138
 
 
 def printable(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
-    """A text from elsewhere, cut, without control characters (but line breaks and tabs) and broken Unicode.
+    """Return a text from elsewhere, cut, without control characters (but line breaks and tabs) and broken Unicode.
 
     So its size as JSON is bounded, and it can be written anywhere: a control character is six bytes there.
     """
@@ -161,7 +161,7 @@ def _check_of(declared: ast.expr, kind: type) -> _Check:
 
 
 def build(kind: type[Built], parsed: Any) -> Built:
-    """A `kind` from JSON's values, each field of its declared type and bounded. Raises ValueError.
+    """Return a `kind` from JSON's values, each field of its declared type and bounded. Raises ValueError.
 
     Texts are cut, and what cannot be printed is replaced; numbers are finite.
     """

@@ -45,7 +45,7 @@ class Sources(Protocol):
 
     @property
     def own(self) -> int:
-        """The memory of their own nodes."""
+        """Return the memory of their own nodes."""
         ...
 
     @property
@@ -76,7 +76,8 @@ class MomentFile:
         self._write("called_at", self._clock(), connect.total_s)
 
     def restored(self, sources: Sources | None) -> None:
-        """The state is restored, from so many bytes of each source, or there was none: training can begin."""
+        """Take note that the state is restored, from so many bytes of each source, or there was none: training can
+        begin."""
         sizes = (sources.own, sources.peers, sources.storage) if sources else (0, 0, 0)
         self._write("own_bytes", *sizes)
         self._write("restored_at", self._clock(), connect.total_s)
@@ -111,7 +112,8 @@ class MomentFile:
 
 
 def read_moments(path: Path) -> Moments:
-    """What the worker has written to this file; nothing where it cannot be read. Programs may write anything there."""
+    """Return what the worker has written to this file; nothing where it cannot be read. Programs may write anything
+    there."""
     try:
         raw = path.read_bytes()[:_SIZE]
         values = [value for (value,) in _FORMAT.iter_unpack(raw)]

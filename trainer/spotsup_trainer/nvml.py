@@ -91,7 +91,7 @@ class Nvml:
         self._events = self._listen()
 
     def read(self) -> list[GpuReading]:
-        """All GPUs."""
+        """Return all GPUs."""
         self._read_events()
         return [self._reading(index, device) for index, device in enumerate(self._devices)]
 
@@ -110,7 +110,7 @@ class Nvml:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _call(self, name: str, *arguments: Any) -> bool:
-        """Whether the call succeeded: old drivers have fewer functions, and small GPUs fewer sensors."""
+        """True if the call succeeded: old drivers have fewer functions, and small GPUs fewer sensors."""
         function: Callable[..., int] | None = getattr(self._library, name, None)
         return function is not None and function(*arguments) == _SUCCESS
 
@@ -119,7 +119,7 @@ class Nvml:
         return found.value if self._call("nvmlDeviceGetCount_v2", ctypes.byref(found)) else 0
 
     def _device(self, index: int) -> ctypes.c_void_p:
-        """A null handle, which every function refuses, if the GPU is lost."""
+        """Return a null handle, which every function refuses, if the GPU is lost."""
         device = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device

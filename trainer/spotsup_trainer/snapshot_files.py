@@ -54,8 +54,8 @@ def _memory_file() -> int:
 
 
 def named_by(environ: Mapping[str, str]) -> list[SnapshotFiles]:
-    """The files of this node's local ranks, in their order. None of them where the launcher made none, or where this
-    process was started in a way that closed them."""
+    """Return the files of this node's local ranks, in their order. None of them where the launcher made none, or where
+    this process was started in a way that closed them."""
     found = []
     try:
         for group in filter(None, environ.get(VARIABLE, "").split(";")):
@@ -70,7 +70,7 @@ def named_by(environ: Mapping[str, str]) -> list[SnapshotFiles]:
 
 
 def set_inheritable(environ: Mapping[str, str], *, inheritable: bool) -> None:
-    """Whether a program that this process executes gets the files."""
+    """Set whether a program that this process executes gets the files."""
     for files in named_by(environ):
         for descriptor in (*files.slots, files.lineage):
             os.set_inheritable(descriptor, inheritable)
@@ -79,7 +79,8 @@ def set_inheritable(environ: Mapping[str, str], *, inheritable: bool) -> None:
 def available_bytes(
     meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """How much memory this machine, or the container, can give before it has none left; 0 where that is not known.
+    """Return how much memory this machine, or the container, can give before it has none left; 0 where that is not
+    known.
 
     Memory of our own files that is in use counts as gone; cached files that the kernel would drop do not.
     """
@@ -97,7 +98,7 @@ def available_bytes(
 
 
 def _left(folder: Path, limit: str, used: str, cached: str, otherwise: int) -> int:
-    """What one cgroup can still give; `otherwise` where it has no limit."""
+    """Return what one cgroup can still give; `otherwise` where it has no limit."""
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
     except (OSError, ValueError):  # "max": no limit
@@ -111,7 +112,7 @@ def _left(folder: Path, limit: str, used: str, cached: str, otherwise: int) -> i
 
 
 def _own_cgroups(own: Path) -> tuple[str, str]:
-    """Where this process is in the unified hierarchy, and in the older one of memory."""
+    """Return where this process is in the unified hierarchy, and in the older one of memory."""
     unified = legacy = ""
     with contextlib.suppress(OSError, ValueError):
         for line in own.read_text().splitlines():
@@ -124,6 +125,7 @@ def _own_cgroups(own: Path) -> tuple[str, str]:
 
 
 def _with_ancestors(root: Path, path: str) -> list[Path]:
-    """Each limits what is below it. In a container the path may be the host's, of which only the root is there."""
+    """Return the path and those above it. Each limits what is below it. In a container the path may be the host's, of
+    which only the root is there."""
     folder = root / path
     return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]

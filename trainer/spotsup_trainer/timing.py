@@ -12,7 +12,7 @@ _MIN_CALL_S = 0.3  # a healthy etcd may take that long under load
 
 
 def retry_s(failures: int) -> float:
-    """The pause after `failures` failures in a row before this one: short at first, then one second."""
+    """Return the pause after `failures` failures in a row before this one: short at first, then one second."""
     return RETRY_S[min(failures, len(RETRY_S) - 1)]
 
 
@@ -25,7 +25,7 @@ class LeaseTimes:
 
     @property
     def call_s(self) -> float:
-        """How long one endpoint may take to answer.
+        """Return how long one endpoint may take to answer.
 
         A lease is renewed even if a minority of the endpoints is down and each of those times out first: the last of
         them is given up when a third of the lease is left.
@@ -35,12 +35,12 @@ class LeaseTimes:
 
     @property
     def renew_s(self) -> float:
-        """How often the lease is renewed."""
+        """Return how often the lease is renewed."""
         return self.ttl_s / 3
 
     @property
     def pulse_s(self) -> float:
-        """How often a watch's endpoint is probed.
+        """Return how often a watch's endpoint is probed.
 
         A probe and its time limit are shorter than what is left of a lease that was renewed in time: a mirror knows
         that it is stale before a lease can end.
@@ -49,17 +49,17 @@ class LeaseTimes:
 
     @property
     def beat_s(self) -> float:
-        """How often a member of a round shows the others that it runs, in the round's own store."""
+        """Return how often a member of a round shows the others that it runs, in the round's own store."""
         return self.ttl_s / 10
 
     @property
     def heard_s(self) -> float:
-        """For how long one such sign counts: for less than a launcher's death precedes the end of its lease."""
+        """Return for how long one such sign counts: for less than a launcher's death precedes the end of its lease."""
         return self.ttl_s / 2
 
     @property
     def grace_s(self) -> float:
-        """From when etcd is back for one launcher until it is back for all.
+        """Return from when etcd is back for one launcher until it is back for all.
 
         It covers an attempt over all endpoints, the pause after it, and the time to be granted a lease and to write.
         """
@@ -80,13 +80,14 @@ class SaveTimes:
     step_s: float = 0.0
 
     def window_s(self, margin_s: float) -> float:
-        """How long before its deadline a node begins to leave: for the step under way, and for a checkpoint that takes
-        twice as long as most. A checkpoint that is being written must end before the last one begins."""
+        """Return how long before its deadline a node begins to leave: for the step under way, and for a checkpoint that
+        takes twice as long as most. A checkpoint that is being written must end before the last one begins."""
         return margin_s + self.step_s + 2 * self.checkpoint_s
 
     @property
     def yield_s(self) -> float:
-        """How long workers may take to park where no machine is about to go: then only a worker that hangs is late."""
+        """Return how long workers may take to park where no machine is about to go: then only a worker that hangs is
+        late."""
         if not self.checkpoint_s:
             return _UNMEASURED_YIELD_S
         return min(MAX_YIELD_S, max(_UNMEASURED_YIELD_S, 4 * self.checkpoint_s + 2 * self.step_s))
@@ -115,7 +116,7 @@ class Patience:
         self._at = now
 
     def is_over(self, now: float, *, away: bool) -> bool:
-        """Whether the limit has passed. `away`: etcd has been away since the last call."""
+        """True if the limit has passed. `away`: etcd has been away since the last call."""
         passed_s, self._at = now - self._at, now
         if away and self._outage_left_s > 0:
             self._outage_left_s -= passed_s

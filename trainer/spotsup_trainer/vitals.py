@@ -33,16 +33,16 @@ class Pulse:
         self._fault = ""
 
     def beat(self) -> None:
-        """One more round of work is done."""
+        """Take note that one more round of work is done."""
         self.beats += 1
 
     def fault(self, error: BaseException) -> None:
-        """The thread goes on after an unforeseen error. Call it where the error is handled."""
+        """Take note that the thread goes on after an unforeseen error. Call it where the error is handled."""
         self._faults += 1
         self._fault = f"{type(error).__name__}: {error}"
         log.error("unforeseen error in thread %r; it goes on", threading.current_thread().name, exc_info=error)
 
     def vitals(self, limit_s: float, *threads: threading.Thread, idle: bool = False) -> Vitals:
-        """The vitals of a part that has these threads."""
+        """Return the vitals of a part that has these threads."""
         ended = next((each.name for each in threads if each.ident is not None and not each.is_alive()), "")
         return Vitals(None if idle else self.beats, limit_s, self._faults, self._fault, ended)

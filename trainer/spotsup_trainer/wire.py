@@ -291,11 +291,11 @@ class Pause:
     steps_again: int | None = None
 
     def parts(self) -> dict[str, float | None]:
-        """By the names in PAUSE_PARTS, in order."""
+        """Return the parts by the names in PAUSE_PARTS, in order."""
         return {name: getattr(self, f"{name}_s") for name in PAUSE_PARTS}
 
     def sources(self) -> dict[str, int | None]:
-        """By the names in PAUSE_SOURCES, in order."""
+        """Return the sources by the names in PAUSE_SOURCES, in order."""
         return {name: getattr(self, f"{name}_bytes") for name in PAUSE_SOURCES}
 
 
@@ -386,7 +386,7 @@ class AgentConfig:
 
 
 def after(prefix: str) -> str:
-    """The first key after all that begin with `prefix`, which ends with a slash."""
+    """Return the first key after all that begin with `prefix`, which ends with a slash."""
     return prefix[:-1] + chr(ord("/") + 1)
 
 
@@ -416,15 +416,16 @@ class Keys:
 
     @property
     def world(self) -> str:
-        """What the daemon mirrors: its records, and the messages of all jobs."""
+        """Return what the daemon mirrors: its records, and the messages of all jobs."""
         return f"{self.root}world/"
 
     def run(self, job: str) -> str:
-        """The messages between the daemon and the nodes of one job. One prefix: nodes watch them in one order."""
+        """Return the messages between the daemon and the nodes of one job. One prefix: nodes watch them in one
+        order."""
         return f"{self.world}run/{job}/"
 
     def ctl(self, job: str) -> str:
-        """The daemon's own messages among them."""
+        """Return the daemon's own messages among them."""
         return f"{self.run(job)}ctl/"
 
     def hint(self, job: str) -> str:
@@ -488,8 +489,8 @@ class Keys:
         return f"{self.root}logs/{job}/{node}/" if node else f"{self.root}logs/{job}/"
 
     def grants(self, job: str) -> tuple[Grant, ...]:
-        """All that the nodes of a job may do in etcd. It has no rule that denies: they may write what is before and
-        behind `ctl(job)`."""
+        """Return all that the nodes of a job may do in etcd. It has no rule that denies: they may write what is before
+        and behind `ctl(job)`."""
         run, ctl, logs = self.run(job), self.ctl(job), self.logs(job)
         return (
             Grant("READ", run, after(run)),
@@ -500,7 +501,7 @@ class Keys:
 
 
 def encode(message: Any) -> bytes:
-    """A message as JSON."""
+    """Return a message as JSON."""
     return json.dumps(asdict(message), separators=(",", ":"), sort_keys=True).encode()
 
 

@@ -21,14 +21,14 @@ from spotsup_trainer.timing import SaveTimes
 
 
 def earlier_places(environ: Mapping[str, str]) -> list[str]:
-    """Where checkpoints of earlier jobs are, folders and addresses, the newest first (`spotsupctl submit
+    """Return where checkpoints of earlier jobs are, folders and addresses, the newest first (`spotsupctl submit
     --resume-from`)."""
     # the colon of an address separates nothing
     return [place for place in re.split(r":(?!//)", environ.get("SPOTSUP_RESUME_FROM", "")) if place]
 
 
 def earlier_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Those of `earlier_places` that are folders."""
+    """Return those of `earlier_places` that are folders."""
     return [Path(place) for place in earlier_places(environ) if not urls.is_url(place)]
 
 
@@ -55,7 +55,8 @@ class WorkerFiles:
 
     @classmethod
     def named_by(cls, environ: Mapping[str, str]) -> WorkerFiles:
-        """The files that the launcher named. Outside a spotsup job it names none, and every method does nothing."""
+        """Return the files that the launcher named. Outside a spotsup job it names none, and every method does
+        nothing."""
 
         def path(variable: str) -> Path | None:
             return Path(environ[variable]) if environ.get(variable) else None
@@ -72,15 +73,15 @@ class WorkerFiles:
         )
 
     def yield_wanted(self) -> bool:
-        """Whether the launcher asks to checkpoint and park."""
+        """True if the launcher asks to checkpoint and park."""
         return self.yield_ is not None and self.yield_.exists()
 
     def save_wanted(self) -> bool:
-        """Whether the launcher asks for a checkpoint now."""
+        """True if the launcher asks for a checkpoint now."""
         return self.save is not None and self.save.exists()
 
     def save_begun(self) -> None:
-        """The checkpoint that the launcher asked for has begun."""
+        """Take note that the checkpoint that the launcher asked for has begun."""
         if self.save is not None:
             with contextlib.suppress(OSError):
                 self.save.unlink(missing_ok=True)
@@ -97,7 +98,7 @@ class WorkerFiles:
             self.session.touch()
 
     def renew(self, hangs_after_s: float | None = None) -> None:
-        """A sign of life, for the launcher and for the machine's dead-man switch (agent/dead_man_switch.py).
+        """Give a sign of life, for the launcher and for the machine's dead-man switch (agent/dead_man_switch.py).
 
         If no other follows within `hangs_after_s`, this worker hangs; None: it may take any time.
         """

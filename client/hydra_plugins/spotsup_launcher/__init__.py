@@ -95,7 +95,7 @@ class SpotsupLauncher(Launcher):
 
 
 def _run(config: DictConfig, folder: Path, overrides: Sequence[str]) -> str:
-    """The same script, with one combination, as Hydra runs it alone. Raises UsageError."""
+    """Return the same script, with one combination, as Hydra runs it alone. Raises UsageError."""
     script = os.path.relpath(sys.argv[0], folder)
     if script.startswith(".."):
         raise UsageError(f"the script {sys.argv[0]} is not in {folder}: hydra.launcher.code names the folder to ship")

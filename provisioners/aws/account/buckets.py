@@ -44,7 +44,7 @@ class Buckets:
         )
 
     def _buckets(self, seen: Seen) -> Iterator[Found]:
-        """Those that are wanted; or where all is to go, those with our tags, and those that had them before."""
+        """Yield those that are wanted; or where all is to go, those with our tags, and those that had them before."""
         names = [(each.name, each.place) for each in seen.wants(wanted.BUCKET)]
         if not seen.wanted:
             names = [(each.what.name, each.what.place) for each in seen.all(wanted.BUCKET)]
@@ -54,7 +54,8 @@ class Buckets:
                 yield Found(wanted.bucket(name, region), owner)
 
     def _owner_of(self, name: str, region: str) -> Owner | None:
-        """Whose the bucket of a name is; None where nobody has one. One that we may not look at is someone else's."""
+        """Return whose the bucket of a name is; None where nobody has one. One that we may not look at is someone
+        else's."""
         try:
             raw = self._calls.get(*("s3", region, "get_bucket_tagging"), frozenset({"NoSuchTagSet"}), Bucket=name)
         except ApiError as error:
@@ -82,7 +83,7 @@ class Buckets:
         raise ProvisionerError(f"more than {_TAGGING_PAGES} pages of buckets with this installation's tags in {region}")
 
     def _make(self, what: Resource, _seen: Seen) -> None:
-        """With its tags from the first moment: one without them would count as a person's own."""
+        """Make a bucket with its tags from the first moment: one without them would count as a person's own."""
         place = {} if what.place == FIRST_REGION else {"LocationConstraint": what.place}
         try:
             self._calls.change(
@@ -100,7 +101,7 @@ class Buckets:
             ) from error
 
     def _delete(self, what: Resource, _seen: Seen) -> None:
-        """With all that is in it, of all versions. Raises NotYetError while something is left."""
+        """Delete a bucket with all that is in it, of all versions. Raises NotYetError while something is left."""
         deadline = time.monotonic() + EMPTY_S
         while self._delete_some(what):
             if time.monotonic() > deadline:
@@ -152,7 +153,7 @@ class Buckets:
         return list(self._calls.get(*place, absent, Bucket=bucket.name).get("Rules", ()))
 
     def _abort_uploads(self, what: Resource, _seen: Seen) -> None:
-        """One call writes all rules: those that a person has added stay."""
+        """Write the rule that aborts uploads: one call writes all rules: those that a person has added stay."""
         try:
             others = [each for each in self._rules(what.whole) if each.get("ID") != RULE]
         except ApiError as error:

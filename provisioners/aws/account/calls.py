@@ -47,7 +47,7 @@ class Calls:
         self._home = settings.regions[0]
 
     def ask(self, service: str, region: str, operation: str, want: str = "", **parameters: Any) -> dict[str, Any]:
-        """A call that changes nothing. Raises ApiError, ProvisionerError."""
+        """Make a call that changes nothing. Raises ApiError, ProvisionerError."""
         place = region or self._home
         ask = functools.partial(self.aws.ask, service, place, operation, Deadline(CALL_S), want=want, **parameters)
         return self._permitted(ask, service, operation)
@@ -55,7 +55,7 @@ class Calls:
     def get(
         self, service: str, region: str, operation: str, absent: frozenset[str] = _ABSENT, **parameters: Any
     ) -> dict[str, Any]:
-        """What a call shows; nothing where there is no such thing."""
+        """Return what a call shows; nothing where there is no such thing."""
         try:
             return self.ask(service, region, operation, **parameters)
         except ApiError as error:
@@ -64,12 +64,12 @@ class Calls:
             raise
 
     def change(self, service: str, region: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """A call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
+        """Make a call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
         once = functools.partial(self.aws.once, service, region or self._home, operation, CALL_S, **parameters)
         return changed_once(lambda: self._permitted(once, service, operation), _is_late, CREDENTIALS_HINT)
 
     def does(self, service: str, operation: str, id_key: str = "", **parameters: Any) -> Do:
-        """A row's call in the region of its resource. Parameters that are functions are asked for their value;
+        """Return a row's call in the region of its resource. Parameters that are functions are asked for their value;
         `id_key`: where the answer has the id of what was made."""
 
         def do(what: Resource, seen: Seen) -> Begun:
@@ -83,7 +83,7 @@ class Calls:
         return do
 
     def _permitted(self, call: Callable[[], dict[str, Any]], service: str, operation: str) -> dict[str, Any]:
-        """A missing permission is named by its action: AWS's own message does not always have it."""
+        """Make a call. A missing permission is named by its action: AWS's own message does not always have it."""
         try:
             return call()
         except ProvisionerError as error:

@@ -164,7 +164,8 @@ class AwsTable:
     # -- EC2 -----------------------------------------------------------------------------------------------
 
     def _groups(self, seen: Seen) -> Iterator[Found]:
-        """By our names: in our VPCs, or in all of them where all is to go; and then by our tags, too."""
+        """Yield the groups by our names: in our VPCs, or in all of them where all is to go; and then by our tags,
+        too."""
         ours, named = seen.owner, [self._nodes, self._names["storage"]]
         if seen.wanted:
             for each in self._in_use():
@@ -184,7 +185,7 @@ class AwsTable:
             yield Found(what, owner_of(tags_of(each)), str(each["GroupId"]), raw=rules)
 
     def _delete_group(self, what: Resource, seen: Seen) -> None:
-        """Raises NotYetError; it names the rules of others, as that of the daemon's host, which stand in the way."""
+        """Raise NotYetError; it names the rules of others, as that of the daemon's host, which stand in the way."""
         group, region = seen.there(what).id, region_of(what)
         try:
             self._calls.change("ec2", region, "delete_security_group", GroupId=group)
@@ -278,7 +279,7 @@ def _given(what: Resource, _seen: Seen) -> Any:
 
 
 def _whole(what: Resource, _seen: Seen) -> str:
-    """The name of what it is part of."""
+    """Return the name of what it is part of."""
     return what.whole.name
 
 
@@ -295,7 +296,7 @@ def _rules(seen: Seen) -> Iterator[Found]:
 
 
 def _rules_in(raw: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[Rule]:
-    """A group's rules, one for each peer. Rules for several ports are no rules of ours."""
+    """Yield a group's rules, one for each peer. Rules for several ports are no rules of ours."""
     for key, outbound in (("IpPermissions", False), ("IpPermissionsEgress", True)):
         for each in raw.get(key, ()):
             first, last = each.get("FromPort", 0), each.get("ToPort", 0)
@@ -311,7 +312,7 @@ def _rules_in(raw: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[Rul
 
 
 def _rules_against(group: str, raw: Mapping[str, Any]) -> Iterator[str]:
-    """The rules of another group that name this one, each with the command that takes it away."""
+    """Yield the rules of another group that name this one, each with the command that takes it away."""
     for each in raw.get("IpPermissions", ()):
         if group in [pair.get("GroupId") for pair in each.get("UserIdGroupPairs", ())]:
             first, last = each.get("FromPort"), each.get("ToPort")
@@ -333,7 +334,7 @@ def _holds_another(what: Resource, found: Found) -> str:
 
 
 def _text(document: Any) -> str:
-    """A policy as boto3 shows it: decoded, or as text."""
+    """Return a policy as boto3 shows it: decoded, or as text."""
     try:
         return canonical(json.loads(document) if isinstance(document, str) else document or {})
     except ValueError:

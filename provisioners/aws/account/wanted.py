@@ -63,12 +63,12 @@ class Network:
 
 
 def region_of(what: Resource) -> str:
-    """The region in the place of a resource, or of what it is part of; "" for IAM's."""
+    """Return the region in the place of a resource, or of what it is part of; "" for IAM's."""
     return what.whole.place.partition(",")[0]
 
 
 def names(cluster: str) -> dict[str, str]:
-    """What things are called: by their use. The cluster's name has at most 31 characters; a role's, 64."""
+    """Return what things are called: by their use. The cluster's name has at most 31 characters; a role's, 64."""
     return {use: f"spotsup-{cluster}-{use}" for use in ("nodes", "storage", "daemon", "node")}
 
 
@@ -76,7 +76,7 @@ def names(cluster: str) -> dict[str, str]:
 
 
 def group(region: str, vpc: str, name: str, rules: Sequence[Rule] = (), description: str = "") -> Resource:
-    """A security group, by its name in one VPC. Its rules may name groups of ours, which cannot go before it."""
+    """Return a security group, by its name in one VPC. Its rules may name groups of ours, which cannot go before it."""
     place = f"{region}, {vpc}"
     peers = {each.peer for each in rules if "/" not in each.peer and not each.peer.startswith("sg-")}
     needs = tuple((GROUP, place, peer) for peer in sorted(peers - {name}))
@@ -84,58 +84,58 @@ def group(region: str, vpc: str, name: str, rules: Sequence[Rule] = (), descript
 
 
 def rule_of(of: Resource, rule: Rule) -> Resource:
-    """A rule of a group. Rules that someone has added stay."""
+    """Return a rule of a group. Rules that someone has added stay."""
     text = f"let the {of.kind} {of.name} ({region_of(of)}) have {rule}"
     return Resource(RULE, str(rule), of=of, given=rule, make_text=text)
 
 
 def role(name: str, description: str = "") -> Resource:
-    """A role of instances."""
+    """Return a role of instances."""
     return Resource(ROLE, name, given=description)
 
 
 def policy(of: Resource, name: str, text: str) -> Resource:
-    """An inline policy of a role: JSON, as `canonical` writes it."""
+    """Return an inline policy of a role: JSON, as `canonical` writes it."""
     made = f"write the policy {name} of the role {of.name}: docs/permissions"
     return Resource(POLICY, name, of=of, has=text, make_text=made)
 
 
 def profile(name: str) -> Resource:
-    """The instance profile of the role of the same name."""
+    """Return the instance profile of the role of the same name."""
     return Resource(PROFILE, name)
 
 
 def member(of: Resource, name: str) -> Resource:
-    """A role in a profile: one at most."""
+    """Return a role in a profile: one at most."""
     put, taken = f"put the role {name} into its instance profile", f"take the role {name} out of its profile {of.name}"
     return Resource(MEMBER, name, of=of, make_text=put, delete_text=taken)
 
 
 def bucket(name: str, region: str) -> Resource:
-    """A bucket for checkpoints: private, to the account's identities alone, by policies."""
+    """Return a bucket for checkpoints: private, to the account's identities alone, by policies."""
     return Resource(
         BUCKET, name, region, cost=_S3_COST, delete_text=f"delete the {BUCKET} {name} with all objects in it"
     )
 
 
 def closed(of: Resource) -> Resource:
-    """That nothing in a bucket can be made public."""
+    """Return the resource by which nothing in a bucket can be made public."""
     return Resource(CLOSED, "all", of=of, make_text=f"block public access to the {BUCKET} {of.name}")
 
 
 def aborts(of: Resource) -> Resource:
-    """That uploads which were never ended are deleted."""
+    """Return the resource by which uploads which were never ended are deleted."""
     text = f"let the {BUCKET} {of.name} delete uploads that never ended"
     return Resource(ABORTS, "incomplete", of=of, make_text=text)
 
 
 def file_system(region: str, name: str) -> Resource:
-    """An EFS file system. Its creation token is its name."""
+    """Return an EFS file system. Its creation token is its name."""
     return Resource(FILE_SYSTEM, name, region, cost=_EFS_COST)
 
 
 def target(of: Resource, subnet: str, within: Resource | None = None) -> Resource:
-    """A mount target in a subnet. `within`: the security group that it is made in."""
+    """Return a mount target in a subnet. `within`: the security group that it is made in."""
     text = f"make a mount target of {of.name} in {subnet} ({of.place})"
     return Resource(TARGET, subnet, of=of, given=within, make_text=text)
 
@@ -144,7 +144,7 @@ def target(of: Resource, subnet: str, within: Resource | None = None) -> Resourc
 
 
 def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> list[Resource]:
-    """What there should be, in order. Raises ProvisionerError for a wish that cannot be fulfilled."""
+    """Return what there should be, in order. Raises ProvisionerError for a wish that cannot be fulfilled."""
     called = names(wish.owner.cluster)
     sources = dict.fromkeys(_peer(each, public=settings.public_address) for each in login_sources(wish))
     found = [Resource(SPOT, SPOT_ROLE, make_text=f"make {SPOT_ROLE}, the account's own role for spot machines")]
@@ -193,7 +193,7 @@ def _role(name: str, description: str, text: str) -> Iterator[Resource]:
 
 
 def _daemon(text: str, passed: str) -> str:
-    """The daemon's policy. `passed`: the nodes' role, "" where they have none."""
+    """Return the daemon's policy. `passed`: the nodes' role, "" where they have none."""
     document = json.loads(text)
     statements = [each for each in document["Statement"] if passed or each["Sid"] != _PASS]
     for each in statements:
@@ -217,12 +217,12 @@ def _checkpoints(text: str, url: str) -> str:
 
 
 def canonical(document: Mapping[str, Any]) -> str:
-    """A policy's text, the same for equal policies."""
+    """Return a policy's text, the same for equal policies."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def _peer(text: str, *, public: bool) -> str:
-    """A network as EC2 writes it, without the host's bits; or a group's id."""
+    """Return a network as EC2 writes it, without the host's bits; or a group's id."""
     if not re.fullmatch(r"sg-[0-9a-f]+", text):
         return any_network(text, ", nor a security group (sg-…)")
     if public:

@@ -51,7 +51,7 @@ class Calls:
         self._azure = Azure(settings)
 
     def who(self) -> str:
-        """Whose the credentials are, as their token says; "" where it does not."""
+        """Return whose the credentials are, as their token says; "" where it does not."""
         try:
             return name_in(self._azure.token(CALL_S))
         except NoCredentialsError as error:
@@ -60,7 +60,7 @@ class Calls:
             raise ProvisionerError(str(error)) from error
 
     def get(self, what: str, path: str, api: str) -> dict[str, Any] | None:
-        """A resource; None where there is none."""
+        """Return a resource; None where there is none."""
         try:
             return self.ask(what, "GET", path, api)
         except ApiError as error:
@@ -69,7 +69,7 @@ class Calls:
             raise
 
     def ask(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A call that changes nothing. Raises ApiError, ProvisionerError."""
+        """Make a call that changes nothing. Raises ApiError, ProvisionerError."""
         asked = {"api-version": _VERSIONS[api]}
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
@@ -84,7 +84,7 @@ class Calls:
     def listed(
         self, what: str, path: str, api: str, params: Mapping[str, str] | None = None
     ) -> Iterator[dict[str, Any]]:
-        """All of a listing."""
+        """Yield all of a listing."""
         url, asked = path, {"api-version": _VERSIONS[api], **(params or {})}
         for _ in range(MAX_PAGES):
             page = self._page(what, url, asked, api)
@@ -105,7 +105,8 @@ class Calls:
         return page
 
     def failure_of(self, what: str, operation: str) -> str | None:
-        """Why an operation of Azure's has failed, "" where it has not; None while it goes on, or is not shown."""
+        """Return why an operation of Azure's has failed, "" where it has not; None while it goes on, or is not
+        shown."""
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
             return clients.raw("GET", operation, {}, more)
@@ -122,7 +123,7 @@ class Calls:
         return "" if state == "Succeeded" or "id" in found else None
 
     def change(self, what: str, method: str, path: str, api: str, body: Mapping[str, Any] | None = None) -> str:
-        """A call that changes something: once; the address of the operation that goes on, "" for none. Raises
+        """Make a call that changes something: once; the address of the operation that goes on, "" for none. Raises
         NotYetError, ApiError, ProvisionerError."""
         asked = {"api-version": _VERSIONS[api]}
 

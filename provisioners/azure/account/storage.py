@@ -86,8 +86,8 @@ class StorageAccounts:
         return inside and owner_of(raw.get("tags") or {}) == self._wish.owner
 
     def _accounts(self, seen: Seen) -> Iterator[Found]:
-        """Those in the resource group that have our tags, our names, or are wanted; and the subnets that are to be
-        admitted."""
+        """Yield those in the resource group that have our tags, our names, or are wanted; and the subnets that are to
+        be admitted."""
         needed = {each.name: each for each in seen.wants(wanted.STORAGE)}
         names = {*needed, *(files_name(self._settings, seen.owner, each) for each in self._settings.regions)}
         found = self._listed(group_of(self._settings))
@@ -103,7 +103,7 @@ class StorageAccounts:
                 yield from self._subnet(each.given, seen)
 
     def _subnet(self, given: Storage, seen: Seen) -> Iterator[Found]:
-        """Raises ProvisionerError for a configured one that is not there, and for one from which nodes cannot mount."""
+        """Raise ProvisionerError for a configured one that is not there, and for one from which nodes cannot mount."""
         raw = self._calls.get(f"the subnet of {given.region}", given.subnet, NETWORKS)
         if raw is None:
             if given.region in self._settings.subnets:
@@ -205,7 +205,7 @@ class StorageAccounts:
         self._calls.change(f"{what.name} in {what.whole.name}", "PUT", path, STORAGE, body)
 
     def mounts(self) -> Iterator[str]:
-        """What job files say, for people."""
+        """Yield what job files say, for people."""
         for region in self._settings.regions if self._wish.shared_storage else ():
             name = files_name(self._settings, self._wish.owner, region)
             source = f"{name}.file.core.windows.net:/{name}/{SHARE}"
@@ -234,7 +234,7 @@ def _check_subnet(given: Storage, seen: Seen) -> None:
 
 
 def _admitting(given: Storage, rules: Mapping[str, Any], others: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """The network rules that admit a subnet, beside those that are there."""
+    """Return the network rules that admit a subnet, beside those that are there."""
     return {
         "defaultAction": "Deny",
         "bypass": rules.get("bypass") or "None",

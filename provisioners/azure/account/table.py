@@ -267,7 +267,7 @@ def _rules(seen: Seen) -> Iterator[Found]:
 
 
 def _rule(raw: Mapping[str, Any]) -> Rule:
-    """A rule as ours."""
+    """Return a rule as ours."""
     sources = tuple(raw.get("sourceAddressPrefixes") or filter(None, [raw.get("sourceAddressPrefix")]))
     port = str(raw.get("destinationPortRange") or "")
     plain = (

@@ -105,24 +105,25 @@ class Storage:
 
 
 def group(name: str, region: str) -> Resource:
-    """A network security group. Names are unique in the resource group, wherever a thing is."""
+    """Return a network security group. Names are unique in the resource group, wherever a thing is."""
     return Resource(GROUP, name, given=region, detail=f" ({region})")
 
 
 def admitting(of: Resource, name: str, rule: Rule) -> Resource:
-    """A rule that lets SSH in."""
+    """Return a rule that lets SSH in."""
     text = f"let the {of.kind} {of.name} ({of.given}) admit {rule}"
     return Resource(RULE, name, of=of, has=rule, make_text=text)
 
 
 def with_sources(what: Resource, found: Found) -> Resource:
-    """The rule as it should be: further sources that someone has added stay."""
+    """Return the rule as it should be: further sources that someone has added stay."""
     sources = joined(found.what.has.sources, what.has.sources)
     return admitting(what.whole, what.name, replace(what.has, sources=sources))
 
 
 def priority_of(name: str, taken: Mapping[str, int]) -> int:
-    """The priority of a rule of ours: its own, or one that no inbound rule has, not even the other one of ours."""
+    """Return the priority of a rule of ours: its own, or one that no inbound rule has, not even the other one of
+    ours."""
     taken = dict(taken)
     for each in RULES:
         free = (number for number in range(FIRST_PRIORITY, MAX_PRIORITY) if number not in taken.values())
@@ -131,22 +132,22 @@ def priority_of(name: str, taken: Mapping[str, int]) -> int:
 
 
 def virtual_network(name: str, region: str) -> Resource:
-    """A virtual network with one subnet."""
+    """Return a virtual network with one subnet."""
     return Resource(NETWORK, name, given=region, detail=f" ({region}) with one subnet")
 
 
 def identity(name: str, region: str = "") -> Resource:
-    """A user-assigned managed identity."""
+    """Return a user-assigned managed identity."""
     return Resource(IDENTITY, name, given=region)
 
 
 def role(owner: Owner, use: str, has: Role | None = None) -> Resource:
-    """A role definition. Names are unique in the directory, which several subscriptions share."""
+    """Return a role definition. Names are unique in the directory, which several subscriptions share."""
     return Resource(ROLE, repr(f"spotsup {owner.cluster} {owner.digest}: {_TITLES[use]}"), has=has, given=use)
 
 
 def granted(settings: AzureSettings, owner: Owner, grant: Grant) -> Resource:
-    """A role assignment: it belongs to its identity. Azure gives ids back in other letters than it got them."""
+    """Return a role assignment: it belongs to its identity. Azure gives ids back in other letters than it got them."""
     known = {_guid(role_id(settings, owner, use)): role(owner, use) for use in ROLES}
     of, guid = known.get(_guid(grant.role)), _guid(grant.role)
     title = of.name if of else "another role"
@@ -165,18 +166,20 @@ def _guid(role: str) -> str:
 
 
 def storage(name: str, given: Storage, *, is_open: bool = True) -> Resource:
-    """A storage account. `is_open`: whether nodes can mount from it, if they are to."""
+    """Return a storage account. `is_open`: whether nodes can mount from it, if they are to."""
     return Resource(STORAGE, name, has=is_open, given=given, detail=f" ({given.region})")
 
 
 def opened(what: Resource, _found: Found) -> Resource:
-    """The account as it should be: NFS knows no secure transfer and no identity, so that it takes a subnet's word."""
+    """Return the account as it should be: NFS knows no secure transfer and no identity, so that it takes a subnet's
+    word."""
     text = f"let nodes in {what.given.subnet} mount from the storage account {what.name}, by NFS"
     return replace(what, make_text=text)
 
 
 def content(of: Resource, *, fits: bool = True) -> Resource:
-    """The share, or the container, in a storage account of ours. `fits`: whether it is for NFS, if it has to be."""
+    """Return the share, or the container, in a storage account of ours. `fits`: whether it is for NFS, if it has to
+    be."""
     files, name = of.given.kind == FILES, of.given.inside
     kind = f"the NFS share {name} of {SHARE_GIB} GiB" if files else f"the container {name}"
     text, cost = f"make {kind} in the storage account {of.name}", _FILES_COST if files else _BLOBS_COST
@@ -187,60 +190,63 @@ def content(of: Resource, *, fits: bool = True) -> Resource:
 
 
 def called(cluster: str, use: str) -> str:
-    """What a thing is called: by its use, or its region. The cluster's name has at most 31 characters of [a-z0-9-]."""
+    """Return what a thing is called: by its use, or its region. The cluster's name has at most 31 characters of
+    [a-z0-9-]."""
     return f"spotsup-{cluster}-{use}"
 
 
 def subscription_of(settings: AzureSettings) -> str:
-    """The subscription as a scope."""
+    """Return the subscription as a scope."""
     return f"/subscriptions/{settings.subscription}"
 
 
 def group_of(settings: AzureSettings) -> str:
-    """The resource group as a scope."""
+    """Return the resource group as a scope."""
     return f"{subscription_of(settings)}/resourceGroups/{settings.resource_group}"
 
 
 def role_id(settings: AzureSettings, owner: Owner, use: str) -> str:
-    """A role definition's resource id: always the same."""
+    """Return a role definition's resource id: always the same."""
     name = uuid.uuid5(_IDS, f"{settings.subscription}\n{settings.resource_group.lower()}\n{owner.digest}\n{use}")
     return f"{subscription_of(settings)}/providers/Microsoft.Authorization/roleDefinitions/{name}"
 
 
 def path_of(role: str, scope: str) -> str:
-    """Where a role definition is read, written and deleted."""
+    """Return where a role definition is read, written and deleted."""
     return f"{scope}/providers/Microsoft.Authorization/roleDefinitions/{role.rpartition('/')[2]}"
 
 
 def scope_of(settings: AzureSettings, use: str) -> str:
-    """Where a role may be assigned: the storage account of checkpoints may be in another resource group."""
+    """Return where a role may be assigned: the storage account of checkpoints may be in another resource group."""
     return subscription_of(settings) if use in {READING, CHECKPOINTS} else group_of(settings)
 
 
 def storage_path(settings: AzureSettings, name: str) -> str:
-    """A storage account of ours, in the resource group."""
+    """Return a storage account of ours, in the resource group."""
     return f"{group_of(settings)}/providers/Microsoft.Storage/storageAccounts/{name}"
 
 
 def files_name(settings: AzureSettings, owner: Owner, region: str) -> str:
-    """What the storage account of a region's share is called: always the same, and no one else's."""
+    """Return what the storage account of a region's share is called: always the same, and no one else's."""
     whose = f"{settings.subscription}\n{settings.resource_group.lower()}\n{owner.digest}\n{region}"
     return f"spotsup{hashlib.sha256(whose.encode()).hexdigest()[:17]}"
 
 
 def subnet_of(settings: AzureSettings, owner: Owner, region: str) -> str:
-    """The subnet of a region's nodes: the configured one, or that of a network of ours."""
+    """Return the subnet of a region's nodes: the configured one, or that of a network of ours."""
     return settings.subnets.get(region) or subnet_id(settings, called(owner.cluster, region))
 
 
 def assignment_name(role: str, principal: str, scope: str) -> str:
-    """An assignment's: always the same. Of an identity that was made anew, another one: Azure changes no principal."""
+    """Return an assignment's name: always the same. Of an identity that was made anew, another one: Azure changes no
+    principal."""
     return str(uuid.uuid5(_IDS, f"{role}\n{principal}\n{scope}".lower()))
 
 
 def wanted(settings: AzureSettings, wish: Wish, container: str, *, is_there: bool) -> list[Resource]:
-    """What there should be, in order. `container`: the scope of the checkpoints' container, "" for none; `is_there`:
-    whether it is someone else's, and nothing is to be made. Raises ProvisionerError for what cannot be fulfilled."""
+    """Return what there should be, in order. `container`: the scope of the checkpoints' container, "" for none;
+    `is_there`: whether it is someone else's, and nothing is to be made. Raises ProvisionerError for what cannot be
+    fulfilled."""
     rules = [
         (f"spotsup-ssh{family}", Rule(settings.ssh_port, sources)) for family, sources in by_family(login_sources(wish))
     ]
@@ -276,7 +282,7 @@ def _stored(name: str, given: Storage) -> list[Resource]:
 
 
 def subnet_id(settings: AzureSettings, network: str) -> str:
-    """The resource id of a network of ours' one subnet."""
+    """Return the resource id of a network of ours' one subnet."""
     return f"{group_of(settings)}/providers/Microsoft.Network/virtualNetworks/{network}/subnets/{SUBNET_NAME}"
 
 
@@ -312,19 +318,19 @@ def _identities(settings: AzureSettings, wish: Wish, container: str) -> Iterator
 
 
 def _only(role: str) -> str:
-    """The condition that lets an identity assign this role, and no other one."""
+    """Return the condition that lets an identity assign this role, and no other one."""
     action, name = "Microsoft.Authorization/roleAssignments/write", role.rpartition("/")[2]
     asked = "@Request[Microsoft.Authorization/roleAssignments:RoleDefinitionId]"
     return f"((!(ActionMatches{{'{action}'}})) OR ({asked} ForAnyOfAnyValues:GuidEquals {{{name}}}))"
 
 
 def container_path(account: str, name: str) -> str:
-    """A container's resource id. `account`: the storage account's."""
+    """Return a container's resource id. `account`: the storage account's."""
     return f"{account}/blobServices/default/containers/{name}"
 
 
 def content_path(account: str, given: Storage) -> str:
-    """The resource id of the share or the container of an account."""
+    """Return the resource id of the share or the container of an account."""
     share = f"{account}/fileServices/default/shares/{given.inside}"
     return share if given.kind == FILES else container_path(account, given.inside)
 

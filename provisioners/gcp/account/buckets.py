@@ -43,7 +43,7 @@ class Buckets:
         )
 
     def _buckets(self, seen: Seen) -> Iterator[Found]:
-        """Those that are wanted; or where all is to go, those with our labels, and those that had them before."""
+        """Yield those that are wanted; or where all is to go, those with our labels, and those that had them before."""
         for each in seen.wants(wanted.BUCKET) or [each.what for each in seen.all(wanted.BUCKET)]:
             if (raw := self._named(each.name)) is not None:
                 yield _found(raw)
@@ -61,7 +61,7 @@ class Buckets:
             ) from error
 
     def _listed(self) -> Iterator[Found]:
-        """All of the project's."""
+        """Yield all of the project's."""
         query = {**self._project, "maxResults": "1000"}
         for _ in range(MAX_PAGES):
             raw = self._calls.ask(STORAGE, "GET", _PATH, "storage.buckets.list", want="kind", query=query)
@@ -84,7 +84,7 @@ class Buckets:
         self._calls.change(STORAGE, "POST", _PATH, "storage.buckets.create", query=self._project, body=body)
 
     def _delete(self, what: Resource, _seen: Seen) -> None:
-        """With all that is in it, of all generations. Raises NotYetError while something is left."""
+        """Delete a bucket with all that is in it, of all generations. Raises NotYetError while something is left."""
         deadline, path = time.monotonic() + EMPTY_S, f"{_PATH}/{what.name}"
         while objects := self._objects(path):
             for each in objects:

@@ -48,11 +48,11 @@ class Calls:
         self._settings = settings
 
     def who(self) -> str:
-        """Whose the credentials are."""
+        """Return whose the credentials are."""
         return self._rest.who(CALL_S)
 
     def get(self, api: str, verb: str, path: str, permission: str, **more: Any) -> dict[str, Any] | None:
-        """What a call shows; None where there is no such thing."""
+        """Return what a call shows; None where there is no such thing."""
         try:
             return self.ask(api, verb, path, permission, **more)
         except ApiError as error:
@@ -61,20 +61,20 @@ class Calls:
             raise
 
     def ask(self, api: str, verb: str, path: str, permission: str, **more: Any) -> dict[str, Any]:
-        """A call that changes nothing. Raises ApiError, ProvisionerError."""
+        """Make a call that changes nothing. Raises ApiError, ProvisionerError."""
         ask = functools.partial(self._rest.ask, api, verb, path, CALL_S, **more)
         found: dict[str, Any] = self._permitted(ask, api, permission)
         return found
 
     def change(self, api: str, verb: str, path: str, permission: str, **more: Any) -> dict[str, Any]:
-        """A call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
+        """Make a call that changes something: once. Raises NotYetError, ApiError, ProvisionerError."""
         once = functools.partial(self._rest.once, api, verb, path, CALL_S, **more)
         found: dict[str, Any] = self._once(once, api, permission)
         return found
 
     def listed(self, api: str, path: str, permission: str, key: str, size: int) -> Iterator[dict[str, Any]]:
-        """All of a listing, which has no key at all where it is empty. Raises UnreachableError for one with gaps in our
-        regions."""
+        """Yield all of a listing, which has no key at all where it is empty. Raises UnreachableError for one with gaps
+        in our regions."""
         query = {"pageSize": str(size)}
         for _ in range(MAX_PAGES):
             answer = self.ask(api, "GET", path, permission, query=query)
@@ -93,12 +93,12 @@ class Calls:
         return place in self._settings.regions or names.region_of(place) in self._settings.regions
 
     def compute(self, service: str, method: str, permission: str, **parameters: Any) -> Any:
-        """A call to Compute Engine that changes nothing. Raises ApiError, ProvisionerError."""
+        """Make a call to Compute Engine that changes nothing. Raises ApiError, ProvisionerError."""
         ask = functools.partial(self._gcp.ask, service, method, Deadline(CALL_S), **parameters)
         return self._permitted(ask, _COMPUTE, permission)
 
     def compute_pages(self, service: str, permission: str, kind: str) -> list[Any]:
-        """All pages of a listing. Raises as `compute`."""
+        """Return all pages of a listing. Raises as `compute`."""
 
         def read() -> list[Any]:
             return list(self._gcp.pages(service, "list", Deadline(CALL_S), kind, max_results=500))
@@ -116,7 +116,7 @@ class Calls:
     def does(
         self, api: str, verb: str, path: str, permission: str, body: Callable[[Resource], Any] | None = None
     ) -> Do:
-        """A row's call. `path`: with {name} for the resource's."""
+        """Return a row's call. `path`: with {name} for the resource's."""
 
         def do(what: Resource, _seen: Seen) -> None:
             more = {"body": body(what)} if body else {}
@@ -134,7 +134,7 @@ class Calls:
         return changed_once(lambda: self._permitted(call, api, permission), is_late)
 
     def _permitted(self, call: Callable[[], Any], api: str, permission: str) -> Any:
-        """A missing permission is named: Google's own message does not always do it."""
+        """Make a call. A missing permission is named: Google's own message does not always do it."""
         try:
             return call()
         except ProvisionerError as error:

@@ -47,7 +47,7 @@ class Policies:
                 yield Found(what, whole.owner)
 
     def _in(self, places: Iterable[str]) -> list[Binding]:
-        """Those of our roles and accounts, without a condition."""
+        """Return those of our roles and accounts, without a condition."""
         found = {
             Binding(place, str(each.get("role")), str(member))
             for place in places
@@ -58,7 +58,7 @@ class Policies:
         return sorted((each for each in found if each.role in self._roles and each.email in self._emails), key=str)
 
     def _policy(self, place: str) -> dict[str, Any] | None:
-        """A resource's policy; None where the resource is not there."""
+        """Return a resource's policy; None where the resource is not there."""
         version = str(_VERSION)
         if place.startswith("gs://"):
             path = f"storage/v1/b/{place.removeprefix('gs://')}/iam"
@@ -100,7 +100,7 @@ class Policies:
 
 
 def _changed(policy: dict[str, Any], binding: Binding, *, there: bool) -> dict[str, Any]:
-    """The policy with one member more or less; all else as it is.
+    """Return the policy with one member more or less; all else as it is.
 
     A deleted account of this address stays in policies under another name, and Google takes none with both
     ("Inconsistent representation of deleted member", k8s-config-connector#279): where the new one is added, it goes.

@@ -130,7 +130,7 @@ class GcpTable:
     # -- firewall rules ------------------------------------------------------------------------------------
 
     def _rules(self, seen: Seen) -> Iterator[Found]:
-        """With our names, or our mark."""
+        """Yield those with our names, or our mark."""
         called = {self._names.of(use) for use in RULES}
         for page in self._calls.compute_pages("firewalls", "compute.firewalls.list", "compute#firewallList"):
             for raw in page.items:
@@ -197,7 +197,8 @@ class GcpTable:
         }
 
     def _accounts(self, _seen: Seen) -> Iterator[Found]:
-        """By a listing: asked for one that is not there, IAM may answer 403 (terraform-provider-google#15042)."""
+        """Yield the accounts by a listing: asked for one that is not there, IAM may answer 403
+        (terraform-provider-google#15042)."""
         called = {self._names.email(use) for use in ACCOUNTS}
         path = f"{self._path}/serviceAccounts"
         for raw in self._calls.listed(IAM, path, "iam.serviceAccounts.list", "accounts", 100):
@@ -250,7 +251,7 @@ def _of_another_network(what: Resource, found: Found) -> str:
 
 
 def _rule(raw: Any) -> Rule:
-    """A firewall rule as ours."""
+    """Return a firewall rule as ours."""
     first = raw.allowed[0] if raw.allowed else None
     ports = list(first.ports) if first is not None else []
     single = len(raw.allowed) == 1 and len(ports) <= 1 and len(raw.source_tags) <= 1 and len(raw.target_tags) == 1

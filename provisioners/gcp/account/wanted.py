@@ -78,7 +78,8 @@ class Binding:
 
     @property
     def email(self) -> str:
-        """The member's: deleted:serviceAccount:EMAIL?uid=1 is that of an account that someone has deleted before."""
+        """Return the member's address: deleted:serviceAccount:EMAIL?uid=1 is that of an account that someone has
+        deleted before."""
         return self.member.partition("serviceAccount:")[2].partition("?")[0]
 
 
@@ -91,30 +92,32 @@ class Names:
 
     @property
     def tag(self) -> str:
-        """The nodes' network tag."""
+        """Return the nodes' network tag."""
         return f"spotsup-{self.cluster}"
 
     def of(self, use: str) -> str:
-        """A firewall rule or a file system."""
+        """Return the name of a firewall rule or a file system."""
         return f"spotsup-{self.cluster}-{use}"
 
     def account(self, use: str) -> str:
-        """A service account, which may have 30 characters: where the cluster's name is too long, its digest."""
+        """Return the name of a service account, which may have 30 characters: where the cluster's name is too long, its
+        digest."""
         if len(name := self.of(use)) <= _MAX_ACCOUNT:
             return name
         return f"spotsup-{hashlib.sha256(self.cluster.encode()).hexdigest()[:10]}-{use}"
 
     def email(self, use: str) -> str:
-        """A service account's address. The project of a domain, example.com:name, has its parts the other way round."""
+        """Return a service account's address. The project of a domain, example.com:name, has its parts the other way
+        round."""
         domain, _, name = self.project.rpartition(":")
         return f"{self.account(use)}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
 
     def role(self, use: str) -> str:
-        """A role's id."""
+        """Return a role's id."""
         return self.of(use).replace("-", "_")
 
     def role_path(self, use: str) -> str:
-        """A role as policies name it."""
+        """Return a role as policies name it."""
         return f"projects/{self.project}/roles/{self.role(use)}"
 
 
@@ -122,34 +125,34 @@ class Names:
 
 
 def firewall(name: str, rule: Rule) -> Resource:
-    """A firewall rule."""
+    """Return a firewall rule."""
     return Resource(RULE, name, has=rule, detail=f": {rule}")
 
 
 def with_sources(what: Resource, found: account.Found) -> Resource:
-    """The rule as it should be: further sources that someone has added stay."""
+    """Return the rule as it should be: further sources that someone has added stay."""
     wish, have = what.has, found.what.has
     return firewall(what.name, replace(wish, sources=joined(have.sources, wish.sources) if wish.sources else ()))
 
 
 def role(name: str, has: Role, title: str = "") -> Resource:
-    """A role of the project's own."""
+    """Return a role of the project's own."""
     buckets = f", for {', '.join(has.buckets)}" if has.buckets else ""
     return Resource(ROLE, name, has=has, given=title, detail=f": docs/permissions{buckets}")
 
 
 def with_buckets(what: Resource, found: account.Found) -> Resource:
-    """The role as it should be: buckets of before stay, so that their policies are put right at the end."""
+    """Return the role as it should be: buckets of before stay, so that their policies are put right at the end."""
     return role(what.name, replace(what.has, buckets=joined(found.what.has.buckets, what.has.buckets)), what.given)
 
 
 def service_account(email: str, title: str = "") -> Resource:
-    """A service account without keys."""
+    """Return a service account without keys."""
     return Resource(ACCOUNT, email, given=title)
 
 
 def bound(binding: Binding) -> Resource:
-    """A binding: it belongs to its role, or to the account in whose policy it is, with which it goes."""
+    """Return a binding: it belongs to its role, or to the account in whose policy it is, with which it goes."""
     own = binding.role != ACT_AS
     of = role(binding.role.rpartition("/")[2], Role(frozenset())) if own else service_account(binding.resource)
     return Resource(
@@ -163,7 +166,7 @@ def bound(binding: Binding) -> Resource:
 
 
 def bucket(name: str, region: str, *, is_closed: bool = True) -> Resource:
-    """A bucket for checkpoints, wherever it is: closed to the public, with rights on the whole of it alone."""
+    """Return a bucket for checkpoints, wherever it is: closed to the public, with rights on the whole of it alone."""
     return Resource(
         *(BUCKET, name),
         has=is_closed,
@@ -175,12 +178,12 @@ def bucket(name: str, region: str, *, is_closed: bool = True) -> Resource:
 
 
 def closed(what: Resource, _found: account.Found) -> Resource:
-    """The bucket as it should be: only that differs."""
+    """Return the bucket as it should be: only that differs."""
     return replace(what, make_text=f"close the bucket {what.name} to the public")
 
 
 def file_system(name: str, region: str, zone: str = "", network: str = "") -> Resource:
-    """A basic Filestore instance. `zone`: where it is made, unless there is one in the region."""
+    """Return a basic Filestore instance. `zone`: where it is made, unless there is one in the region."""
     return Resource(FILE_SYSTEM, name, region, given=(zone, network), detail=f" in {zone}", cost=_FILESTORE_COST)
 
 
@@ -192,7 +195,7 @@ ROLES = ("daemon", "checkpoints")
 
 
 def wanted(settings: GcpSettings, wish: Wish, zones: Mapping[str, str]) -> list[Resource]:
-    """What there should be, in order. `zones`: one of each region. Raises ProvisionerError for what cannot be
+    """Return what there should be, in order. `zones`: one of each region. Raises ProvisionerError for what cannot be
     fulfilled."""
     called = Names(wish.owner.cluster, settings.project)
     network = _own_network(settings)
@@ -234,7 +237,7 @@ def _rules(settings: GcpSettings, wish: Wish, called: Names, network: str) -> It
 
 
 def _own_network(settings: GcpSettings) -> str:
-    """Where the rules are for. Raises ProvisionerError."""
+    """Return where the rules are for. Raises ProvisionerError."""
     path = interfaces.network_of(settings)
     if settings.subnetworks and not settings.network:
         raise ProvisionerError(
@@ -248,7 +251,8 @@ def _own_network(settings: GcpSettings) -> str:
 
 
 def _bucket(url: str) -> str:
-    """A prefix is not enforced: a condition on it would have to cover listing, which has no object."""
+    """Return the bucket. A prefix is not enforced: a condition on it would have to cover listing, which has no
+    object."""
     match = _BUCKET.fullmatch(url)
     if not match:
         raise ProvisionerError(f"{url!r} is no bucket of Cloud Storage: write gs://BUCKET or gs://BUCKET/PREFIX")
@@ -260,7 +264,7 @@ def _permissions(text: str) -> frozenset[str]:
 
 
 def described(owner: Owner, buckets: Sequence[str] = ()) -> str:
-    """The description of what has no labels. Raises ProvisionerError for more buckets than fit."""
+    """Return the description of what has no labels. Raises ProvisionerError for more buckets than fit."""
     text = " ".join([account.described(owner), *(f"{_BUCKET_WORD}={each}" for each in buckets)])
     if len(text) > _MAX_DESCRIPTION:
         raise ProvisionerError(f"the names of the buckets {', '.join(buckets)} are too long to be kept at a role")
@@ -268,5 +272,5 @@ def described(owner: Owner, buckets: Sequence[str] = ()) -> str:
 
 
 def buckets_in(description: str) -> tuple[str, ...]:
-    """The buckets that a role's description names."""
-    return account.words_in(description, _BUCKET_WORD)
+    """Return the buckets that a role's description names."""
+    return account.values_in(description, _BUCKET_WORD)

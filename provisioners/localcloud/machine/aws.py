@@ -39,7 +39,7 @@ class AwsMetadata:
     def answer(
         self, method: str, path: str, headers: Mapping[str, str], preempt_at: float | None, now: float
     ) -> Text | None:
-        """What EC2 would answer; None for a path that is not EC2's."""
+        """Return what EC2 would answer; None for a path that is not EC2's."""
         if not path.startswith(_PREFIX):
             return None
         if path == "/latest/api/token":

@@ -34,7 +34,7 @@ class AzureMetadata:
     def answer(
         self, method: str, path: str, query: str, headers: Mapping[str, str], preempt_at: float | None
     ) -> Events | None:
-        """What Azure would answer; None for a path that is not Azure's."""
+        """Return what Azure would answer; None for a path that is not Azure's."""
         if not path.startswith(_PREFIX):
             return None
         asked = dict(parse_qsl(query))

@@ -49,7 +49,8 @@ def reachable(
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port without a listener now, for a program that takes one as an argument. Another process may take it first."""
+    """Return a port without a listener now, for a program that takes one as an argument. Another process may take it
+    first."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -27,7 +27,7 @@ class Value(NamedTuple):
     wait_s: float = 0.0
 
     def headers(self) -> dict[str, str]:
-        """What comes with it."""
+        """Return what comes with it."""
         etag = hashlib.sha256(self.body.encode()).hexdigest()[:16]
         return {"Metadata-Flavor": "Google", "ETag": etag} if self.status == 200 else {"Metadata-Flavor": "Google"}
 
@@ -41,7 +41,7 @@ class GcpMetadata:
     def answer(
         self, method: str, path: str, query: str, headers: Mapping[str, str], *, preempted: bool
     ) -> Value | None:
-        """What Compute Engine would answer; None for a path that is not its own."""
+        """Return what Compute Engine would answer; None for a path that is not its own."""
         if not path.startswith(_PREFIX):
             return None
         if headers.get("metadata-flavor") != "Google":
@@ -62,7 +62,7 @@ class GcpMetadata:
         return value._replace(wait_s=min(float(seconds), _MAX_WAIT_S)) if last == value.headers()["ETag"] else value
 
     def preempted(self, *, preempted: bool) -> Value:
-        """The value for waiting clients."""
+        """Return the value for waiting clients."""
         return Value(200, self._data(preempted)[_PREEMPTED])
 
     def _data(self, preempted: bool) -> dict[str, str]:

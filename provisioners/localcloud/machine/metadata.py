@@ -79,7 +79,7 @@ class MetadataService:
             self._end_wait(client)
 
     def timeout_s(self, now: float) -> float | None:
-        """For how long `step` has nothing to do unless somebody talks."""
+        """Return for how long `step` has nothing to do unless somebody talks."""
         deadlines = [client.deadline for client in self._clients.values()]
         return max(0.0, min(deadlines) - now) if deadlines else None
 
@@ -196,7 +196,7 @@ class MetadataService:
 
 
 def _parse(received: bytes) -> tuple[list[str], dict[str, str]]:
-    """The parts of the request line, and the headers by their names in lower case."""
+    """Return the parts of the request line, and the headers by their names in lower case."""
     first, *rest = received.split(b"\r\n\r\n", 1)[0].decode("latin-1").split("\r\n")
     pairs = (line.partition(":") for line in rest)
     return first.split(" "), {name.strip().lower(): value.strip() for name, _, value in pairs}

@@ -56,7 +56,7 @@ def _has_account(name: str) -> bool:
 
 
 def _is_locked(user: str) -> bool:
-    """As sshd sees it: a shadow password that begins with '!'."""
+    """True if it is locked as sshd sees it: a shadow password that begins with '!'."""
     try:
         lines = Path("/etc/shadow").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -71,7 +71,7 @@ def _enter() -> None:
 
 
 def _mount_run(scratch: Path) -> None:
-    """A /run with all that is in the real one, and `sshd`."""
+    """Mount a /run with all that is in the real one, and `sshd`."""
     scratch.mkdir(exist_ok=True)
     _mount("tmpfs", str(scratch), "tmpfs", 0, "mode=755,size=1m")
     (scratch / _PRIVSEP.name).mkdir(mode=0o755)

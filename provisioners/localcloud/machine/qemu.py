@@ -50,7 +50,8 @@ _PROBED = 33
 
 
 def inner_address(address: str) -> str:
-    """A machine's address among the machines of its cloud: 10.64.0.0/10, as its loopback one is 127.64.0.0/10."""
+    """Return a machine's address among the machines of its cloud: 10.64.0.0/10, as its loopback one is
+    127.64.0.0/10."""
     return f"10.{address.partition('.')[2]}"
 
 
@@ -77,7 +78,7 @@ def command(spec: Spec, folder: Folder, port: int, tsc_khz: int = 0) -> list[str
 
 
 def group(machine: str) -> str:
-    """The multicast group and port of a machine's cloud, from its id: local-CLOUD-NUMBER."""
+    """Return the multicast group and port of a machine's cloud, from its id: local-CLOUD-NUMBER."""
     number = int(machine.split("-")[1], 16)
     return f"239.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:{10000 + (number >> 24)}"
 
@@ -101,7 +102,7 @@ def start(spec: Spec, folder: Folder) -> tuple[int, int]:
 
 
 def kvm_works(folder: Folder) -> bool:
-    """Whether a processor runs under KVM: /dev/kvm may be there and fail."""
+    """True if a processor runs under KVM: /dev/kvm may be there and fail."""
     program = shutil.which(PROGRAM)
     if program is None or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
@@ -126,14 +127,14 @@ def kvm_works(folder: Folder) -> bool:
 
 
 def has_virtualization(cpuinfo: str) -> bool:
-    """Whether the processor has VT-x or AMD-V. A host may offer /dev/kvm without: its guests run a boot sector, and
+    """True if the processor has VT-x or AMD-V. A host may offer /dev/kvm without: its guests run a boot sector, and
     fail at the first `lock cmpxchg16b` of their kernel ("KVM internal error", seen with QEMU 7.2)."""
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
     return "vmx" in flags or "svm" in flags
 
 
 def measured_tsc_khz() -> int:
-    """How fast this computer's time stamp counter runs, which an emulated processor has for its own.
+    """Return how fast this computer's time stamp counter runs, which an emulated processor has for its own.
 
     A machine that finds out by itself while others want the processor is wrong by factors, and so is then its clock.
     """
@@ -164,5 +165,5 @@ def _spawn(program: str, arguments: list[str], machine: str) -> int:
 
 
 def _quoted(path: Path) -> str:
-    """As QEMU reads a value of an option."""
+    """Return a text as QEMU reads a value of an option."""
     return str(path).replace(",", ",,")

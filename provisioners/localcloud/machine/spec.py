@@ -56,42 +56,42 @@ class Folder(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """The HOME of those who log in."""
+        """Return the HOME of those who log in."""
         return self.path / "home"
 
     @property
     def host_key(self) -> Path:
-        """The private host key."""
+        """Return the private host key."""
         return self.path / "host_key"
 
     @property
     def authorized_keys(self) -> Path:
-        """Who may log in."""
+        """Return who may log in."""
         return self.path / "authorized_keys"
 
     @property
     def seed(self) -> Path:
-        """What cloud-init finds in a virtual machine (NoCloud): user-data, meta-data."""
+        """Return what cloud-init finds in a virtual machine (NoCloud): user-data, meta-data."""
         return self.path / "seed"
 
     @property
     def log(self) -> Path:
-        """The log of init and sshd."""
+        """Return the log of init and sshd."""
         return self.path / "machine.log"
 
     def write_seed(self, machine: str, user_data: str) -> None:
-        """By the cloud, before a virtual machine starts. Holds the host key, as user data does everywhere."""
+        """Write it by the cloud, before a virtual machine starts. Holds the host key, as user data does everywhere."""
         self.seed.mkdir(mode=0o700)
         (self.seed / "user-data").write_text(user_data, encoding="utf-8")
         meta_data = {"instance-id": machine, "local-hostname": machine}
         (self.seed / "meta-data").write_text(json.dumps(meta_data), encoding="utf-8")
 
     def write_spec(self, spec: Spec) -> None:
-        """By the cloud, before the machine starts."""
+        """Write it by the cloud, before the machine starts."""
         write_json(self.path / _SPEC, spec._asdict())
 
     def read_spec(self) -> Spec:
-        """By the machine, once."""
+        """Read it by the machine, once."""
         values = read_json(self.path / _SPEC)
         if values is None:
             raise FileNotFoundError(f"{self.path / _SPEC} is not there")
@@ -99,11 +99,11 @@ class Folder(NamedTuple):
         return Spec(**values)
 
     def write_report(self, report: Report) -> None:
-        """By the machine, once."""
+        """Write it by the machine, once."""
         write_json(self.path / _REPORT, report._asdict())
 
     def read_report(self) -> Report | None:
-        """By the cloud; None while the machine boots."""
+        """Read it by the cloud; None while the machine boots."""
         values = read_json(self.path / _REPORT)
         return None if values is None else Report(**values)
 
@@ -116,7 +116,7 @@ class Folder(NamedTuple):
         (self.path / _PREEMPTION).unlink(missing_ok=True)
 
     def read_preemption(self) -> float | None:
-        """By the machine: the deadline, None where no preemption is announced."""
+        """Read it by the machine: the deadline, None where no preemption is announced."""
         values = read_json(self.path / _PREEMPTION)
         return None if values is None else float(values["deadline"])
 
@@ -132,7 +132,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in `path`; None where there is no such file."""
+    """Return the object in `path`; None where there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

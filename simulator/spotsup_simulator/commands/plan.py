@@ -87,6 +87,6 @@ def show_simulated(answer: dict[str, Any], spec_value: dict[str, Any], wanted: W
 
 
 def _anywhere(spec: JobSpec, cloud: str) -> JobSpec:
-    """The job without its places: the recording has no others than those that it may use."""
+    """Return the job without its places: the recording has no others than those that it may use."""
     placement = spec.placement.model_copy(update={"cloud": cloud, "regions": (), "zones": ()})
     return spec.model_copy(update={"placement": placement})

@@ -35,7 +35,7 @@ _COSTS = {
 
 
 def _costs(command: Callable[..., None]) -> Callable[..., None]:
-    """What machines, pauses and checkpoints cost: an option for each number."""
+    """Return what machines, pauses and checkpoints cost: an option for each number."""
 
     @wraps(command)
     def run(**options: Any) -> None:
@@ -89,7 +89,7 @@ def simulate(recording: Path, costs: Costs, output: str, **options: Any) -> None
 
 
 def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """As JSON, and as a table. Raises UsageError."""
+    """Return the result as JSON, and as a table. Raises UsageError."""
     from spotsup_simulator.replay import compare
     from spotsup_simulator.replay.tables import as_json, table
     from supervisor.cli.check_job import read_job
@@ -103,7 +103,7 @@ def _play_one(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple
 
 
 def _play_many(market: Recording, costs: Costs, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The same of several jobs. Raises UsageError."""
+    """Return the same of several jobs. Raises UsageError."""
     from spotsup_simulator.replay import compare
     from spotsup_simulator.replay.schedule import schedule_of
     from spotsup_simulator.replay.tables import jobs_as_json, table_of_jobs

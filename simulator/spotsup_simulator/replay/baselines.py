@@ -74,7 +74,8 @@ def restart_all(recording: Recording, nodes: int, costs: Costs, work_node_h: flo
 
 
 def _granting(recording: Recording, at: float, nodes: int) -> tuple[int, int] | None:
-    """The first zone that grants the whole set when it is its turn, cheapest first, and how many refused before."""
+    """Return the first zone that grants the whole set when it is its turn, cheapest first, and how many refused
+    before."""
     prices = recording.prices.at(at) if recording.prices else (0.0,) * len(recording.zones)
     for tried, zone in enumerate(sorted(range(len(recording.zones)), key=lambda zone: prices[zone])):
         if recording.capacity.at(at + ZONE_S * tried)[zone] >= nodes:

@@ -129,7 +129,7 @@ class RecordedCloud(SimCloud):
         return machine
 
     def _dear_from(self, zone: int, cap: float | None) -> float | None:
-        """The first second from now on at which a zone costs more than this; None where it never does."""
+        """Return the first second from now on at which a zone costs more than this; None where it never does."""
         prices = self.recording.prices
         if prices is None or cap is None:
             return None
@@ -151,7 +151,7 @@ class RecordedCloud(SimCloud):
         super().step()
 
     def next_at(self) -> float:
-        """When the next thing is due. Only what is lost: when a zone has more again, nobody is told."""
+        """Return when the next thing is due. Only what is lost: when a zone has more again, nobody is told."""
         dear_at = self._too_dear[0][0] if self._too_dear else NEVER
         return min(super().next_at(), dear_at, self._events[-1][0] if self._events else NEVER)
 
@@ -159,7 +159,7 @@ class RecordedCloud(SimCloud):
         return self._clock.now() - self._began
 
     def _held(self, zone: int) -> list[Machine]:
-        """The spot machines of a zone that exist now."""
+        """Return the spot machines of a zone that exist now."""
         name = self.recording.zones[zone]
         found = [machine for machine in self._alive.get(name, ()) if machine.alive]
         self._alive[name] = found
@@ -184,12 +184,12 @@ class Bought:
         self.since = since
 
     def until(self, now: float) -> float:
-        """When it ended; now, where it has not."""
+        """Return when it ended; now, where it has not."""
         return now if self.machine.ended_at is None else self.machine.ended_at
 
 
 def region_of(zone: str) -> str:
-    """Where zones are named after their region: us-east-1a is in us-east-1."""
+    """Return the region of a zone, where zones are named after their region: us-east-1a is in us-east-1."""
     return zone[:-1] if zone[-1:].isalpha() and zone[-2:-1].isdigit() else zone
 
 

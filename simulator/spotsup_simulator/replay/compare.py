@@ -25,7 +25,7 @@ WORTH_USD = 1000.0
 
 
 def replayed(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_node_h: float | None) -> Replay:
-    """The daemon's own planner on the recording. Raises UsageError for a job that no recording can play."""
+    """Return the daemon's own planner on the recording. Raises UsageError for a job that no recording can play."""
     if spec.kind != "training" or spec.placement.spread != "zone":
         raise UsageError(f"{spec.name}: only training jobs whose nodes share one zone can be simulated")
     return Replay(recording, spec, costs, seed, work_node_h)
@@ -68,7 +68,8 @@ def together(
 
 
 def others(recording: Recording, spec: JobSpec, costs: Costs, seed: int, work_node_h: float | None) -> Iterator[Result]:
-    """The same planner with all nodes or none, the rule that restarts everything, and the oracle."""
+    """Yield the results of the same planner with all nodes or none, the rule that restarts everything, and the
+    oracle."""
     nodes = spec.nodes
     if nodes.min < nodes.desired:
         rigid = spec.model_copy(update={"nodes": nodes.model_copy(update={"min": nodes.desired, "max": nodes.desired})})

@@ -21,10 +21,10 @@ class Costs:
 
     @property
     def arrival_s(self) -> float:
-        """From a request that is granted to a node that can train."""
+        """Return the time from a request that is granted to a node that can train."""
         return self.boot_s + self.bootstrap_s
 
     @property
     def useful_share(self) -> float:
-        """Of the time that nodes train, what checkpoints leave."""
+        """Return what checkpoints leave of the time that nodes train."""
         return self.checkpoint_every_s / (self.checkpoint_every_s + self.checkpoint_s)

@@ -42,8 +42,8 @@ class Basis:
 
 
 def recording_of(days: Sequence[tuple[str, PoolDay]], listed_usd: Mapping[str, float]) -> tuple[Recording, Basis]:
-    """The recording of days (as 2026-01-31) of pools. `listed_usd`: by zone, what a machine costs now, for those whose
-    price was never recorded. Raises CommandRefusedError where too little is known."""
+    """Return the recording of days (as 2026-01-31) of pools. `listed_usd`: by zone, what a machine costs now, for those
+    whose price was never recorded. Raises CommandRefusedError where too little is known."""
     by_pool: dict[PoolName, list[tuple[int, PoolDay]]] = {}
     for day, record in days:
         by_pool.setdefault(record.pool, []).append((date.fromisoformat(day).toordinal() * DAY_SLOTS, record))
@@ -66,7 +66,7 @@ def recording_of(days: Sequence[tuple[str, PoolDay]], listed_usd: Mapping[str, f
 
 
 def _floors(records: Sequence[tuple[int, PoolDay]]) -> dict[int, int]:
-    """By slot: how many machines there were at least. Slots of which nothing is known are missing."""
+    """Return by slot: how many machines there were at least. Slots of which nothing is known are missing."""
     found: dict[int, int] = {}
     for first, day in records:
         ends = [row.minute // SLOT_MINUTES for row in day.rows[1:]]
@@ -79,7 +79,7 @@ def _floors(records: Sequence[tuple[int, PoolDay]]) -> dict[int, int]:
 
 
 def _known_until(row: Row, begin: int, end: int, *, last: bool) -> int:
-    """The slot up to which a row says how much there was at least."""
+    """Return the slot up to which a row says how much there was at least."""
     if row.held:
         return end
     if row.held is None or not (row.granted or row.refused):
@@ -127,7 +127,7 @@ def _prices(
     slots: Sequence[int],
     listed_usd: float | None,
 ) -> list[float] | None:
-    """The highest price of a zone's pools in each slot: as last recorded, else as first, else as it is now."""
+    """Return the highest price of a zone's pools in each slot: as last recorded, else as first, else as it is now."""
     columns: list[list[float]] = []
     for pool, records in by_pool.items():
         if pool.zone != zone:
@@ -147,7 +147,7 @@ def _prices(
 
 
 def sentences(basis: Basis, nodes: int) -> list[str]:
-    """What people must know of it. `nodes`: how many the job wants."""
+    """Return what people must know of it. `nodes`: how many the job wants."""
     days = basis.first_day if basis.first_day == basis.last_day else f"{basis.first_day} to {basis.last_day}"
     parts = f", in {basis.stretches} parts without what was between them" if basis.stretches > 1 else ""
     pools = f"{basis.pools} {'pool' if basis.pools == 1 else 'pools'}"
@@ -160,10 +160,10 @@ def sentences(basis: Basis, nodes: int) -> list[str]:
         "none counts as there; machines that were given back count as taken."
     )
     found = [made_of, at_least]
-    most = max(basis.most.values(), default=0)
-    if most < nodes:
+    max_held = max(basis.most.values(), default=0)
+    if max_held < nodes:
         found.append(
-            f"No zone ever held more than {most} at once, and the job wants {nodes}: whether there were more is "
+            f"No zone ever held more than {max_held} at once, and the job wants {nodes}: whether there were more is "
             "unknown."
         )
     return found

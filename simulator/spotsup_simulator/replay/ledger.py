@@ -95,7 +95,7 @@ class Total:
 
 
 def total_of(policy: str, parts: Sequence[Part]) -> Total:
-    """The sum of at least one."""
+    """Return the sum of at least one."""
     results, ends = [part.result for part in parts], [part.ended_h for part in parts]
     costs, firsts = [result.usd for result in results], [part.first_step_h for part in parts]
     usd = None if None in costs else sum(each or 0.0 for each in costs)
@@ -118,7 +118,7 @@ def total_of(policy: str, parts: Sequence[Part]) -> Total:
 
 
 def usd_of(rentals: Iterable[Rental], recording: Recording, costs: Costs) -> float | None:
-    """What machines cost; None where a price is not known."""
+    """Return what machines cost; None where a price is not known."""
     total = 0.0
     for rental in rentals:
         price = _price_h(rental, recording, costs)
@@ -138,7 +138,7 @@ def _price_h(rental: Rental, recording: Recording, costs: Costs) -> float | None
 
 
 def integral(series: Series, column: int, start_s: float, end_s: float) -> float:
-    """Of one column over time, in its unit times seconds."""
+    """Return the integral of one column over time, in its unit times seconds."""
     total, at, row = 0.0, start_s, series.at(start_s)
     for i in range(series.index(start_s) + 1, len(series.seconds)):
         if series.seconds[i] >= end_s:
@@ -148,17 +148,18 @@ def integral(series: Series, column: int, start_s: float, end_s: float) -> float
     return total + row[column] * (end_s - at)
 
 
-def offered_node_h(recording: Recording, least: int, most: int, end_s: float) -> float:
-    """Hours of nodes in the zone that had most at each time: up to `most`, and none where it had fewer than `least`."""
+def offered_node_h(recording: Recording, min_nodes: int, max_nodes: int, end_s: float) -> float:
+    """Return the hours of nodes in the zone that had most at each time: up to `max_nodes`, and none where it had fewer
+    than `min_nodes`."""
     series, total = recording.capacity, 0.0
     ends = (*series.seconds[1:], recording.end_s)
     for start, end, row in zip(series.seconds, ends, series.rows, strict=True):
-        nodes = min(most, int(max(row)))
-        if nodes >= least and start < end_s:
+        nodes = min(max_nodes, int(max(row)))
+        if nodes >= min_nodes and start < end_s:
             total += nodes * (min(end, end_s) - start)
     return total / HOUR_S
 
 
 def moves_of(zones: Sequence[str]) -> int:
-    """How often one differs from the one before."""
+    """Return how often one differs from the one before."""
     return sum(a != b for a, b in pairwise(zones))

@@ -75,11 +75,11 @@ def spread(spans: Iterable[Span], edges: Sequence[float]) -> list[float]:
 
 
 def _zones(replay: Replay, edges: Sequence[float]) -> list[int | None]:
-    """The zone in which the replay held most in each row; None where it held nothing."""
+    """Return the zone in which the replay held most in each row; None where it held nothing."""
     zones = replay.recording.zones
     held = [spread([(m.start_s, m.end_s, 1.0) for m in replay.machines() if m.zone == zone], edges) for zone in zones]
     found: list[int | None] = []
     for row in range(len(edges)):
-        most = max(range(len(zones)), key=lambda zone: held[zone][row])
-        found.append(most if held[most][row] > 0 else None)
+        largest = max(range(len(zones)), key=lambda zone: held[zone][row])
+        found.append(largest if held[largest][row] > 0 else None)
     return found

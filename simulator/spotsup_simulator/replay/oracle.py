@@ -56,42 +56,42 @@ class Leg:
 
 def best(
     recording: Recording,
-    least: int,
+    min_nodes: int,
     desired: int,
     costs: Costs,
     usd_per_node_h: float,
     work_node_h: float | None = None,
 ) -> Result:
-    """What knowledge of the future is worth at most. A useful node-hour counts as `usd_per_node_h`: high, so that time
-    comes first, and the cheaper of two ways to the same hours is taken."""
-    return course(recording, least, desired, costs, usd_per_node_h, work_node_h)[0]
+    """Return what knowledge of the future is worth at most. A useful node-hour counts as `usd_per_node_h`: high, so
+    that time comes first, and the cheaper of two ways to the same hours is taken."""
+    return course(recording, min_nodes, desired, costs, usd_per_node_h, work_node_h)[0]
 
 
 def course(
     recording: Recording,
-    least: int,
+    min_nodes: int,
     desired: int,
     costs: Costs,
     usd_per_node_h: float,
     work_node_h: float | None = None,
 ) -> tuple[Result, list[Leg]]:
-    """The same, and where it is at each time."""
+    """Return the same, and where it is at each time."""
     worth_s = usd_per_node_h / HOUR_S
     ways: dict[int, _Way] = {NOWHERE: _Way(0.0)}
     end_s = 0.0
     passed: list[tuple[_Interval, dict[int, _Way]]] = []
     for interval in _intervals(recording, desired):
-        ways = _next(ways, interval, least, costs, worth_s)
+        ways = _next(ways, interval, min_nodes, costs, worth_s)
         passed.append((interval, ways))
         end_s = interval.end_s
         if work_node_h is not None and max(way.useful_s for way in ways.values()) >= work_node_h * HOUR_S:
             break
     zone = max(ways, key=lambda zone: ways[zone].score)
-    return _result(ways[zone], recording, least, desired, costs, end_s, work_node_h), _legs(passed, zone)
+    return _result(ways[zone], recording, min_nodes, desired, costs, end_s, work_node_h), _legs(passed, zone)
 
 
 def _legs(passed: list[tuple[_Interval, dict[int, _Way]]], zone: int) -> list[Leg]:
-    """From the end back to the beginning."""
+    """Return the legs from the end back to the beginning."""
     found: list[Leg] = []
     for number in range(len(passed) - 1, -1, -1):
         interval, ways = passed[number]
@@ -106,7 +106,7 @@ def _legs(passed: list[tuple[_Interval, dict[int, _Way]]], zone: int) -> list[Le
 def _result(
     found: _Way,
     recording: Recording,
-    least: int,
+    min_nodes: int,
     desired: int,
     costs: Costs,
     end_s: float,
@@ -121,7 +121,7 @@ def _result(
         finished=work_node_h is not None and useful_h >= work_node_h,
         useful_node_h=useful_h,
         desired_node_h=desired * end_s / HOUR_S,
-        offered_node_h=offered_node_h(recording, least, desired, end_s),
+        offered_node_h=offered_node_h(recording, min_nodes, desired, end_s),
         paid_node_h=found.paid_s / HOUR_S,
         on_demand_node_h=0.0,
         usd=found.usd if priced else None,
@@ -152,16 +152,16 @@ def _intervals(recording: Recording, desired: int) -> list[_Interval]:
     return found
 
 
-def _next(ways: dict[int, _Way], now: _Interval, least: int, costs: Costs, worth_s: float) -> dict[int, _Way]:
-    """The best way to be nowhere, or in each zone that has enough."""
+def _next(ways: dict[int, _Way], now: _Interval, min_nodes: int, costs: Costs, worth_s: float) -> dict[int, _Way]:
+    """Return the best way to be nowhere, or in each zone that has enough."""
     after: dict[int, _Way] = {}
-    for zone in (NOWHERE, *(zone for zone, nodes in enumerate(now.nodes) if nodes >= least)):
-        steps = (_step(way, came_from, zone, now, least, costs, worth_s) for came_from, way in ways.items())
+    for zone in (NOWHERE, *(zone for zone, nodes in enumerate(now.nodes) if nodes >= min_nodes)):
+        steps = (_step(way, came_from, zone, now, min_nodes, costs, worth_s) for came_from, way in ways.items())
         after[zone] = max(steps, key=lambda way: way.score)
     return after
 
 
-def _step(way: _Way, came_from: int, zone: int, now: _Interval, least: int, costs: Costs, worth_s: float) -> _Way:
+def _step(way: _Way, came_from: int, zone: int, now: _Interval, min_nodes: int, costs: Costs, worth_s: float) -> _Way:
     length_s = now.end_s - now.start_s
     if zone == NOWHERE:
         return _Way(
@@ -175,7 +175,7 @@ def _step(way: _Way, came_from: int, zone: int, now: _Interval, least: int, cost
     changed = came_from != zone or nodes != had
     trains_at_first = nodes - late
     arrival_s = min(costs.arrival_s, length_s) if late else 0.0
-    enough = trains_at_first >= least
+    enough = trains_at_first >= min_nodes
     waited_s = 0.0 if enough else arrival_s
     starts = came_from == NOWHERE and way.last_zone == NOWHERE and way.useful_s == 0.0
     # Late nodes join a round that trains already: one pause for those that were there, one more with the newcomers.

@@ -31,11 +31,11 @@ class Series:
     rows: tuple[tuple[float, ...], ...]
 
     def at(self, second: float) -> tuple[float, ...]:
-        """The row of a time; the first one before the first."""
+        """Return the row of a time; the first one before the first."""
         return self.rows[self.index(second)]
 
     def index(self, second: float) -> int:
-        """The row's number."""
+        """Return the row's number."""
         return max(0, bisect_right(self.seconds, second) - 1)
 
 
@@ -52,7 +52,7 @@ class Recording:
     drops: tuple[tuple[float, ...], ...] = field(default=())
 
     def cut(self, start_s: float, end_s: float) -> Recording:
-        """The part between two times, which begins at second 0."""
+        """Return the part between two times, which begins at second 0."""
         end_s = min(end_s, self.end_s)
         if not 0 <= start_s < end_s:
             raise UsageError(f"{self.name} has {self.end_s / 3600:.1f} h: nothing is left from {start_s / 3600:g} h on")
@@ -61,7 +61,7 @@ class Recording:
 
 
 def read(path: Path, prices: Path | None = None) -> Recording:
-    """A recording from its file. Raises UsageError, which names file and line."""
+    """Return a recording from its file. Raises UsageError, which names file and line."""
     rows = _rows(path)
     header = next(rows, None)
     if header is None:
@@ -118,7 +118,7 @@ def _zones(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _series(
-    path: Path, names: tuple[str, ...], rows: Iterator[tuple[int, list[str]]], most: float, *, whole: bool
+    path: Path, names: tuple[str, ...], rows: Iterator[tuple[int, list[str]]], maximum: float, *, whole: bool
 ) -> Series:
     seconds: list[float] = []
     values: list[tuple[float, ...]] = []
@@ -128,9 +128,11 @@ def _series(
         second, *cells = (_number(path, line, cell) for cell in row)
         if seconds and second <= seconds[-1]:
             raise UsageError(f"{path}:{line}: {second:g} s does not come after {seconds[-1]:g} s")
-        if any(not 0 <= cell <= most or (whole and cell != int(cell)) for cell in cells):
+        if any(not 0 <= cell <= maximum or (whole and cell != int(cell)) for cell in cells):
             kind = "a whole number" if whole else "a number"
-            raise UsageError(f"{path}:{line}: {','.join(row[1:])[:80]} is not {kind} from 0 to {most:g} in each column")
+            raise UsageError(
+                f"{path}:{line}: {','.join(row[1:])[:80]} is not {kind} from 0 to {maximum:g} in each column"
+            )
         seconds.append(second)
         values.append(tuple(cells))
     if not seconds:
@@ -139,7 +141,7 @@ def _series(
 
 
 def _members(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Series:
-    """How many nodes the group held."""
+    """Return how many nodes the group held."""
     present: set[str] = set()
     counts: dict[float, tuple[float, ...]] = {}
     last = -math.inf
@@ -169,7 +171,7 @@ def _number(path: Path, line: int, cell: str) -> float:
 
 
 def _last_interval_s(series: Series) -> float:
-    """The last row holds for as long as most do."""
+    """Return how long the last row holds: as long as most do."""
     gaps = sorted(later - earlier for earlier, later in zip(series.seconds, series.seconds[1:], strict=False))
     return gaps[len(gaps) // 2] if gaps else 300.0
 
@@ -181,7 +183,7 @@ def _cut(series: Series, start_s: float, end_s: float) -> Series:
 
 
 def made(name: str, zones: Sequence[str], capacity: Series, prices: Series | None, end_s: float) -> Recording:
-    """A recording with the times of its drops."""
+    """Return a recording with the times of its drops."""
     drops = tuple(tuple(_drops(capacity, zone)) for zone in range(len(zones)))
     return Recording(name, tuple(zones), capacity, prices, end_s, drops)
 

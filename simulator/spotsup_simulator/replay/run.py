@@ -109,7 +109,7 @@ class Replay:
         self.world.schedule(self.world.clock.now() + CHECK_S, self._end_if_done)
 
     def look(self) -> bool:
-        """Whether it has ended; notes when."""
+        """True if it has ended; notes when."""
         if self.ended_s is None and self.submitted:
             view = self.world.journal.read().jobs.get(self.spec.name)
             if view is not None and view.record.ended and not any(bought.machine.billed for bought in self._bought()):
@@ -125,7 +125,7 @@ class Replay:
         return self.world.clock.now() - self.world.started_at
 
     def stretches(self) -> list[tuple[float, float, str, int]]:
-        """Each time in which a round's nodes trained: start and end in seconds, zone, nodes."""
+        """Return each time in which a round's nodes trained: start and end in seconds, zone, nodes."""
         training = self._training
         if training is None:
             return []
@@ -139,20 +139,20 @@ class Replay:
         return self.world.recorded.bought_for.get(self.spec.name, [])
 
     def machines(self) -> list[Rental]:
-        """All that were paid for."""
+        """Return all that were paid for."""
         return [self._rental(bought) for bought in self._bought()]
 
     def refused(self) -> Sequence[float]:
-        """When a request was refused, in seconds."""
+        """Return when a request was refused, in seconds."""
         return self.world.recorded.refused_at.get(self.spec.name, ())
 
     def moved(self) -> list[float]:
-        """When a round formed in another zone than the one before, in seconds."""
+        """Return when a round formed in another zone than the one before, in seconds."""
         pairs = zip(pairwise(self.zones), self.rounds[1:], strict=True)
         return [second for (before, after), (second, _) in pairs if before != after]
 
     def repeated(self) -> list[tuple[float, float, float]]:
-        """The times of steps that had to be repeated: from, to, and nodes."""
+        """Return the times of steps that had to be repeated: from, to, and nodes."""
         training, began = self._training, self.world.started_at
         if training is None:
             return []
@@ -170,7 +170,7 @@ class Replay:
         return trained_s * self.costs.useful_share - _lost_s(training)
 
     def result(self) -> Result:
-        """What came of it."""
+        """Return what came of it."""
         training, until_s = self._training, self._until() - self.world.started_at
         end_s = max(0.0, until_s - self.submit_s)
         useful_h = self._useful(training) / HOUR_S if training else 0.0
@@ -205,7 +205,7 @@ class Replay:
         )
 
     def part(self) -> Part:
-        """The same, for one of several jobs."""
+        """Return the same, for one of several jobs."""
         stretches = self.stretches()
         first_h = (stretches[0][0] - self.submit_s) / HOUR_S if stretches else None
         return Part(self.spec.name, self.submit_s / HOUR_S, first_h, self.result())

@@ -29,8 +29,8 @@ class Entry:
 
 
 def schedule_of(folder: Path, every_h: float = 0.0, work_node_h: float | None = None) -> list[Entry]:
-    """The jobs of a folder: as its schedule says, else all of its *.yaml by name, `every_h` apart, with so much work
-    each. Raises UsageError."""
+    """Return the jobs of a folder: as its schedule says, else all of its *.yaml by name, `every_h` apart, with so much
+    work each. Raises UsageError."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder: --jobs names one with job files (*.yaml)")
     files = sorted(path.name for path in folder.iterdir() if path.suffix in {".yaml", ".yml"})

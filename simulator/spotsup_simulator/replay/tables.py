@@ -30,13 +30,13 @@ _LINES: tuple[tuple[str, Callable[[Result], str]], ...] = (
 
 
 def table(results: Sequence[Result]) -> str:
-    """One column per policy."""
+    """Return a table with one column per policy."""
     rows = [["", *(result.policy for result in results)]]
     return _aligned(rows + [[name, *(show(result) for result in results)] for name, show in _LINES])
 
 
 def table_of_jobs(parts: Sequence[Part], totals: Sequence[Total]) -> str:
-    """One line per job, one for all of them, and one for each other way to play them."""
+    """Return a table with one line per job, one for all of them, and one for each other way to play them."""
     head = ("job", "submitted h", "first step h", "ended h", *_SUMS)
     lines = [
         _line(part.job, f"{part.submitted_h:.2f}", part.first_step_h, _hours(part.ended_h, "not ended"), part.result)
@@ -79,7 +79,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """All numbers, without rounding."""
+    """Return all numbers, without rounding."""
     return [
         asdict(result)
         | {
@@ -92,7 +92,7 @@ def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def jobs_as_json(parts: Sequence[Part], totals: Sequence[Total]) -> dict[str, Any]:
-    """The same for several jobs."""
+    """Return the same for several jobs."""
     jobs = [asdict(part) | {"ended_h": part.ended_h, "result": as_json([part.result])[0]} for part in parts]
     return {"jobs": jobs, "totals": [asdict(total) for total in totals]}
 

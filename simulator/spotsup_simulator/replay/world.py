@@ -86,7 +86,7 @@ class RecordedWorld(World):
         self.nodes.progress_every_s = TIMED_S if budgets.any else STEADY_S
 
     def expect(self, spec: JobSpec) -> None:
-        """A job is submitted now."""
+        """Expect a job that is submitted now."""
         self.desired[spec.name] = spec.nodes.desired
         limits = spec.limits
         if spec.finish_by or spec.kinds or limits.hours or limits.usd or limits.usd_per_month:
@@ -114,7 +114,7 @@ class RecordedWorld(World):
         return formed is not None and len(formed.nodes()) >= nodes
 
     def is_news(self, outcome: Outcome) -> bool:
-        """A listing that shows the same as the one before is none."""
+        """True if a listing is news: one that shows the same as the one before is none."""
         if not isinstance(outcome, ListDone):
             return True
         before, self._listed = self._listed, outcome.instances

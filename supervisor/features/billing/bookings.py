@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from supervisor.accounts import EARLIER, Booking, NodeAccount, Purpose, booked, merged
+from supervisor.billing import EARLIER, Booking, NodeBilling, Purpose, booked, merged
 from supervisor.model import JobRecord, NodeRecord, NodeState
 
 BOOTING_NODE_STATES = frozenset({NodeState.REQUESTED, NodeState.PENDING, NodeState.BOOTING, NodeState.BOOTSTRAPPING})
 
 
 def bookings_of(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> tuple[Booking, ...]:
-    """All of a job's bookings as of now."""
+    """Return all of a job's bookings as of now."""
     found = list(job.billing.dropped)
-    # What was dropped before there were accounts.
+    # What was dropped before there were bookings.
     rest = job.billing.dropped_usd - sum(each.usd for each in found)
     if rest > 1e-9:
         found.append(Booking(EARLIER, Purpose.UNKNOWN, 0.0, rest))
@@ -24,16 +24,16 @@ def bookings_of(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> tupl
 
 
 def bookings_of_node(job: JobRecord, node: NodeRecord, now: float) -> tuple[Booking, ...]:
-    """A node's bookings as of now."""
+    """Return a node's bookings as of now."""
     if not node.launched_at:
         return ()
     at = node.ended_at or now
     return booked(begun(node), node.usd(at), at, job.billing.rounds).bookings
 
 
-def begun(node: NodeRecord) -> NodeAccount:
-    """The node's account. Where it has none, it boots, or was there before there were accounts."""
-    if node.account.booked_to:
-        return node.account
+def begun(node: NodeRecord) -> NodeBilling:
+    """Return the node's billing. Where it has none, it boots, or was there before there were bookings."""
+    if node.billing.booked_to:
+        return node.billing
     boots = node.state in BOOTING_NODE_STATES and not node.has_joined
-    return replace(node.account, purpose=Purpose.BOOT if boots else Purpose.UNKNOWN, booked_to=node.launched_at)
+    return replace(node.billing, purpose=Purpose.BOOT if boots else Purpose.UNKNOWN, booked_to=node.launched_at)

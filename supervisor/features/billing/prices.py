@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 
-from supervisor.accounts import booked, priced
+from supervisor.billing import booked, priced
 from supervisor.features.billing.bookings import begun
 from supervisor.market.offers import OffersView
 from supervisor.model import NodeRecord
@@ -33,14 +33,14 @@ def drive_prices(draft: Draft) -> None:
 
 
 def _reprice(draft: Draft, node: NodeRecord, usd_per_hour: float | None, source: str) -> None:
-    """A price that was never known is taken for that of the whole time."""
+    """Take a price that was never known for that of the whole time."""
     offer = replace(node.offer, usd_per_hour=usd_per_hour, price_source=source)
     if node.offer.usd_per_hour is None:
-        draft.set_node(replace(node, offer=offer, account=priced(node.account, usd_per_hour or 0.0)))
+        draft.set_node(replace(node, offer=offer, billing=priced(node.billing, usd_per_hour or 0.0)))
     else:
         usd = node.usd(draft.now)
-        account = booked(begun(node), usd, draft.now, draft.job.billing.rounds)
-        draft.set_node(replace(node, offer=offer, usd_before=usd, priced_at=draft.now, account=account))
+        billing = booked(begun(node), usd, draft.now, draft.job.billing.rounds)
+        draft.set_node(replace(node, offer=offer, usd_before=usd, priced_at=draft.now, billing=billing))
 
 
 def _period_s(draft: Draft) -> float:

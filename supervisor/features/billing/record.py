@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.accounts import NO_ROUNDS, Booking, RoundTimes, Spent
+from supervisor.billing import NO_ROUNDS, Booking, RoundTimes, Spent
 
 
 @dataclass(frozen=True, slots=True)

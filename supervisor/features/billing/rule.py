@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Progress, Round
 
-from supervisor.accounts import Purpose, RoundTimes, booked, month_start, moved
+from supervisor.billing import Purpose, RoundTimes, booked, month_start, moved
 from supervisor.features.billing.bookings import BOOTING_NODE_STATES, begun
 from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.draft import Draft
@@ -22,27 +22,27 @@ N = NodeState
 _MAY_TRAIN = frozenset({N.MEMBER, N.SUSPECT, N.DRAINING})
 
 
-def drive_accounts(draft: Draft) -> None:
+def drive_billing(draft: Draft) -> None:
     """Count the round's time, then book what nodes cost whose purpose has changed."""
     _count_rounds(draft)
     month, times = month_start(draft.now), draft.job.billing.rounds
     for node in list(draft.nodes.values()):
         if not node.launched_at or (node.state is N.GONE and not draft.is_written(node)):
             continue
-        account = node.account
+        billing = node.billing
         purpose, inside = _purpose(draft, node)
-        if (purpose, inside) == (account.purpose, account.in_round) and account.booked_to >= month:
+        if (purpose, inside) == (billing.purpose, billing.in_round) and billing.booked_to >= month:
             continue
         if draft.full and not draft.is_written(node):
             continue
         at = node.ended_at or draft.now
-        account = booked(begun(node), node.usd(at), at, times)
-        if inside and not account.in_round:
-            account = replace(account, round=_number(draft), left_at=0.0)
-        elif account.in_round and not inside:
+        billing = booked(begun(node), node.usd(at), at, times)
+        if inside and not billing.in_round:
+            billing = replace(billing, round=_number(draft), left_at=0.0)
+        elif billing.in_round and not inside:
             # One that joined after the last round that made steps had no part in it.
-            account = replace(account, round=max(account.round, times.round), left_at=at)
-        draft.set_node(replace(node, account=replace(account, purpose=purpose, in_round=inside)))
+            billing = replace(billing, round=max(billing.round, times.round), left_at=at)
+        draft.set_node(replace(node, billing=replace(billing, purpose=purpose, in_round=inside)))
 
 
 def _number(draft: Draft) -> int:
@@ -50,7 +50,7 @@ def _number(draft: Draft) -> int:
 
 
 def _purpose(draft: Draft, node: NodeRecord) -> tuple[Purpose | None, bool]:
-    """The purpose of its time from now on, and whether that is its round's."""
+    """Return the purpose of its time from now on, and whether that is its round's."""
     if node.state is N.GONE:
         return None, False
     if node.state in BOOTING_NODE_STATES:
@@ -78,7 +78,8 @@ def _count_rounds(draft: Draft) -> None:
 
 
 def _progress(draft: Draft, current: Round) -> Progress | None:
-    """What is reported of its steps; of a data job the command itself is its work, and runs as long as its node."""
+    """Return what is reported of its steps; of a data job the command itself is its work, and runs as long as its
+    node."""
     progress = draft.view.progress
     if draft.job.spec.kind == "data":
         return Progress(current.number, 1, draft.now, current.formed_at)
@@ -86,7 +87,7 @@ def _progress(draft: Draft, current: Round) -> Progress | None:
 
 
 def _stands(draft: Draft, current: Round) -> bool:
-    """Whether a member says that the round makes no steps."""
+    """True if a member says that the round makes no steps."""
     if draft.job.ended or draft.view.result is not None:
         return True
     reports = draft.view.members
@@ -142,7 +143,8 @@ def _noted(times: RoundTimes, progress: Progress) -> RoundTimes:
 
 
 def _phase_from(draft: Draft, times: RoundTimes, at: float, phase: Purpose) -> RoundTimes:
-    """With another phase since `at`, which is a node's clock's: not before the present one, and not after now."""
+    """Return the times with another phase since `at`, which is a node's clock's: not before the present one, and not
+    after now."""
     at = min(max(at, times.since), draft.now)
     if times.phase is Purpose.USEFUL:
         _correct_those_that_left(draft, times.round, at, phase)
@@ -150,7 +152,7 @@ def _phase_from(draft: Draft, times: RoundTimes, at: float, phase: Purpose) -> R
 
 
 def _lost_s(times: RoundTimes, progress: Progress) -> float:
-    """For how long the round before made steps that are made again."""
+    """Return for how long the round before made steps that are made again."""
     again = times.step - progress.first_step + 1
     if not progress.first_step or not times.first_step or again <= 0:
         return 0.0
@@ -162,26 +164,26 @@ def _lost_s(times: RoundTimes, progress: Progress) -> float:
 def _correct_those_that_left(draft: Draft, number: int, at: float, purpose: Purpose) -> None:
     """Nodes that left the round after its last step were booked as useful until then."""
     for node in _that_left(draft, number):
-        late_s = node.account.left_at - at
+        late_s = node.billing.left_at - at
         if late_s > 0:
-            draft.set_node(replace(node, account=moved(node.account, late_s, purpose)))
+            draft.set_node(replace(node, billing=moved(node.billing, late_s, purpose)))
 
 
 def _book_lost(draft: Draft, number: int, seconds: float) -> None:
     """Nodes that are in rounds since then see it by the totals; those that left, and those that came, do not."""
     for node in _that_left(draft, number):
-        draft.set_node(replace(node, account=moved(node.account, seconds, Purpose.LOST)))
+        draft.set_node(replace(node, billing=moved(node.billing, seconds, Purpose.LOST)))
     for node in list(draft.nodes.values()):
-        account = node.account
-        if account.in_round and account.round > number and (not draft.full or draft.is_written(node)):
-            useful_s, lost_s = account.useful_s - seconds, account.lost_s + seconds
-            draft.set_node(replace(node, account=replace(account, useful_s=useful_s, lost_s=lost_s)))
+        billing = node.billing
+        if billing.in_round and billing.round > number and (not draft.full or draft.is_written(node)):
+            useful_s, lost_s = billing.useful_s - seconds, billing.lost_s + seconds
+            draft.set_node(replace(node, billing=replace(billing, useful_s=useful_s, lost_s=lost_s)))
 
 
 def _that_left(draft: Draft, number: int) -> Iterable[NodeRecord]:
-    """Nodes of the round that are in none any more; the commit may have no room for all of very many."""
+    """Yield nodes of the round that are in none any more; the commit may have no room for all of very many."""
     for node in list(draft.nodes.values()):
-        account = node.account
-        left = account.round == number and not account.in_round and account.left_at
+        billing = node.billing
+        left = billing.round == number and not billing.in_round and billing.left_at
         if left and (not draft.full or draft.is_written(node)):
             yield draft.nodes[node.id]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from supervisor.accounts import Spent, month_of, month_start
 from supervisor.alerts.routes import is_wanted
+from supervisor.billing import Spent, month_of, month_start
 from supervisor.budget import CLUSTER, BudgetRecord, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
@@ -25,8 +25,8 @@ MAX_SKEW_S = 3600.0
 
 
 def budget_uses(world: World, within: Boundary, now: float) -> Mapping[str, BudgetUse]:
-    """What is spent of each budget, by scope. Empty without budgets. A job whose spending cannot be added up is left
-    out, and reported: the budgets hold for what is known (P11)."""
+    """Return what is spent of each budget, by scope. Empty without budgets. A job whose spending cannot be added up is
+    left out, and reported: the budgets hold for what is known (P11)."""
     budgets = world.rules.budgets
     if not budgets.any:
         return {}
@@ -45,19 +45,19 @@ def budget_uses(world: World, within: Boundary, now: float) -> Mapping[str, Budg
 
 
 def current_month(record: BudgetRecord | None, now: float) -> str:
-    """The month whose budgets count, `2026-11`."""
+    """Return the month whose budgets count, `2026-11`."""
     month = month_of(now)
     return record.month if record is not None and month < record.month <= month_of(now + MAX_SKEW_S) else month
 
 
 def over_budget(uses: Mapping[str, BudgetUse], job: JobRecord) -> BudgetUse | None:
-    """The budget that is spent, of those that the job draws on."""
+    """Return the budget that is spent, of those that the job draws on."""
     found = (uses.get(scope) for scope in (CLUSTER, f"user {job.owner}"))
     return next((use for use in found if use is not None and use.reached), None)
 
 
 def spent_budgets(uses: Mapping[str, BudgetUse]) -> tuple[str, ...]:
-    """For the daemon's status."""
+    """Return the spent budgets for the daemon's status."""
     return tuple(use.reason() for use in uses.values() if use.reached)
 
 
@@ -66,29 +66,29 @@ def _spending(view: JobView, month: str, now: float) -> list[Spent]:
 
 
 def spending(view: JobView, month: str, now: float) -> Iterable[Spent]:
-    """What a job, and the earlier ones of its name, have spent in a month, by whose they were."""
+    """Yield what a job, and the earlier ones of its name, have spent in a month, by whose they were."""
     yield Spent(view.record.owner, month, month_usd(view.record, view.nodes.values(), month, now))
     yield from (each for each in view.record.billing.earlier if each.month == month)
 
 
 def month_usd(job: JobRecord, nodes: Iterable[NodeRecord], month: str, now: float) -> float:
-    """What a job has cost in a month."""
+    """Return what a job has cost in a month."""
     begin = month_start(now) if month == month_of(now) else None
     found = sum(each.usd for each in job.billing.dropped if each.month == month)
     return found + sum(_of_node(job, node, month, begin, now) for node in nodes)
 
 
 def _of_node(job: JobRecord, node: NodeRecord, month: str, begin: float | None, now: float) -> float:
-    account = node.account
-    if begin is not None and account.booked_to >= begin:  # what is open is of this month: the usual case, and quick
-        others = sum(each.usd for each in account.bookings if each.month != month)
+    billing = node.billing
+    if begin is not None and billing.booked_to >= begin:  # what is open is of this month: the usual case, and quick
+        others = sum(each.usd for each in billing.bookings if each.month != month)
         return max(0.0, node.usd(now) - others)
     return sum(each.usd for each in bookings_of_node(job, node, now) if each.month == month)
 
 
 def spent_before(view: JobView, now: float) -> tuple[Spent, ...]:
-    """What an ended job whose name is used again, and those before it, have spent since this month began: it still
-    counts."""
+    """Return what an ended job whose name is used again, and those before it, have spent since this month began: it
+    still counts."""
     months = sorted({each.month for each in bookings_of(view.record, view.nodes.values(), now)} | {month_of(now)})
     sums: dict[tuple[str, str], float] = {}
     for each in (spent for month in months if month >= month_of(now) for spent in spending(view, month, now)):
@@ -97,7 +97,8 @@ def spent_before(view: JobView, now: float) -> tuple[Spent, ...]:
 
 
 def drive_budgets(world: World, uses: Mapping[str, BudgetUse], now: float) -> list[Commit]:
-    """The commit that warns people, once of each level: guarded by the record's revision, with which it is written."""
+    """Return the commit that warns people, once of each level: guarded by the record's revision, with which it is
+    written."""
     if not world.rules.budgets.any:
         return []
     known, month = world.budget_record, current_month(world.budget_record, now)

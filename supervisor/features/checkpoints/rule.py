@@ -75,7 +75,7 @@ def note_checkpoint_times(draft: Draft) -> None:
 
 
 def _notice_s(draft: Draft) -> float:
-    """How long before a preemption the job's cloud announces it; 0 where it does not, or where none can come."""
+    """Return how long before a preemption the job's cloud announces it; 0 where it does not, or where none can come."""
     if not any(node.offer.market is Market.SPOT for node in members(draft)):
         return 0.0
     return draft.rules.notice_s.get(draft.job.spec.placement.cloud, 0.0)

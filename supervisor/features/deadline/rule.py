@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spotsup_trainer.wire import Progress
 
-from supervisor.accounts import Purpose
+from supervisor.billing import Purpose
 from supervisor.deadlines import work_of
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import bookings_of
@@ -52,7 +52,7 @@ def pace_of(job: JobRecord, progress: Progress | None) -> float:
 
 
 def _steps(nodes: tuple[NodeRecord, ...], progress: Progress | None) -> int:
-    """Those that are made; while none trains, those that a checkpoint has."""
+    """Return the steps that are made; while none trains, those that a checkpoint has."""
     if progress is None:
         return 0
     trains = any(node.state is N.MEMBER for node in nodes)
@@ -78,18 +78,18 @@ def _switch_s(job: JobRecord, nodes: tuple[NodeRecord, ...], progress: Progress 
 
 
 def deadline(draft: Draft) -> Deadline | None:
-    """As decided so far."""
+    """Return the deadline as decided so far."""
     return deadline_of(draft.job, draft.nodes.values(), draft.view.progress, draft.now)
 
 
 def may_pay(draft: Draft) -> bool:
-    """Whether on-demand machines may be asked for: not while a job with a deadline can still wait for spot."""
+    """True if on-demand machines may be asked for: not while a job with a deadline can still wait for spot."""
     found = deadline(draft)
     return found is None or found.needs_on_demand(draft.now)
 
 
 def may_go_back(draft: Draft) -> bool:
-    """Whether on-demand machines may be left for spot ones."""
+    """True if on-demand machines may be left for spot ones."""
     found = deadline(draft)
     return found is None or found.may_go_back(draft.now)
 
@@ -121,7 +121,7 @@ def drive_deadline(draft: Draft) -> None:
 
 
 def clause(draft: Draft) -> str:
-    """What the job's sentence says of its deadline; it changes rarely."""
+    """Return what the job's sentence says of its deadline; it changes rarely."""
     if draft.job.deadline.missed:
         return f"it cannot finish by {moment(draft.job.deadline.finish_by)}"
     found = deadline(draft)
@@ -130,8 +130,8 @@ def clause(draft: Draft) -> str:
     return f"on-demand from {moment(found.needed_at(draft.now))[11:16]} UTC, for its deadline"
 
 
-def in_words(job: JobRecord, found: Deadline | None, now: float) -> str:
-    """Whether a job with a deadline will finish in time, for `status`."""
+def as_text(job: JobRecord, found: Deadline | None, now: float) -> str:
+    """Return whether a job with a deadline will finish in time, for `status`."""
     by = f"finish by {moment(job.deadline.finish_by)}"
     if job.ended:
         if job.state != "succeeded":

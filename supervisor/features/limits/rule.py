@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from supervisor.accounts import month_of
+from supervisor.billing import month_of
 from supervisor.budget import BUDGET, USER_BUDGET, BudgetUse
 from supervisor.events import EventKind
 from supervisor.features.budgets.rule import month_usd, over_budget
@@ -42,34 +42,34 @@ class Use:
 
     @property
     def reached(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return self.used >= self.limit
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What people are to be warned of once: their names in `LimitsRecord.warned`, the most urgent last."""
+        """Return what people are to be warned of once: their names in `LimitsRecord.warned`, the most urgent last."""
         levels = ((WARN_EARLY_AT, "@50"), (WARN_AT, "")) if self.name.startswith("usd") else ((WARN_AT, ""),)
         month = f":{self.month}" if self.month else ""
         return tuple(f"{self.name}{name}{month}" for level, name in levels if self.used >= level * self.limit)
 
     def remedy(self, job: str) -> str:
-        """The command that allows half as much again."""
+        """Return the command that allows half as much again."""
         more = float(f"{1.5 * max(self.used, self.limit):.2g}")
         return f"`spotsupctl limits {job} --{self.name.replace('_', '-')} {more:g}`"
 
     def reason(self, job: str) -> str:
-        """Why the job is paused, and what to do."""
+        """Return why the job is paused, and what to do."""
         goes_on = "goes on, or the next month (UTC)" if self.month else "goes on"
         return f"limits.{self.name} {self.limit:g} reached; {self.remedy(job)} {goes_on}"
 
 
 def trained_s(job: JobRecord, now: float) -> float:
-    """For how long the job has trained: time without enough nodes does not count."""
+    """Return for how long the job has trained: time without enough nodes does not count."""
     return job.limits.trained_s + (max(0.0, now - job.limits.training_since) if job.limits.training_since else 0.0)
 
 
 def spent_usd(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> float:
-    """What the job has cost so far."""
+    """Return what the job has cost so far."""
     return job.billing.dropped_usd + sum(node.usd(now) for node in nodes)
 
 
@@ -84,7 +84,7 @@ USED: Mapping[str, Callable[[JobRecord, Sequence[NodeRecord], float], float]] = 
 
 
 def uses(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> list[Use]:
-    """Of each limit that pauses the job."""
+    """Return the use of each limit that pauses the job."""
     nodes = tuple(nodes)
     return [
         Use(name, used(job, nodes, now), limit, month_of(now) if name == USD_PER_MONTH else "")
@@ -94,12 +94,12 @@ def uses(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> list[Use]:
 
 
 def reached(job: JobRecord, nodes: Iterable[NodeRecord], now: float) -> Use | None:
-    """A limit that is reached."""
+    """Return a limit that is reached."""
     return next((use for use in uses(job, nodes, now) if use.reached), None)
 
 
 def pause_reason(draft: Draft) -> str:
-    """Why a job that is to pause does so."""
+    """Return why a job that is to pause does so."""
     job = draft.job
     if job.pause.by == PRIORITY:
         return displaced(job.queue.displaced_by)
@@ -145,7 +145,7 @@ def drive_limits(draft: Draft) -> None:
 
 
 def _lift(draft: Draft, over: Use | None, budget: BudgetUse | None) -> None:
-    """The job is paused, or pauses, for a limit per month or a budget: whether it still has to."""
+    """Lift the pause for a limit per month or a budget if the job no longer has to pause."""
     job, paused = draft.job, draft.job.state is JobState.PAUSED
     if over is not None:
         draft.set_job(
@@ -179,7 +179,7 @@ def _count_training(draft: Draft) -> None:
 
 
 def _is_training(draft: Draft) -> bool:
-    """Whether a round has enough nodes. A silent one counts while its suspicion runs out, for it may train; one that is
+    """True if a round has enough nodes. A silent one counts while its suspicion runs out, for it may train; one that is
     kept for longer only if its steps advance."""
     unseen = {node.id for node in kept(draft) if not advances(draft, node)}
     inside = [node for node in draft.in_states(N.MEMBER, N.SUSPECT, N.DRAINING) if in_round(draft, node)]

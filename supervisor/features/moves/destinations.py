@@ -17,7 +17,7 @@ from supervisor.spec import NO_CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """Nodes that would take the place of others."""
 
     offer: Offer  # what they are
@@ -27,7 +27,7 @@ class Target:
 
 
 def may_move(draft: Draft) -> bool:
-    """Whether it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
+    """True if it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
     Moves that were given up are tried again later in any case."""
     job, progress = draft.job, draft.view.progress
     if has_nothing_to_lose(draft):
@@ -42,7 +42,7 @@ def may_move(draft: Draft) -> bool:
 
 
 def has_nothing_to_lose(draft: Draft) -> bool:
-    """Whether the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
+    """True if the nodes that will stay are too few to train, or only arrive, and no more of them are asked for now."""
     job, kept = draft.job, counted(draft)
     if job.spec.kind != "training" or job.pause.at or draft.view.result is not None or left_behind(draft):
         return False
@@ -52,9 +52,9 @@ def has_nothing_to_lose(draft: Draft) -> bool:
     return few or all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
 
 
-def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Target | None:
-    """The first offer, in the order of `offers`, that would do and may be asked for now: spot where the on-demand nodes
-    are, else another place."""
+def best_destination(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Destination | None:
+    """Return the first offer, in the order of `offers`, that would do and may be asked for now: spot where the
+    on-demand nodes are, else another place."""
     kept = counted(draft)
     if not (offers and kept and may_move(draft)):
         return None
@@ -67,15 +67,15 @@ def best_target(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> T
             continue
         if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.moves.probe_s):
             continue
-        target = target_of(draft, offer, offers, limits)
-        billed = (*limits.billed, *[offer] * (target.needed - 1)) if target else ()
-        if target is not None and replace(anywhere, billed=billed).affordable(offer):
-            return target
+        destination = destination_of(draft, offer, offers, limits)
+        billed = (*limits.billed, *[offer] * (destination.needed - 1)) if destination else ()
+        if destination is not None and replace(anywhere, billed=billed).affordable(offer):
+            return destination
     return None
 
 
-def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Target | None:
-    """What nodes of this offer would replace; None where that is worth nothing."""
+def destination_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Constraints) -> Destination | None:
+    """Return what nodes of this offer would replace; None where that is worth nothing."""
     # One that is only asked for is none yet: a request that is about to be refused must not end a move to machines.
     kept = [node for node in counted(draft) if node.instance_id] or counted(draft)
     if not kept:
@@ -83,7 +83,7 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
     if limits.place(kept[0].offer) == limits.place(offer):
         bought = bought_on_demand(draft, kept)
         saves = any(_usd(draft, each.offer) > _usd(draft, offer) for each in bought)
-        return Target(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
+        return Destination(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
     refused_here = all(
         draft.capacity.is_wary(each, draft.now) or not is_allowed(each, draft.capacity, limits, draft.now, spare=False)
         for each in offers
@@ -92,8 +92,8 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
     # Those that train and will leave, when they are replaced, count too: with fewer, the round would not change. Those
     # that are taken do not. Spares are left, and requested anew afterwards.
     staying = [node for node in members(draft) if node.notice is None]
-    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)
-    counts = range(least, draft.job.desired_nodes + 1)
+    min_count = max(_useful(draft, kept), len(staying), draft.job.min_nodes)
+    counts = range(min_count, draft.job.desired_nodes + 1)
     of_use = (count for count in counts if count % draft.job.spec.nodes.multiple_of == 0)
     rank = draft.job.spec.preference.rank
     if rank(offer) < rank(kept[0].offer):  # what the job would rather have, whatever it costs
@@ -103,16 +103,16 @@ def target_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: Const
         return None  # while it trains it keeps what it would rather have
     else:
         needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
-    return None if needed is None else Target(offer, tuple(kept), needed, draft.job.desired_nodes)
+    return None if needed is None else Destination(offer, tuple(kept), needed, draft.job.desired_nodes)
 
 
 def _has_stayed(draft: Draft, kept: Sequence[NodeRecord]) -> bool:
-    """Whether the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
+    """True if the job has had its alternative for a while. Nodes that were replaced meanwhile do not begin it anew."""
     return draft.elapsed_s(min(node.created_at for node in kept)) >= draft.rules.moves.back_to_listed_s
 
 
 def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int, *, lacks: bool) -> bool:
-    """Whether so many nodes of an offer are worth paying twice while they start, and the pause. `lacks`: more nodes are
+    """True if so many nodes of an offer are worth paying twice while they start, and the pause. `lacks`: more nodes are
     a gain, as there are none to be had where the job is."""
     rules, before = draft.rules, _price_now(draft, kept)
     price = _usd(draft, offer)
@@ -126,13 +126,13 @@ def is_worth(draft: Draft, kept: Sequence[NodeRecord], offer: Offer, count: int,
 
 
 def _useful(draft: Draft, kept: Sequence[NodeRecord]) -> int:
-    """How many of its nodes are no spares."""
+    """Return how many of its nodes are no spares."""
     return min(len(kept), draft.job.desired_nodes)
 
 
 def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:
-    """What a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for spot
-    until spot may be asked for again."""
+    """Return what a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for
+    spot until spot may be asked for again."""
     young = {node.id for node in kept if node.offer.market is Market.ON_DEMAND} - {
         node.id for node in bought_on_demand(draft, kept)
     }

@@ -12,12 +12,12 @@ from dataclasses import replace
 from provisioners.base import Offer
 from supervisor.events import EventKind
 from supervisor.features.moves.destinations import (
-    Target,
-    best_target,
+    Destination,
+    best_destination,
     bought_on_demand,
+    destination_of,
     has_nothing_to_lose,
     may_move,
-    target_of,
 )
 from supervisor.features.queue.rule import is_admitted
 from supervisor.market.capacity import pool_of
@@ -65,7 +65,7 @@ def drive_moves(draft: Draft) -> None:
 
 
 def _is_settled(draft: Draft) -> bool:
-    """Whether nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
+    """True if nothing has changed for a while, and nothing is about to; or there is no time to wait for that: nodes are
     about to be taken, or those that stay will not train where they are."""
     present = [node for node in draft.billed if node.state in PRESENT_NODE_STATES]
     if draft.hold.nodes and any(node.state in TALKING_NODE_STATES for node in present):
@@ -86,7 +86,7 @@ def _is_in_place(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _goes_at_once(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
-    """Whether no node that stays trains, or could, and more machines are coming than are on their way to where they
+    """True if no node that stays trains, or could, and more machines are coming than are on their way to where they
     were."""
     kept, granted = counted(draft), [node for node in coming if node.instance_id]
     arrive = all(node.state in IN_FLIGHT_NODE_STATES for node in kept)
@@ -94,46 +94,46 @@ def _goes_at_once(draft: Draft, coming: Sequence[NodeRecord]) -> bool:
 
 
 def _begin(draft: Draft) -> None:
-    target = best_target(draft, offers_of(draft, read=False), constraints(draft))
-    if target is None or machine_room(draft) < target.needed:
+    destination = best_destination(draft, offers_of(draft, read=False), constraints(draft))
+    if destination is None or machine_room(draft) < destination.needed:
         return
     if has_old_offers(draft):
         offers_of(draft)  # a job that has all of its nodes has them read rarely
         return
     draft.set_part(replace(draft.job.moves, since=draft.now))
     if draft.admission is None:
-        _ask(draft, target, [])
+        _ask(draft, destination, [])
     # Else the next plan knows how many more nodes the operator's limits leave for it.
 
 
 def _begin_within(draft: Draft, admitted: int) -> None:
-    """The operator's limits leave so many nodes beside those that it has: enough, or it stays."""
-    target = best_target(draft, offers_of(draft, read=False), constraints(draft))
-    if target is None:
+    """Begin within the operator's limits: they leave so many nodes beside those that it has: enough, or it stays."""
+    destination = best_destination(draft, offers_of(draft, read=False), constraints(draft))
+    if destination is None:
         draft.set_part(replace(draft.job.moves, since=0.0))
         return
-    if admitted >= target.needed:
-        _ask(draft, target, [])
+    if admitted >= destination.needed:
+        _ask(draft, destination, [])
     if not ahead(draft):
-        _give_up(draft, [], _beside(target, admitted), target.offer)
+        _give_up(draft, [], _beside(destination, admitted), destination.offer)
 
 
-def _beside(target: Target, admitted: int) -> str:
+def _beside(destination: Destination, admitted: int) -> str:
     return (
-        f"{target.needed} are needed beside the nodes that it has, and the operator's limits leave "
-        f"{admitted if admitted < target.needed else 'less money'}"
+        f"{destination.needed} are needed beside the nodes that it has, and the operator's limits leave "
+        f"{admitted if admitted < destination.needed else 'less money'}"
     )
 
 
-def _ask(draft: Draft, target: Target, coming: Sequence[NodeRecord]) -> bool:
+def _ask(draft: Draft, destination: Destination, coming: Sequence[NodeRecord]) -> bool:
     """Request what is missing, for as long as a gang may take to come together. Whether an answer is waited for."""
-    admitted = target.count if draft.admission is None else len(coming) + draft.admission.ahead
-    for _ in range(len(coming), min(target.count, admitted, len(coming) + machine_room(draft))):
-        if draft.full or not _may_ask(draft, target.offer):
+    admitted = destination.count if draft.admission is None else len(coming) + draft.admission.ahead
+    for _ in range(len(coming), min(destination.count, admitted, len(coming) + machine_room(draft))):
+        if draft.full or not _may_ask(draft, destination.offer):
             break
-        if is_asked_enough(draft, target.offer, for_move=True):
+        if is_asked_enough(draft, destination.offer, for_move=True):
             return True
-        request(draft, target.offer, None, spare=False, for_move=True)
+        request(draft, destination.offer, None, spare=False, for_move=True)
     return any(node.state is N.REQUESTED for node in ahead(draft))
 
 
@@ -150,40 +150,40 @@ def _is_in_time(draft: Draft) -> bool:
 
 
 def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
-    target = target_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
+    destination = destination_of(draft, coming[0].offer, offers_of(draft, read=False), constraints(draft))
     rules = draft.rules
     late = draft.elapsed_s(draft.job.moves.since) >= rules.moves.limit_s
-    if target is None or late:
+    if destination is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
-    waits = _ask(draft, target, coming)
+    waits = _ask(draft, destination, coming)
     coming = ahead(draft)
     # Machines that are too few wait for others no longer than those of a job that has not begun (P13).
-    few = not _is_in_time(draft) and sum(bool(node.instance_id) for node in coming) < target.needed
-    if few or (not waits and len(coming) < target.needed):
-        admitted = target.needed if draft.admission is None else len(coming) + draft.admission.ahead
-        if admitted < target.needed:
-            _give_up(draft, coming, _beside(target, admitted))
+    few = not _is_in_time(draft) and sum(bool(node.instance_id) for node in coming) < destination.needed
+    if few or (not waits and len(coming) < destination.needed):
+        admitted = destination.needed if draft.admission is None else len(coming) + draft.admission.ahead
+        if admitted < destination.needed:
+            _give_up(draft, coming, _beside(destination, admitted))
             return
-        draft.capacity = draft.capacity.with_too_few(draft.job.name, target.offer, draft.now)
-        _give_up(draft, coming, f"{target.needed} are needed")
+        draft.capacity = draft.capacity.with_too_few(draft.job.name, destination.offer, draft.now)
+        _give_up(draft, coming, f"{destination.needed} are needed")
         return
     ready = [node for node in coming if node.state is N.READY and node.id in draft.view.members]
-    if len(ready) < target.needed or not may_move(draft):
+    if len(ready) < destination.needed or not may_move(draft):
         return
     gathered = draft.elapsed_s(max(node.state_since for node in ready)) >= rules.gather_s
     if len(ready) == len(coming) or gathered:
-        _leave(draft, target, coming, ready)
+        _leave(draft, destination, coming, ready)
 
 
-def _leave(draft: Draft, target: Target, coming: Sequence[NodeRecord], ready: Sequence[NodeRecord]) -> None:
+def _leave(draft: Draft, destination: Destination, coming: Sequence[NodeRecord], ready: Sequence[NodeRecord]) -> None:
     """Leave as many as are replaced, in the same commit in which the others take over, unless they are very many."""
     job, rules, limits = draft.job, draft.rules, constraints(draft)
-    here, there = limits.place(counted(draft)[0].offer), limits.place(target.offer)
+    here, there = limits.place(counted(draft)[0].offer), limits.place(destination.offer)
     leaving = _to_leave(draft, coming, len(ready))
     text = (
         f"{job.name} leaves {node_count(len(leaving))} in {here} for {len(ready)} in {there} "
-        f"({target.offer.instance_type}, {target.offer.market})"
+        f"({destination.offer.instance_type}, {destination.offer.market})"
     )
     draft.add_event(EventKind.MOVED, text, nodes=len(ready))
     number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.moves.max_retry_s else 1
@@ -193,14 +193,14 @@ def _leave(draft: Draft, target: Target, coming: Sequence[NodeRecord], ready: Se
 
 
 def _to_leave(draft: Draft, coming: Sequence[NodeRecord], count: int) -> list[NodeRecord]:
-    """All that are elsewhere; of those that are where the new ones are, as many that are bought on demand."""
+    """Return all that are elsewhere; of those that are where the new ones are, as many that are bought on demand."""
     limits = constraints(draft)
     elsewhere = [node for node in counted(draft) if limits.place(node.offer) != limits.place(coming[0].offer)]
     return elsewhere or list(bought_on_demand(draft, counted(draft)))[: max(0, count - len(left_behind(draft)))]
 
 
 def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:
-    """Those that a job leaves were too many for one commit."""
+    """Leave the rest: those that a job leaves were too many for one commit."""
     left = left_behind(draft)
     if coming:
         ready = [node for node in coming if node.state is N.READY]
@@ -214,7 +214,7 @@ def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:
 
 
 def _switch(draft: Draft, coming: Sequence[NodeRecord], leaving: Sequence[NodeRecord], why: str) -> None:
-    """From now on those that come are the job's nodes, and these leave."""
+    """Switch: from now on those that come are the job's nodes, and these leave."""
     for node in leaving:
         if draft.full:
             return
@@ -242,13 +242,13 @@ def _give_up(draft: Draft, coming: Sequence[NodeRecord], why: str, offer: Offer 
 
 
 def _requested(draft: Draft) -> list[NodeRecord]:
-    """Nodes of this move, those that are lost among them."""
+    """Return nodes of this move, those that are lost among them."""
     began = draft.job.moves.since
     return [node for node in draft.nodes.values() if node.ahead and node.created_at >= began]
 
 
 def _launched(draft: Draft) -> list[NodeRecord]:
-    """Nodes of this move that had a machine, those that are lost among them."""
+    """Return nodes of this move that had a machine, those that are lost among them."""
     return [node for node in _requested(draft) if node.instance_id]
 
 

@@ -39,7 +39,7 @@ def drive_places(draft: Draft) -> None:
 
 
 def _has_stayed(draft: Draft) -> bool:
-    """Whether it has been here for long enough. From the first place it goes as soon as that has refused."""
+    """True if it has been here for long enough. From the first place it goes as soon as that has refused."""
     job, stay_s = draft.job, draft.rules.places.stay_s
     if job.places.tried >= len(job.spec.places):
         stay_s *= _LATER
@@ -47,7 +47,7 @@ def _has_stayed(draft: Draft) -> bool:
 
 
 def _why_not_here(draft: Draft) -> str:
-    """Why this place has no machine for the job; "" where it may have one, or nothing is known yet."""
+    """Return why this place has no machine for the job; "" where it may have one, or nothing is known yet."""
     known = draft.volatile.offers.get(draft.job.name, OffersView())
     cloud = draft.job.spec.placement.cloud
     if not known.known:

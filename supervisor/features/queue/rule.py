@@ -29,7 +29,8 @@ TRAINING_STATES = frozenset({J.RUNNING, J.DEGRADED})
 
 
 def admissions(world: World, within: Boundary, now: float) -> Mapping[str, Admission]:
-    """By job; empty where the operator has set no limit. What fails requests nothing: a limit is kept (P13)."""
+    """Return what is admitted, by job; empty where the operator has set no limit. What fails requests nothing: a limit
+    is kept (P13)."""
     rules = world.rules.queue
     if not rules.limits_anything or world.jobs.keys() <= world.skipped:
         return {}
@@ -49,7 +50,7 @@ def to_pause(decided: Mapping[str, Admission]) -> frozenset[str]:
 
 
 def claim_of(world: World, view: JobView, now: float) -> Claim:
-    """What a job has, and what it wants."""
+    """Return what a job has, and what it wants."""
     job, spec = view.record, view.record.spec
     billed = view.billed
     moving = [node for node in billed if node.ahead or node.left_behind]
@@ -92,14 +93,14 @@ def claim_of(world: World, view: JobView, now: float) -> Claim:
 
 
 def _kept(billed: Iterable[NodeRecord]) -> list[NodeRecord]:
-    """Nodes that a job has or will have. A machine that waits for the next job counts until it is let go: handing it
-    over changes no use."""
+    """Return nodes that a job has or will have. A machine that waits for the next job counts until it is let go:
+    handing it over changes no use."""
     in_use = COUNTED_NODE_STATES | WAITING_NODE_STATES
     return [node for node in billed if node.state in in_use and not (node.doomed or node.ahead)]
 
 
 def _asks_ahead(view: JobView, moving: list[NodeRecord]) -> bool:
-    """Whether it moves, and does not leave its nodes yet."""
+    """True if it moves, and does not leave its nodes yet."""
     return view.record.moves.since > 0 and not any(node.left_behind for node in moving)
 
 
@@ -113,22 +114,22 @@ def _wanted(view: JobView, kept: int, moving: list[NodeRecord]) -> int:
 
 
 def _ahead(view: JobView, moving: list[NodeRecord]) -> int:
-    """How many more nodes it may ask for ahead of a move."""
+    """Return how many more nodes it may ask for ahead of a move."""
     return max(0, view.record.desired_nodes - len(moving)) if _asks_ahead(view, moving) else 0
 
 
 def node_of(offer: Offer | None, spec: JobSpec) -> Amount:
-    """What one more node of a job takes up."""
+    """Return what one more node of a job takes up."""
     return Amount(1, gpus_of(offer, spec), offer.usd_per_hour if offer else None)
 
 
 def gpus_of(offer: Offer | None, spec: JobSpec) -> int:
-    """Of one node."""
+    """Return the GPUs of one node."""
     return (offer.gpus if offer else 0) or spec.resources_of(offer).gpus_per_node
 
 
 def is_reserved(job: JobRecord, kept: int, since: float) -> bool:
-    """Whether it trains; or lost nodes, or was given its first ones, after `since`."""
+    """True if it trains; or lost nodes, or was given its first ones, after `since`."""
     lost = job.state is J.WAITING and bool(job.history) and job.history[-1].before in TRAINING_STATES
     begins = job.state in {J.STARTING, J.WAITING} and bool(kept)
     return job.state in TRAINING_STATES or ((lost or begins) and job.state_since > since)
@@ -139,14 +140,15 @@ def _gpus(nodes: list[NodeRecord], spec: JobSpec) -> int:
 
 
 def is_pausable(spec: JobSpec) -> bool:
-    """Whether a pause loses nothing: a command of a data job, and a program without checkpoints, would begin anew."""
+    """True if a pause loses nothing: a command of a data job, and a program without checkpoints, would begin anew."""
     return spec.kind == "training" and spec.checkpoints != NO_CHECKPOINTS
 
 
 def _offer_to_move_to(
     world: World, view: JobView, moving: list[NodeRecord], billed: Sequence[NodeRecord], now: float
 ) -> Offer | None:
-    """That of the nodes that are there already, or the one that would be asked for first, wherever it is."""
+    """Return the offer of the nodes that are there already, or the one that would be asked for first, wherever it
+    is."""
     there = next((node.offer for node in moving if node.ahead), None)
     return there or (_next_offers(world, view, billed, [], now)[0] if view.record.moves.since else None)
 
@@ -154,8 +156,8 @@ def _offer_to_move_to(
 def _next_offers(
     world: World, view: JobView, billed: Sequence[NodeRecord], kept: list[NodeRecord], now: float
 ) -> tuple[Offer | None, tuple[Offer, ...], bool]:
-    """The one that would be asked for next, the first of each other alternative, and whether they may be: the cheapest
-    one where none may be asked for now. A job whose offers are not read yet may ask, as far as is known."""
+    """Return the one that would be asked for next, the first of each other alternative, and whether they may be: the
+    cheapest one where none may be asked for now. A job whose offers are not read yet may ask, as far as is known."""
     spec = view.record.spec
     offers = world.volatile.offers.get(view.record.name, NOTHING_KNOWN).offers
     rules, memory = world.rules, world.volatile.capacity
@@ -205,7 +207,7 @@ def drive_queue(draft: Draft) -> None:
 
 
 def displaced(by: str) -> str:
-    """Why a job is paused for another."""
+    """Return why a job is paused for another."""
     return f"{by} has a higher priority, and there is too little for both; it goes on by itself"
 
 
@@ -221,7 +223,7 @@ def may_add(draft: Draft) -> int:
 
 
 def is_admitted(draft: Draft, offer: Offer) -> bool:
-    """Whether it has no more GPUs than were counted for one more node."""
+    """True if it has no more GPUs than were counted for one more node."""
     admission = draft.admission
     return (
         admission is None
@@ -231,12 +233,12 @@ def is_admitted(draft: Draft, offer: Offer) -> bool:
 
 
 def is_held_back(draft: Draft) -> bool:
-    """Whether the operator's limits leave it fewer nodes than it needs to train."""
+    """True if the operator's limits leave it fewer nodes than it needs to train."""
     return draft.admission is not None and draft.admission.nodes < draft.job.min_nodes
 
 
 def with_admissions(world: World, within: Boundary, now: float) -> World:
-    """The world with what the operator's limits leave for each job; jobs that have to pause are not skipped."""
+    """Return the world with what the operator's limits leave for each job; jobs that have to pause are not skipped."""
     decided = admissions(world, within, now)
     if not decided:
         return world

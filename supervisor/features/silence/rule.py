@@ -26,8 +26,9 @@ ASK_S = 5.0  # between two questions, while a suspicion runs out
 
 
 def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
-    """The silent nodes that are held: with others they fell silent within a minute, and they are more than one and more
-    than a tenth of all nodes, or of their job's. Recomputed from the records in each plan, also by the next leader.
+    """Return the silent nodes that are held: with others they fell silent within a minute, and they are more than one
+    and more than a tenth of all nodes, or of their job's. Recomputed from the records in each plan, also by the next
+    leader.
 
     `planned`: the jobs that are not steady; all nodes of a steady one are heard.
     """
@@ -47,7 +48,7 @@ def hold_of(world: World, planned: Iterable[JobView], now: float) -> Hold:
 
 
 def remember(volatile: VolatileState, hold: Hold, jobs: Iterable[JobView], now: float) -> VolatileState:
-    """When nodes were last held: their suspicion begins anew then. Nodes that are heard are forgotten."""
+    """Remember when nodes were last held: their suspicion begins anew then. Nodes that are heard are forgotten."""
     if not (volatile.held_at or volatile.answers or hold.nodes):
         return volatile
     suspects = {node.id for job in jobs for node in job.billed if node.state is N.SUSPECT}
@@ -64,7 +65,7 @@ class _Group:
         self.since = sorted(since)
 
     def around(self, moment: float, window_s: float) -> int:
-        """How many fell silent within the window before or after this moment."""
+        """Return how many fell silent within the window before or after this moment."""
         return bisect_right(self.since, moment + window_s) - bisect_left(self.since, moment - window_s)
 
 
@@ -77,7 +78,7 @@ def _count(world: World, job: JobView) -> int:
 
 
 def _silent(world: World, job: JobView, now: float) -> list[tuple[NodeRecord, float]]:
-    """The silent nodes of a job, each with the time since when it is."""
+    """Return the silent nodes of a job, each with the time since when it is."""
     if job.record.ended or job.result is not None:
         return []
     silent = [node for node in job.billed if not is_talking(job, node.id) and _works(world, job, node)]
@@ -86,7 +87,7 @@ def _silent(world: World, job: JobView, now: float) -> list[tuple[NodeRecord, fl
 
 
 def _works(world: World, job: JobView, node: NodeRecord) -> bool:
-    """Whether it should be heard: its provider does not say that it ended, nor does its launcher."""
+    """True if it should be heard: its provider does not say that it ended, nor does its launcher."""
     if node.state not in TALKING_NODE_STATES or node.id in job.exits:
         return False
     cloud = world.volatile.clouds.get(node.offer.cloud, CloudView())
@@ -98,12 +99,12 @@ def _works(world: World, job: JobView, node: NodeRecord) -> bool:
 
 
 def in_hold(draft: Draft, node: NodeRecord) -> bool:
-    """Whether it is silent together with many."""
+    """True if it is silent together with many."""
     return node.id in draft.hold.nodes
 
 
 def silent_for_s(draft: Draft, node: NodeRecord) -> float:
-    """For how long a suspected node has been silent by itself: not while it was held."""
+    """Return for how long a suspected node has been silent by itself: not while it was held."""
     return draft.elapsed_s(max(node.state_since, draft.volatile.held_at.get(node.id, 0.0)))
 
 
@@ -116,7 +117,7 @@ def ask(draft: Draft, node: NodeRecord) -> None:
 
 
 def why_lost(draft: Draft, node: NodeRecord) -> str:
-    """Why a suspected node is given up now, "" if it is not: its cloud was listed and it was asked since it fell
+    """Return why a suspected node is given up now, "" if it is not: its cloud was listed and it was asked since it fell
     silent, and its steps do not advance."""
     answer, quiet_s = draft.volatile.answers.get(node.id), silent_for_s(draft, node)
     if quiet_s < draft.rules.silence.suspect_s or _unlisted(draft, node):
@@ -128,13 +129,13 @@ def why_lost(draft: Draft, node: NodeRecord) -> str:
 
 
 def advances(draft: Draft, node: NodeRecord) -> bool:
-    """Whether it answered over SSH that its steps advance."""
+    """True if it answered over SSH that its steps advance."""
     answer = draft.volatile.answers.get(node.id)
     return answer is not None and answer.advances
 
 
 def _unlisted(draft: Draft, node: NodeRecord) -> bool:
-    """Whether its cloud's listing is older than the suspicion."""
+    """True if its cloud's listing is older than the suspicion."""
     return draft.cloud.listed_at <= node.state_since
 
 
@@ -148,7 +149,7 @@ def _is_overdue(draft: Draft, node: NodeRecord) -> bool:
 
 
 def may_train(draft: Draft) -> bool:
-    """Whether the job's round may go on with kept nodes in it: then the job's state stays as it is."""
+    """True if the job's round may go on with kept nodes in it: then the job's state stays as it is."""
     return any(in_round(draft, node) for node in kept(draft))
 
 
@@ -156,7 +157,7 @@ def may_train(draft: Draft) -> bool:
 
 
 def silence_text(draft: Draft) -> str:
-    """Which silent nodes are kept, and why; "" where there are none."""
+    """Return which silent nodes are kept, and why; "" where there are none."""
     nodes = kept(draft)
     if not nodes:
         return ""

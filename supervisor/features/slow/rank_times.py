@@ -34,12 +34,12 @@ class Watch:
     verdicts: Mapping[str, Verdict]  # by node
 
     def lasted_s(self, node: str, paused_until: float = 0.0) -> float:
-        """For how long the verdict on a node has been the same, without the time before `paused_until`."""
+        """Return for how long the verdict on a node has been the same, without the time before `paused_until`."""
         return self.seen_at - max(self.verdicts[node].since, paused_until)
 
 
 def by_node(seconds: Sequence[float], nodes: Sequence[str]) -> dict[str, Sequence[float]]:
-    """What a round's ranks report, by their node; nothing where the nodes have not as many ranks each."""
+    """Return what a round's ranks report, by their node; nothing where the nodes have not as many ranks each."""
     per_node, left = divmod(len(seconds), max(1, len(nodes)))
     if left or not per_node:
         return {}
@@ -59,7 +59,8 @@ def factors(times: RankTimes, kinds: Mapping[str, str]) -> dict[str, float]:
 
 
 def _compared(ranks: Mapping[str, Sequence[float]], kinds: Mapping[str, str]) -> dict[str, float]:
-    """Of the nodes that are known as a whole, where they are known of more than one node of their kind."""
+    """Return the comparison of the nodes that are known as a whole, where they are known of more than one node of their
+    kind."""
     slowest: dict[str, dict[str, float]] = defaultdict(dict)
     for node, seconds in ranks.items():
         if min(seconds) > 0:
@@ -78,7 +79,7 @@ def _verdict(earlier: Verdict | None, slow: bool, now: float) -> Verdict:
 def watched(
     before: Watch | None, times: RankTimes, kinds: Mapping[str, str], slow_factor: float, quiet_s: float, now: float
 ) -> Watch:
-    """What was seen, after `times` were read at `now`. After `quiet_s` without a report it begins anew."""
+    """Return what was seen, after `times` were read at `now`. After `quiet_s` without a report it begins anew."""
     if before is not None and before.times == times:
         return before
     goes_on = before is not None and now - before.seen_at <= quiet_s

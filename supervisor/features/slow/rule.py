@@ -42,7 +42,7 @@ def drive_slow(draft: Draft) -> None:
 
 
 def _watch(draft: Draft) -> Watch | None:
-    """What was seen of the current round's nodes so far; remembered."""
+    """Return what was seen of the current round's nodes so far; remembered."""
     known, task = draft.volatile.watches, draft.job.task_id
     times, current, rules = draft.view.rank_times, draft.view.round, draft.rules
     if draft.job.ended or times is None or current is None or times.round != current.number:
@@ -86,7 +86,8 @@ def _begin(draft: Draft, watch: Watch) -> None:
     slow = [node for node in members(draft) if node.slow.at]
     credible = len(slow) <= max(1, int(draft.rules.slow.share * len(members(draft))))
     rightly = [node for node in slow if watch.verdicts.get(node.id) and not _follows_a_slow_one(draft, node)]
-    if not rightly or not credible or draft.full or not (_is_calm(draft) and _may_again(draft) and _can_be_had(draft)):
+    may_begin = _is_steady(draft) and _may_again(draft) and _can_be_had(draft)
+    if not rightly or not credible or draft.full or not may_begin:
         return
     node = max(rightly, key=lambda each: (watch.factors[each.id], each.id))
     draft.set_node(replace(node, slow=replace(node.slow, leaves_at=draft.now), needs_replacement=True))
@@ -95,13 +96,13 @@ def _begin(draft: Draft, watch: Watch) -> None:
 
 
 def _follows_a_slow_one(draft: Draft, node: NodeRecord) -> bool:
-    """Whether the node whose place it took was slow, too: then it is not the machine."""
+    """True if the node whose place it took was slow, too: then it is not the machine."""
     before = draft.nodes.get(node.took_over_from)
     return before is not None and bool(before.slow.leaves_at)
 
 
-def _is_calm(draft: Draft) -> bool:
-    """Whether the job trains on all nodes that it wants, saves what it does, and nothing else is under way."""
+def _is_steady(draft: Draft) -> bool:
+    """True if the job trains on all nodes that it wants, saves what it does, and nothing else is under way."""
     job, progress = draft.job, draft.view.progress
     if job.state is not JobState.RUNNING or job.pause.at or job.moves.since or draft.view.result is not None:
         return False
@@ -119,7 +120,7 @@ def _may_again(draft: Draft) -> bool:
 
 
 def _can_be_had(draft: Draft) -> bool:
-    """Whether one more machine may be asked for now, within all limits."""
+    """True if one more machine may be asked for now, within all limits."""
     if machine_room(draft) < 1:
         return False
     if has_old_offers(draft):
@@ -133,7 +134,8 @@ def _can_be_had(draft: Draft) -> bool:
 
 
 def _give_up_late(draft: Draft) -> None:
-    """A slow node that was not replaced in time stays, and what was requested for it is released as one too many."""
+    """Give up late: a slow node that was not replaced in time stays, and what was requested for it is released as one
+    too many."""
     for node in members(draft):
         late = node.slow.leaves_at and draft.elapsed_s(node.slow.leaves_at) >= draft.rules.slow.limit_s
         if late and not draft.full:

@@ -9,8 +9,8 @@ _THERE = (NodeState.READY, NodeState.MEMBER, NodeState.SUSPECT)
 
 
 def too_many_unhealthy(world: World, now: float) -> int:
-    """How many nodes of all jobs report unhealthy GPUs, or did so within the last minutes and were replaced, where that
-    is more than one and more than a tenth; else 0.
+    """Return how many nodes of all jobs report unhealthy GPUs, or did so within the last minutes and were replaced,
+    where that is more than one and more than a tenth; else 0.
 
     GPUs die one by one. When many do, it is most likely the check that is broken, such as an nvidia-smi that no longer
     fits its driver: a fleet must not end for that (P4).

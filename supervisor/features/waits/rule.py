@@ -16,28 +16,28 @@ REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 
 def drive_wait_alerts(draft: Draft) -> None:
     """Report that a job has waited for machines for long, or trained without all of them; and that this is over."""
-    job, told = draft.job, draft.job.waits
+    job, record = draft.job, draft.job.waits
     waits, lacks = job.state in _WAITING, job.state is JobState.DEGRADED
-    if told.reported_at and not (lacks if told.lacks else waits):
+    if record.reported_at and not (lacks if record.lacks else waits):
         if job.state is JobState.RUNNING or lacks:
             draft.add_event(EventKind.WAIT_ENDED, f"{job.name} waits no more: it is {job.state}")
-        told = WaitsRecord()
+        record = WaitsRecord()
     if waits or lacks:
-        told = _told(draft, told, lacks=lacks)
-    if told != draft.job.waits:
-        draft.set_part(told)
+        record = _reported(draft, record, lacks=lacks)
+    if record != draft.job.waits:
+        draft.set_part(record)
 
 
-def _told(draft: Draft, told: WaitsRecord, *, lacks: bool) -> WaitsRecord:
+def _reported(draft: Draft, record: WaitsRecord, *, lacks: bool) -> WaitsRecord:
     """Return what people have been told, after telling them if that is due."""
     job, rules = draft.job, draft.rules.waits
     since = job.state_since if lacks else max(waits_since(job), job.starts_at)
     lasts_s = draft.now - since
-    wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(max(0, told.times - 1), 10))
-    if (told.reported_at and draft.now - told.reported_at < wait_s) or lasts_s < (
+    wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(max(0, record.times - 1), 10))
+    if (record.reported_at and draft.now - record.reported_at < wait_s) or lasts_s < (
         rules.lacks_s if lacks else rules.alert_s
     ):
-        return told
+        return record
     if lacks:
         missing = job.desired_nodes - part_of_round(draft)
         text = (
@@ -46,7 +46,7 @@ def _told(draft: Draft, told: WaitsRecord, *, lacks: bool) -> WaitsRecord:
     else:
         text = f"{job.name} has waited for machines for {lasted(lasts_s)}: {job.reason or 'it is queued'}"
     draft.add_event(EventKind.WAITS_LONG, text, since=since)
-    return WaitsRecord(draft.now, told.times + 1, lacks)
+    return WaitsRecord(draft.now, record.times + 1, lacks)
 
 
 def _why(draft: Draft) -> str:

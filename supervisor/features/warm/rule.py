@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from provisioners.base import InstanceState, Offer
-from supervisor.accounts import NOTHING_BOOKED, NodeAccount, Purpose, booked
+from supervisor.billing import NOTHING_BOOKED, NodeBilling, Purpose, booked
 from supervisor.events import EventKind
 from supervisor.features.billing.bookings import begun
 from supervisor.features.budgets.rule import over_budget
@@ -50,7 +50,7 @@ class Waiting:
 
 
 def stays_warm(draft: Draft, node: NodeRecord) -> bool:
-    """Whether the machine of a job that has ended is kept for the next one: it works, and there is room for it."""
+    """True if the machine of a job that has ended is kept for the next one: it works, and there is room for it."""
     rules, job = draft.rules.warm, draft.job
     if not rules.keep_s or not job.ended or node.state not in {N.READY, N.MEMBER}:
         return False
@@ -72,7 +72,8 @@ def keep_warm(draft: Draft, node: NodeRecord) -> None:
 
 
 def is_over(draft: Draft, node: NodeRecord) -> str:
-    """Why a machine waits no longer; "" while it does. A job that lives keeps none but what it is about to use."""
+    """Return why a machine waits no longer; "" while it does. A job that lives keeps none but what it is about to
+    use."""
     keep_s = draft.rules.warm.keep_s
     if draft.now - node.state_since >= keep_s:
         return f"no job took it within {keep_s:g} s" if keep_s else "machines wait for no job any more"
@@ -84,7 +85,7 @@ def is_over(draft: Draft, node: NodeRecord) -> str:
 
 
 def is_in_the_way(draft: Draft, node: NodeRecord) -> bool:
-    """Whether waiting costs somebody else: a job waits for the operator's limits, and cannot take this machine; or the
+    """True if waiting costs somebody else: a job waits for the operator's limits, and cannot take this machine; or the
     money that it draws on is spent."""
     if over_budget(draft.budget_uses or {}, draft.job) is not None:
         return True
@@ -102,7 +103,7 @@ def _would_take(draft: Draft, view: JobView, node: NodeRecord) -> bool:
 
 
 def _is_doubtful(draft: Draft, node: NodeRecord) -> bool:
-    """Whether its cloud, as last listed, does not show it running, or takes it."""
+    """True if its cloud, as last listed, does not show it running, or takes it."""
     found = draft.instance(node)
     if found is None:
         return draft.cloud.listed_at > node.launched_at
@@ -110,7 +111,7 @@ def _is_doubtful(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _all_waiting(draft: Draft) -> Iterator[NodeRecord]:
-    """All machines that wait, of all jobs, as decided so far in this plan."""
+    """Yield all machines that wait, of all jobs, as decided so far in this plan."""
     for view in draft.jobs.values():
         if view.record.name != draft.job.name:
             yield from (each for each in view.billed if each.state in WAITING_NODE_STATES)
@@ -141,19 +142,19 @@ def take_over(draft: Draft, missing: int, limits: Constraints, lost: list[NodeRe
 
 
 def _chosen(draft: Draft, missing: int, limits: Constraints) -> list[Waiting]:
-    """Those that fit, all of one place (P8): the job's own, or the one that has most of them. A place that refuses is
-    not begun with unless it has as many as the job needs to train."""
+    """Return those that fit, all of one place (P8): the job's own, or the one that has most of them. A place that
+    refuses is not begun with unless it has as many as the job needs to train."""
     found = [each for each in _on_offer(draft) if limits.in_place(each.node.offer)]
     if not found:
         return []
     by_place: dict[str, list[Waiting]] = {}
     for each in found:
         by_place.setdefault(limits.place(each.node.offer), []).append(each)
-    least = min(missing, draft.job.min_nodes)
+    min_count = min(missing, draft.job.min_nodes)
     usable = {
         name: group
         for name, group in by_place.items()
-        if placed(draft) or len(group) >= least or _may_grow(draft, group[0].node.offer)
+        if placed(draft) or len(group) >= min_count or _may_grow(draft, group[0].node.offer)
     }
     if not usable:
         return []
@@ -166,7 +167,7 @@ def _may_grow(draft: Draft, offer: Offer) -> bool:
 
 
 def _on_offer(draft: Draft) -> Iterator[Waiting]:
-    """All machines that wait and that this job may take."""
+    """Yield all machines that wait and that this job may take."""
     for view in draft.jobs.values():
         own = view.record.name == draft.job.name
         nodes = draft.nodes if own else view.nodes
@@ -183,7 +184,7 @@ def _on_offer(draft: Draft) -> Iterator[Waiting]:
 
 
 def _as_offered(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """The machine as one of the alternatives of the job that takes it, not of the one that had it."""
+    """Return the machine as one of the alternatives of the job that takes it, not of the one that had it."""
     offer = offered_as(node.offer, draft.volatile.offers.get(draft.job.name, OffersView()).offers)
     return node if offer is None else replace(node, offer=replace(node.offer, alternative=offer.alternative))
 
@@ -194,14 +195,14 @@ def _fits(draft: Draft, had: JobRecord, node: NodeRecord, job: JobRecord) -> boo
 
 
 def _may_fit(draft: Draft, node: NodeRecord, job: JobRecord) -> bool:
-    """Whether a job may take the machine, as far as is known: its offers may not be read yet."""
+    """True if a job may take the machine, as far as is known: its offers may not be read yet."""
     known = draft.volatile.offers.get(job.name, OffersView())
     wish = Wish(job.owner, job.spec, known.offers if known.known else (node.offer,))
     return fits(draft.rules.warm, draft.job.owner, draft.job.spec, node.offer, wish)
 
 
 def _may_have_one_more(draft: Draft, each: Waiting, limits: Constraints) -> bool:
-    """Whether the limits of the job allow it, and the queue. What the cluster and the user have in use stays the same:
+    """True if the limits of the job allow it, and the queue. What the cluster and the user have in use stays the same:
     the machine counted before."""
     admission = draft.admission
     if admission is None:
@@ -240,14 +241,14 @@ def _give(draft: Draft, waiting: Waiting, lost: NodeRecord | None) -> None:
 
 
 def closed(node: NodeRecord, job: JobRecord, now: float, reason: str) -> NodeRecord:
-    """The record of the job that had the machine: it costs that job nothing any more."""
+    """Return the record of the job that had the machine: it costs that job nothing any more."""
     at = max(now, node.state_since)
-    account = replace(booked(begun(node), node.usd(at), at, job.billing.rounds), purpose=None, in_round=False)
-    return replace(move_node(node, N.GONE, at, reason), ended_at=at, account=account)
+    billing = replace(booked(begun(node), node.usd(at), at, job.billing.rounds), purpose=None, in_round=False)
+    return replace(move_node(node, N.GONE, at, reason), ended_at=at, billing=billing)
 
 
 def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state: NodeState = N.BOOTING) -> NodeRecord:
-    """The record of the job that has the machine from now on."""
+    """Return the record of the job that has the machine from now on."""
     at = max(now, node.state_since)
     return NodeRecord(
         id=node_id,
@@ -257,7 +258,7 @@ def passed_on(node: NodeRecord, job: JobRecord, node_id: str, now: float, state:
         created_at=at,
         state=state,
         state_since=node.state_since if state is N.WARM else at,
-        account=NOTHING_BOOKED if state is N.BOOTING else NodeAccount(Purpose.IDLE, booked_to=at),
+        billing=NOTHING_BOOKED if state is N.BOOTING else NodeBilling(Purpose.IDLE, booked_to=at),
         max_usd_per_hour=node.max_usd_per_hour,
         launch_attempts=1,
         instance_id=node.instance_id,
@@ -281,8 +282,9 @@ class Carried:
 
 
 def carry_over(old: JobView, job: JobRecord, now: float) -> Carried:
-    """The new job has them from its beginning: records of nodes are kept below a job's name. What was another user's,
-    or made for another kind of job, is terminated: nothing says so any more once it is under the new job."""
+    """Carry the machines over. The new job has them from its beginning: records of nodes are kept below a job's name.
+    What was another user's, or made for another kind of job, is terminated: nothing says so any more once it is under
+    the new job."""
     serves = old.record.owner == job.owner and is_alike(old.record.spec, job.spec)
     ended: dict[str, NodeRecord] = {}
     carried: list[NodeRecord] = []
@@ -297,5 +299,5 @@ def carry_over(old: JobView, job: JobRecord, now: float) -> Carried:
 
 
 def warm_nodes(view: JobView) -> list[NodeRecord]:
-    """A job's machines that wait."""
+    """Return a job's machines that wait."""
     return [node for node in view.billed if node.state is N.WARM]

@@ -288,8 +288,8 @@ MARKET = (
     Mutant(
         "moves: within the operator's limits",
         "supervisor.features.moves.rule",
-        "    for _ in range(len(coming), min(target.count, admitted, len(coming) + machine_room(draft))):\n",
-        "    for _ in range(len(coming), target.count):\n",
+        "    for _ in range(len(coming), min(destination.count, admitted, len(coming) + machine_room(draft))):\n",
+        "    for _ in range(len(coming), destination.count):\n",
         "sim/test_queue.py::test_a_job_moves_only_where_both_sets_of_nodes_stay_within_the_operators_limits",
     ),
     Mutant(
@@ -330,8 +330,8 @@ MARKET = (
     Mutant(
         "moves: no fewer than train",
         "supervisor.features.moves.destinations",
-        "    least = max(_useful(draft, kept), len(staying), draft.job.min_nodes)\n",
-        "    least = max(_useful(draft, kept), draft.job.min_nodes)\n",
+        "    min_count = max(_useful(draft, kept), len(staying), draft.job.min_nodes)\n",
+        "    min_count = max(_useful(draft, kept), draft.job.min_nodes)\n",
         "unit/test_plan_moves.py::test_a_node_that_is_drained_counts_among_those_that_the_new_ones_replace",
     ),
     Mutant(

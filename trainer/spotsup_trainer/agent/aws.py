@@ -43,7 +43,7 @@ class AwsReader:
         self._recommended = ""
 
     def read(self) -> float | None:
-        """When the instance will be taken (UNIX seconds), or None after a short wait."""
+        """Return when the instance will be taken (UNIX seconds), or None after a short wait."""
         reply = self._get(_ACTION_PATH)
         if reply is not None:
             action = json.loads(reply)
@@ -62,7 +62,7 @@ class AwsReader:
             log.info("EC2 sees a higher risk that this instance will be taken: %s", reply.strip())
 
     def _get(self, path: str) -> str | None:
-        """The body; None for HTTP 404."""
+        """Return the body; None for HTTP 404."""
         for _ in range(2):
             if not self._token:
                 self._token = self._new_token()

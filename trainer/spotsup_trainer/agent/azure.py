@@ -46,7 +46,7 @@ class AzureReader:
         self._logged: set[str] = set()
 
     def read(self) -> float | None:
-        """When the VM will be taken (UNIX seconds), or None after a short wait."""
+        """Return when the VM will be taken (UNIX seconds), or None after a short wait."""
         if not self._name:
             self._name = self._get(_NAME_PATH, _TIMEOUT_S).strip()
             if not self._name:

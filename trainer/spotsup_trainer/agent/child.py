@@ -27,7 +27,7 @@ def own_program(python: str, module: str) -> list[str]:
 
 
 def launcher_command(config: AgentConfig) -> list[str]:
-    """The launcher's command line."""
+    """Return the launcher's command line."""
     if config.kind == "data":
         return [
             *own_program(config.python, "data_job"),
@@ -52,7 +52,8 @@ def launcher_command(config: AgentConfig) -> list[str]:
 
 
 def launcher_env(config: AgentConfig) -> dict[str, str]:
-    """The launcher's environment. The user's `env` overrides the agent's; spotsup's own variables override both."""
+    """Return the launcher's environment. The user's `env` overrides the agent's; spotsup's own variables override
+    both."""
     ours = {
         "SPOTSUP_AGENT_PID": str(os.getpid()),
         "SPOTSUP_CLUSTER": config.cluster,
@@ -94,7 +95,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The launcher's process id, and that of its process group."""
+        """Return the launcher's process id, and that of its process group."""
         return self._process.pid
 
     def exit_code(self) -> int | None:

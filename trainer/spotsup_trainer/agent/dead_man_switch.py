@@ -54,7 +54,7 @@ class DeadManSwitch:
                 log.warning("cannot touch %s (%s): the dead-man switch may end this machine", self._path, error)
 
     def _last_write_ns(self) -> int:
-        """When workers last wrote something; 0 for never."""
+        """Return when workers last wrote something; 0 for never."""
         newest = 0
         kinds = ("progress-*", "session-*", "parked-*")
         for file in (self._log, *(file for kind in kinds for file in self._run_dir.glob(kind))):

@@ -52,7 +52,7 @@ Verdict = Union[Ended, Restart]
 
 
 def judge(end: Exit, at: float) -> Verdict:
-    """Whether the node is done with its job, or its launcher should be restarted. `at`: UNIX seconds."""
+    """Return whether the node is done with its job, or its launcher should be restarted. `at`: UNIX seconds."""
     if end.outcome is not None:
         return Ended(end.node, end.outcome.outcome, end.code, end.outcome.message, at)
     how = f"killed by signal {-end.code}" if end.code < 0 else f"exit code {end.code}"
@@ -67,7 +67,7 @@ def judge(end: Exit, at: float) -> Verdict:
 
 
 def must_leave(deadline: float | None, margin_s: float, now: float) -> bool:
-    """Whether the node has to leave now, even if the daemon has not asked it to. Times are UNIX seconds."""
+    """True if the node has to leave now, even if the daemon has not asked it to. Times are UNIX seconds."""
     return deadline is not None and now >= deadline - margin_s
 
 
@@ -80,7 +80,7 @@ class LogBudget:
 
 
 def log_budget(max_nodes: int) -> LogBudget:
-    """One node's share of its job's budget, within bounds that keep it useful."""
+    """Return one node's share of its job's budget, within bounds that keep it useful."""
     share = max(1, max_nodes)
     return LogBudget(
         min(max(JOB_KEPT_BYTES // share, 64 << 10), 1 << 20), min(max(JOB_BYTES_PER_S // share, 1 << 10), 16 << 10)
@@ -99,7 +99,7 @@ def collapse(raw: bytes, *, open_line: bool) -> bytes:
 
 
 def cut(text: bytes, room: int, skipped: int, where: str) -> bytes:
-    """The end of `text` in `room` bytes, from a line's start if there is one, under a note on what is missing.
+    """Return the end of `text` in `room` bytes, from a line's start if there is one, under a note on what is missing.
 
     `skipped`: bytes that are missing already. `where`: says where the whole is. Nothing is noted if nothing is missing.
     """
@@ -110,7 +110,7 @@ def cut(text: bytes, room: int, skipped: int, where: str) -> bytes:
 
 
 def has_changed(before: Progress | None, after: Progress) -> bool:
-    """Whether more than the step has changed: the round, the newest checkpoint, or the problem with checkpoints."""
+    """True if more than the step has changed: the round, the newest checkpoint, or the problem with checkpoints."""
     return before is None or _beside_step(before) != _beside_step(after)
 
 

@@ -52,7 +52,7 @@ def serve(
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Every scrape would be a line."""
+            """Log nothing: every scrape would be a line."""
 
     try:
         server = _Server((address, port), Handler)
@@ -67,7 +67,7 @@ def serve(
 
 
 def family(name: str, kind: str, what: str, samples: Iterable[Sample]) -> Iterator[str]:
-    """One metric in Prometheus' text format 0.0.4; nothing without a sample."""
+    """Yield one metric in Prometheus' text format 0.0.4; nothing without a sample."""
     lines = [f"{name}{_braced(each.labels)} {each.value}" for each in samples]
     if lines:
         yield f"# HELP {name} {what}"

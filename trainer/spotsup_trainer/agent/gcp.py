@@ -44,7 +44,7 @@ class GcpReader:
         self._etag = ""
 
     def read(self) -> float | None:
-        """When the VM will be taken (UNIX seconds), or None after a wait."""
+        """Return when the VM will be taken (UNIX seconds), or None after a wait."""
         began = time.monotonic()
         if self._is_preempted():
             notice_s = self._notice_s()

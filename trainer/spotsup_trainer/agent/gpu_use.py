@@ -24,7 +24,7 @@ class Reads(Protocol):
     """The driver's library."""
 
     def read(self) -> Sequence[GpuReading]:
-        """All GPUs."""
+        """Return all GPUs."""
         ...
 
 

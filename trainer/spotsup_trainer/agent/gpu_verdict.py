@@ -96,13 +96,13 @@ HEALTHY = Verdict(healthy=True)
 
 
 def read_xids(text: str) -> tuple[Xid, ...]:
-    """The errors in lines of the kernel's log, each once."""
+    """Return the errors in lines of the kernel's log, each once."""
     found = (Xid(address.lower(), int(number), more.strip()) for address, number, more in _LINE.findall(text))
     return tuple(dict.fromkeys(found))
 
 
 def judge_xids(xids: Iterable[Xid]) -> Verdict:
-    """The worst of these errors."""
+    """Return the worst of these errors."""
     worst = HEALTHY
     for each in xids:
         effect, meaning = _effect(each)
@@ -115,7 +115,8 @@ def judge_xids(xids: Iterable[Xid]) -> Verdict:
 
 
 def judge_smi(gpus: int, smi: Answer) -> Verdict | None:
-    """By `nvidia-smi --query-gpu=QUERY`, on a machine with so many GPUs; None where it says nothing about them."""
+    """Return the verdict by `nvidia-smi --query-gpu=QUERY`, on a machine with so many GPUs; None where it says nothing
+    about them."""
     lines = [line.strip() for line in smi.output.splitlines() if line.strip()]
     rows = [_cells(line) for line in lines if re.match(rf"\d+(,[^,]*){{{len(QUERY) - 1}}}$", line)]
     for text, fatal in _COMPLAINTS:
@@ -135,7 +136,7 @@ def judge_smi(gpus: int, smi: Answer) -> Verdict | None:
 
 
 def judge_rows(smi: Answer) -> Verdict:
-    """By `nvidia-smi --query-remapped-rows=ROWS_QUERY`, which older GPUs do not know."""
+    """Return the verdict by `nvidia-smi --query-remapped-rows=ROWS_QUERY`, which older GPUs do not know."""
     for line in smi.output.splitlines() if smi.status == 0 else ():
         cells = _cells(line)
         if len(cells) != len(ROWS_QUERY):

@@ -99,7 +99,7 @@ class KernelLog:
             os.lseek(self._file, 0, os.SEEK_END)
 
     def read(self) -> tuple[Xid, ...]:
-        """What is new. An empty answer may mean that the log cannot be read: `readable`."""
+        """Return what is new. An empty answer may mean that the log cannot be read: `readable`."""
         if self._file is not None:
             return read_xids(self._records(self._file))
         since, self._since = self._since, self._clock()
@@ -119,7 +119,8 @@ class KernelLog:
 
     @staticmethod
     def _records(file: int) -> str:
-        """What is new in /dev/kmsg: one record per read. Old records are overwritten, which a read reports once."""
+        """Return what is new in /dev/kmsg: one record per read. Old records are overwritten, which a read reports
+        once."""
         found: list[str] = []
         for _ in range(_MAX_RECORDS):
             try:
@@ -171,7 +172,7 @@ class GpuWatch:
         self._stopping.set()
 
     def check(self) -> Verdict:
-        """The GPUs now. The kernel's log comes first: it is there at once, also where nvidia-smi hangs."""
+        """Return the GPUs now. The kernel's log comes first: it is there at once, also where nvidia-smi hangs."""
         verdict = self._by_log()
         if verdict.healthy:
             verdict = self._by_smi()
@@ -234,7 +235,7 @@ class GpuWatch:
         return HEALTHY if rows is None else judge_rows(rows)
 
     def _warn(self, text: str) -> None:
-        """Each problem once."""
+        """Warn of each problem once."""
         if text not in self._warned and len(self._warned) < _MAX_XIDS:
             self._warned.add(text)
             log.warning("%s", text)

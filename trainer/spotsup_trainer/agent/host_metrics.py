@@ -108,7 +108,7 @@ def _filesystems(proc: Path) -> Iterator[str]:
 
 
 def _mounts(proc: Path) -> Iterator[tuple[str, str, str]]:
-    """Those of disks, each disk once, and the root."""
+    """Yield those of disks, each disk once, and the root."""
     seen: set[str] = set()
     for line in _read(proc / "self" / "mounts"):
         device, mountpoint, fstype, *_ = [*line.split(), "", "", ""]

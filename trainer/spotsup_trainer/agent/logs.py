@@ -147,7 +147,7 @@ class LogShipper:
         self._ends_open = not content.endswith(b"\n")
 
     def _read(self, size: int) -> tuple[bytes, int]:
-        """The newest unread output, and how many bytes before it are left out."""
+        """Return the newest unread output, and how many bytes before it are left out."""
         begin = max(self._offset, size - MAX_READ_BYTES)
         with self._file.open("rb") as file:
             file.seek(begin)
@@ -158,7 +158,7 @@ class LogShipper:
         return f"{self._prefix}{number:08d}"
 
     def _sizes_in_etcd(self) -> dict[int, int]:
-        """The chunks of an agent that ran here before. Other keys are left alone."""
+        """Return the chunks of an agent that ran here before. Other keys are left alone."""
         found = self._etcd.range(self._prefix).kvs
         self._times = LogTimes(next((kv.value for kv in found if kv.key == f"{self._prefix}{_TIMES}"), b""))
         named = ((kv.key.removeprefix(self._prefix), len(kv.value)) for kv in found)
@@ -178,7 +178,7 @@ class LogShipper:
 
 
 def _oldest(sizes: dict[int, int], kept_bytes: int) -> list[int]:
-    """The chunks to delete, so that the rest is within bounds. The newest stays."""
+    """Return the chunks to delete, so that the rest is within bounds. The newest stays."""
     gone: list[int] = []
     total = sum(sizes.values())
     for number in sorted(sizes)[:-1]:

@@ -23,8 +23,8 @@ class NoticeReader(Protocol):
     """One provider's format."""
 
     def read(self) -> float | None:
-        """The notice's deadline (UNIX seconds), None while there is no notice. May wait for up to a minute, and must
-        take at least a second to return None. Raises OSError, http.client.HTTPException or ValueError.
+        """Return the notice's deadline (UNIX seconds), None while there is no notice. May wait for up to a minute, and
+        must take at least a second to return None. Raises OSError, http.client.HTTPException or ValueError.
         """
         ...
 
@@ -63,7 +63,8 @@ READERS = {
 
 
 def reader_for(metadata: Metadata) -> NoticeReader | None:
-    """The reader for a provider, None if there is nothing to watch. Raises ValueError for an unknown provider."""
+    """Return the reader for a provider, None if there is nothing to watch. Raises ValueError for an unknown
+    provider."""
     if metadata.kind == "none":
         return None
     if metadata.kind not in READERS:

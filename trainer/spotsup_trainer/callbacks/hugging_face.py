@@ -47,7 +47,8 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback, _WithState):  # type
 
     @staticmethod
     def newest(output_dir: str | os.PathLike[str]) -> str | None:
-        """The newest complete checkpoint below `output_dir`, the same on all ranks (collective); None without one.
+        """Return the newest complete checkpoint below `output_dir`, the same on all ranks (collective); None without
+        one.
 
         A job that was submitted with --resume-from and has none yet takes that of the earlier job.
         transformers' own get_last_checkpoint takes the highest number, even if its writer was killed before it was
@@ -64,16 +65,16 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback, _WithState):  # type
         return as_rank_0_sees(str(found[max(found)]) if found else "") or None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
-        """The process group exists now: agree with all ranks."""
+        """Begin: the process group exists now: agree with all ranks."""
         self._parking = Parking(state.global_step, park_timeout_s=self._park_timeout_s)
         self._loss, self.samples = None, _samples(state)
 
     def state(self) -> dict[str, Any]:
-        """For the Trainer's checkpoints: how to make this callback, and its attributes."""
+        """Return for the Trainer's checkpoints: how to make this callback, and its attributes."""
         return {"args": {"park_timeout_s": self._park_timeout_s}, "attributes": {"samples": self.samples}}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002  # the framework's
-        """The Trainer has read its loss; nobody waits for it once more."""
+        """Use that the Trainer has read its loss: no rank waits for it once more."""
         self._loss = (logs or {}).get("loss", self._loss)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -92,7 +93,7 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback, _WithState):  # type
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
-        """The Trainer has saved."""
+        """Take note that the Trainer has saved."""
         assert self._parking is not None
         self._parking.saved()
         if self._leaving:
@@ -105,13 +106,13 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback, _WithState):  # type
 
 
 def _samples(state: Any) -> int:
-    """Those that the checkpoint which `state` is from has counted; 0 if it is none of ours."""
+    """Return those that the checkpoint which `state` is from has counted; 0 if it is none of ours."""
     saved = (getattr(state, "stateful_callbacks", None) or {}).get("SpotsupTrainerCallback")
     return int(saved["attributes"]["samples"]) if isinstance(saved, dict) else 0
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether the file is complete: the Trainer does not write it atomically."""
+    """True if the file is complete: the Trainer does not write it atomically."""
     try:
         json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

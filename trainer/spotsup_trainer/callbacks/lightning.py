@@ -19,7 +19,8 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _framework() -> Any:
-    """The package that the script has imported, else the installed one: their classes are not interchangeable."""
+    """Return the package that the script has imported, else the installed one: their classes are not
+    interchangeable."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name)
@@ -69,7 +70,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._step = self._samples = 0
 
     def newest(self) -> str | None:
-        """The newest complete checkpoint, the same on all ranks (collective); None without one.
+        """Return the newest complete checkpoint, the same on all ranks (collective); None without one.
 
         A job that was submitted with --resume-from and has none yet takes that of the earlier job.
         """
@@ -78,7 +79,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         return as_rank_0_sees(str(checkpoints[0]) if checkpoints else "") or None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
-        """The process group exists now: agree with all ranks."""
+        """Begin: the process group exists now: agree with all ranks."""
         if isinstance(trainer.strategy.checkpoint_io, _framework().plugins.AsyncCheckpointIO):
             raise TypeError("AsyncCheckpointIO does not report when a checkpoint is complete: do not use it")
         self._step = trainer.global_step
@@ -90,11 +91,11 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._parking.all_here()
 
     def state_dict(self) -> dict[str, Any]:
-        """For Lightning's checkpoints: the samples that all ranks have trained on."""
+        """Return for Lightning's checkpoints: the samples that all ranks have trained on."""
         return {"samples": self._samples}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The reverse."""
+        """Do the reverse."""
         self._samples = state_dict["samples"]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:  # noqa: ARG002  # the framework's
@@ -124,7 +125,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._parking = None
 
     def _save(self, trainer: Any, parking: Parking) -> None:
-        """All ranks write under a temporary name, so that a checkpoint with its final name is complete."""
+        """Save: all ranks write under a temporary name, so that a checkpoint with its final name is complete."""
         target = self._directory / f"step_{self._step:08d}.ckpt"
         temporary = target.with_name(f"{target.name}.tmp")
         trainer.save_checkpoint(temporary)  # a file, or a directory where the strategy shards; waits for all ranks
@@ -139,7 +140,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
 
 
 def _loss(outputs: Any, accumulated: int) -> Any:
-    """Of the last micro-batch, as `training_step` returned it; None where it returned none."""
+    """Return the loss of the last micro-batch, as `training_step` returned it; None where it returned none."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     # Lightning has divided it
     return None if loss is None else loss * accumulated
@@ -151,7 +152,7 @@ def _replicas(trainer: Any) -> int:
 
 
 def _checkpoints_in(folder: Path) -> list[Path]:
-    """The newest first."""
+    """Return the newest checkpoints first."""
     found = (path for path in folder.glob("step_*.ckpt") if re.fullmatch(r"step_\d{8,}\.ckpt", path.name))
     return sorted(found, key=lambda path: int(path.stem.removeprefix("step_")), reverse=True)
 

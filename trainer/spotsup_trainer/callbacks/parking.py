@@ -104,7 +104,7 @@ class Parking:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the last step is in a checkpoint, as far as this rank knows."""
+        """True if the last step is in a checkpoint, as far as this rank knows."""
         return self._saved_step == self._step
 
     def saved(self) -> None:

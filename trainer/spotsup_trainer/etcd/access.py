@@ -28,12 +28,12 @@ class EtcdAccess:
     path: str = field(default="", compare=False)
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         content = {"user": self.user, "password": self.password, "ca": self.ca}
         return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
 
     def connect(self, endpoints: Sequence[str], timeout_s: float = 5.0) -> Etcd:
-        """A client, which trusts another CA once its file does. Each endpoint may take `timeout_s` to answer.
+        """Return a client, which trusts another CA once its file does. Each endpoint may take `timeout_s` to answer.
 
         Raises ValueError if `ca` holds no certificate.
         """
@@ -49,7 +49,7 @@ NO_ACCESS = EtcdAccess()
 
 
 def read_access(path: str) -> EtcdAccess:
-    """The access that a file holds, none for "". Raises ValueError: one sentence, without a secret."""
+    """Return the access that a file holds, none for "". Raises ValueError: one sentence, without a secret."""
     if not path:
         return NO_ACCESS
     try:

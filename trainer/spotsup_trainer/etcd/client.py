@@ -132,7 +132,8 @@ def _unb64(text: str) -> bytes:
 
 
 def prefix_end(prefix: str) -> bytes:
-    """The first key after all that begin with `prefix` (etcd's `range_end`). Our keys are ASCII: no 0xff to carry."""
+    """Return the first key after all that begin with `prefix` (etcd's `range_end`). Our keys are ASCII: no 0xff to
+    carry."""
     raw = prefix.encode()
     return raw[:-1] + bytes([raw[-1] + 1])
 
@@ -156,7 +157,7 @@ def _revision(answer: Json) -> int:
 
 
 def _of_etcd(answer: Json) -> Json:
-    """The answer, if it has etcd's header."""
+    """Return the answer, if it has etcd's header."""
     _revision(answer)
     return answer
 
@@ -167,7 +168,7 @@ def _found(answer: Json) -> Range:
 
 
 def _found_with_last(answer: Json) -> tuple[Range, bytes]:
-    """The last key as it is: who wrote it may have written any bytes, and the next page begins after them."""
+    """Return the last key as it is: who wrote it may have written any bytes, and the next page begins after them."""
     kvs = answer.get("kvs", ())
     return _found(answer), _unb64(kvs[-1]["key"]) if kvs else b""
 
@@ -202,14 +203,14 @@ class Etcd(Gateway):
     # -- reads ---------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> KeyValue | None:
-        """The key, or None if it does not exist."""
+        """Return the key, or None if it does not exist."""
         kvs = self.range(key, prefix=False).kvs
         return kvs[0] if kvs else None
 
     def range(
         self, key: str, *, prefix: bool = True, limit: int = 0, keys_only: bool = False, changed_after: int = 0
     ) -> Range:
-        """All keys that begin with `key` (or the one key), in key order; those written after a revision."""
+        """Return all keys that begin with `key` (or the one key), in key order; those written after a revision."""
         since = {"min_mod_revision": str(changed_after + 1)} if changed_after else {}
         body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only, **since}
         return self.ask("/v3/kv/range", body, _found)
@@ -248,7 +249,8 @@ class Etcd(Gateway):
         then: Sequence[Put | Delete],
         otherwise: Sequence[Put | Delete] = (),
     ) -> TxnResult:
-        """All of `then` if every guard holds, else all of `otherwise`. At most 128 operations (etcd's default)."""
+        """Return all of `then` if every guard holds, else all of `otherwise`. At most 128 operations (etcd's
+        default)."""
         body = {
             "compare": [_compare(guard) for guard in guards],
             "success": [_request_op(op) for op in then],
@@ -285,7 +287,7 @@ class Etcd(Gateway):
         return self.ask("/v3/maintenance/status", {}, _of_etcd)
 
     def watch(self, key: str, *, prefix: bool = True) -> Watch:
-        """All changes from now on, on a connection of its own. See `Watch`."""
+        """Return all changes from now on, on a connection of its own. See `Watch`."""
         return Watch(self, _span(key, prefix))
 
 
@@ -347,7 +349,7 @@ class Watch:
             self._stream.close()
 
     def _results(self) -> list[_WatchResult]:
-        """All results that have arrived, at least one; none if the watch was closed."""
+        """Return all results that have arrived, at least one; none if the watch was closed."""
         try:
             found = [decoded(line, _watch_result) for line in self._read_lines()]
         except http.client.HTTPException as error:

@@ -60,7 +60,7 @@ class _NotEtcdError(http.client.HTTPException):
 
 
 def decoded(text: bytes, read: Callable[[Json], T]) -> T:
-    """What `read` finds in an answer. Raises an HTTPException if that is not etcd's, whatever it is instead."""
+    """Return what `read` finds in an answer. Raises an HTTPException if that is not etcd's, whatever it is instead."""
     try:
         parsed = json.loads(text)
         if not isinstance(parsed, dict):
@@ -230,7 +230,8 @@ class Gateway:
         connection.close()
 
     def connect(self, index: int, *, watch: bool = False) -> http.client.HTTPConnection:
-        """A new connection to endpoint `index`. It sends small writes at once and detects a dead peer in about 10 s."""
+        """Return a new connection to endpoint `index`. It sends small writes at once and detects a dead peer in about
+        10 s."""
         url = urlsplit(self.endpoints[index])
         host, port = url.hostname or "127.0.0.1", url.port or 2379
         context = self._trust.context() if self._trust else None
@@ -256,7 +257,7 @@ class Gateway:
         return {"Authorization": self._token} if self._token else {}
 
     def open_stream(self, path: str, body: Json) -> tuple[str, LineStream]:
-        """A streamed response (watch), and the endpoint that sends it. The caller closes it."""
+        """Return a streamed response (watch), and the endpoint that sends it. The caller closes it."""
         problems = []
         for index in self._in_turn():
             try:
@@ -304,7 +305,7 @@ def _error_of(status: int, text: bytes) -> tuple[str, int]:
 
 
 def _refusal(status: int, message: str, code: int) -> Exception:
-    """An HTTPException, as of an endpoint that does not answer, if another one may do what is asked."""
+    """Return an HTTPException, as of an endpoint that does not answer, if another one may do what is asked."""
     if code in _NOT_ITS_FAULT:  # no leader, shutting down, overloaded
         return http.client.HTTPException(f"HTTP {status} {message}")
     return EtcdRefusedError(message, code)
@@ -340,7 +341,7 @@ class _Trust:
         self._context = _ssl_context(tls)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection. A file that cannot be used is as if it had not changed."""
+        """Return the context for the next connection. A file that cannot be used is as if it had not changed."""
         with self._lock:
             seen = _file_version(self._tls.ca)
             if seen != self._seen:

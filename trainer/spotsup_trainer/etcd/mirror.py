@@ -48,7 +48,7 @@ class ChangeLog:
             self._keys, self._complete_after = 0, serial
 
     def between(self, one: int, other: int) -> list[str] | None:
-        """The keys in which two views differ, in whichever order they were made; None if that is not known."""
+        """Return the keys in which two views differ, in whichever order they were made; None if that is not known."""
         first, last = min(one, other), max(one, other)
         found: set[str] = set()
         with self._lock:
@@ -81,7 +81,7 @@ class MirrorView:
     log: ChangeLog | None = field(default=None, compare=False, repr=False)
 
     def changed_since(self, before: MirrorView) -> list[str] | None:
-        """The keys in which it differs from another view; None if that is not known."""
+        """Return the keys in which it differs from another view; None if that is not known."""
         return self.log.between(before.serial, self.serial) if self.log and self.log is before.log else None
 
 
@@ -135,7 +135,7 @@ class Mirror:
             thread.start()
 
     def view(self) -> MirrorView:
-        """The current copy; it never changes under the reader.
+        """Return the current copy; it never changes under the reader.
 
         Made on demand: with hundreds of messages per second, a copy of thousands of keys for each would be most of the
         work.
@@ -153,7 +153,7 @@ class Mirror:
         return self.wait(lambda view: view.live, timeout_s)
 
     def vitals(self) -> Vitals:
-        """How its threads are."""
+        """Return how its threads are."""
         return self._pulse.vitals(self._stale_s, *self._threads)
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class Mirror:
                 failures += 1
 
     def _follow(self) -> None:
-        """One copy, for as long as its watch lasts. The watch starts first and reports what the copy lacks.
+        """Follow one copy, for as long as its watch lasts. The watch starts first and reports what the copy lacks.
 
         The copy is a linearizable read: it is current even if this endpoint lags behind its peers.
         """

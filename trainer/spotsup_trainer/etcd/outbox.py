@@ -82,7 +82,7 @@ class Outbox:
             return self._changed.wait_for(lambda: not self._pending, timeout_s)
 
     def answered_at(self) -> float:
-        """When etcd last answered (monotonic seconds); 0 for never."""
+        """Return when etcd last answered (monotonic seconds); 0 for never."""
         return self._answered_at
 
     def close(self, *, revoke: bool = True) -> None:
@@ -172,7 +172,7 @@ class Outbox:
         self._keepalive_at = time.monotonic() + self._renew_s
 
     def _log(self, error: EtcdError) -> None:
-        """Each problem once, not at every retry."""
+        """Log each problem once, not at every retry."""
         text = "etcd does not answer" if isinstance(error, EtcdUnavailableError) else str(error)
         if text != self._logged:
             self._logged = text

@@ -133,7 +133,8 @@ def _about_certificate(error: ssl.SSLCertVerificationError, host: str, port: int
 
 
 def _clock_off_s(host: str, port: int) -> float:
-    """How far this clock is ahead of the server's, in seconds; 0 if it does not say. Nothing is believed but that."""
+    """Return how far this clock is ahead of the server's, in seconds; 0 if it does not say. Nothing is believed but
+    that."""
     with contextlib.suppress(OSError, ValueError, TypeError, IndexError, StopIteration):
         with (
             socket.create_connection((host, port), timeout=_CALL_S) as raw,
@@ -169,7 +170,7 @@ def _answers_plainly(host: str, port: int) -> bool:
 
 
 def _unverified() -> ssl.SSLContext:
-    """For what is asked of a server that is not believed."""
+    """Return a context for what is asked of a server that is not believed."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

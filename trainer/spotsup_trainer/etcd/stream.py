@@ -56,7 +56,7 @@ class Chunks:
         self._left = 0  # missing bytes of the current chunk; below 0: of the line end after it
 
     def feed(self, raw: bytes) -> bytes:
-        """The content in `raw`. Raises ValueError if it is not chunked encoding."""
+        """Return the content in `raw`. Raises ValueError if it is not chunked encoding."""
         raw, at, found = self._raw + raw, 0, []
         while at < len(raw) and not self.ended:
             if self._left > 0:

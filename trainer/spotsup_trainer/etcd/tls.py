@@ -71,12 +71,13 @@ class TlsSocket:
             self._send()
 
     def makefile(self, _mode: str, _buffering: int = -1) -> io.BufferedReader:
-        """What http.client reads responses from. As a socket, it stays open until all of these are closed, too."""
+        """Return what http.client reads responses from. As a socket, it stays open until all of these are closed,
+        too."""
         self._readers += 1
         return io.BufferedReader(_Reader(self))
 
     def reader_closed(self) -> None:
-        """One of them is."""
+        """Take note that one of them is."""
         self._readers -= 1
         if self._closed and not self._readers:
             self._raw.close()

@@ -73,7 +73,7 @@ def _watch(child: subprocess.Popen[bytes], *, attended: bool) -> int:
 
 
 def _reap(pid: int) -> int | None:
-    """The status of `pid` once it has ended. Orphans that have ended are reaped, too."""
+    """Reap: return the status of `pid` once it has ended. Orphans that have ended are reaped, too."""
     while True:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG)

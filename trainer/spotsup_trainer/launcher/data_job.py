@@ -35,7 +35,7 @@ from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Stay, Wait, standing
 from spotsup_trainer.rendezvous.view import Rules
 from spotsup_trainer.timing import Patience
-from spotsup_trainer.wire import Failure, Progress, Result, Round
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Progress, Result, Round
 from spotsup_trainer.worker_files import WorkerFiles
 
 STOP_S = 20.0  # from SIGTERM to SIGKILL; the agent gives this launcher 30 s
@@ -64,7 +64,7 @@ class ReportedProgress:
 
 
 def parse_progress(line: str) -> ReportedProgress | None:
-    """The progress in a line of output such as `spotsup: progress 0.4 copied 12 of 30 files`; else None."""
+    """Return the progress in a line of output such as `spotsup: progress 0.4 copied 12 of 30 files`; else None."""
     found = _PROGRESS_LINE.match(line.strip())
     if found is None:
         return None
@@ -199,7 +199,7 @@ class DataJob:
             self._client.wait_change(wait_s)
 
     def _run_in(self, current: Round) -> Outcome | Failure | None:
-        """One run: how the job ended, or why this run did; None if it was stopped for another round."""
+        """Make one run: how the job ended, or why this run did; None if it was stopped for another round."""
         command = self._start(current)
         log.info("round %d: the command runs", current.number)
         try:
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spotsup_trainer.launcher.data_job", description="Run a data job's command.")
     parser.add_argument("--etcd", required=True, help="etcd's endpoints, separated by commas")
     parser.add_argument("--addr", default="127.0.0.1", help="this node's address")
-    parser.add_argument("--lease-ttl", type=float, default=5.0, metavar="S")
+    parser.add_argument("--lease-ttl", type=float, default=DEFAULT_LEASE_TTL_S, metavar="S")
     parser.add_argument("line", help="for bash")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="[spotsup %(asctime)s] %(message)s", datefmt="%H:%M:%S")

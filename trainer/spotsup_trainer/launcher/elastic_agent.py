@@ -250,7 +250,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return self._handler.current
 
     def _ranks(self, info: RendezvousInfo) -> list[Any] | None:
-        """The local workers with their ranks, agreed through the store. None if the round broke meanwhile."""
+        """Return the local workers with their ranks, agreed through the store. None if the round broke meanwhile."""
         assign = partial(self._assign_worker_ranks, info.store, info.rank, info.world_size, self._worker_group.spec)
         usual = info.store.timeout
         info.store.set_timeout(timedelta(seconds=_EXCHANGE_TIMEOUT_S))
@@ -287,7 +287,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._handler.client.wait_change(_POLL_S)
 
     def _look(self) -> RunResult:
-        """How the workers are. Each of those that are asked to end has the time for it, whatever becomes of others."""
+        """Return how the workers are. Each of those that are asked to end has the time for it, whatever becomes of
+        others."""
         if self._local.ending_since is None:
             return self._monitor_workers(self._worker_group)
         return RunResult(WorkerState.HEALTHY if self._pcontext.left() else WorkerState.STOPPED)
@@ -300,14 +301,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._handler.leave(parked=parked or done, store_s=self._time_for_others())
 
     def _time_for_others(self) -> float:
-        """How long this node may stay for those that have not ended their workers yet."""
+        """Return how long this node may stay for those that have not ended their workers yet."""
         deadline, now = self._local.deadline, time.monotonic()
         if self._local.force:
             return 0.0
         return _STORE_S if deadline is None else min(_STORE_S, max(0.0, deadline - self._limits.margin_s - now))
 
     def _limits_now(self) -> Limits:
-        """With the measured time to park, where it is needed."""
+        """Return the limits with the measured time to park, where it is needed."""
         if self._local.yielding_since is None and self._local.leaving_since is None:
             return self._limits
         return replace(self._limits, yield_s=self._run_dir.times().yield_s)
@@ -376,7 +377,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _catches_sigterm(self, notice: Notice | None, now: float) -> bool:
-        """Whether a worker does, where it matters how they end: looked up once a second, since a notice may be long."""
+        """True if a worker does, where it matters how they end: looked up once a second, since a notice may be long."""
         may_end_soon = notice is not None or self._local.yielding_since is not None
         if self._local.ending_since is not None or not may_end_soon or now < self._look_at_handlers_at:
             return False
@@ -440,7 +441,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 self._announce_leaving_done()
 
     def _announce_leaving_done(self) -> None:
-        """The others checkpoint before the round's store goes with this node. It has nothing to save itself."""
+        """Announce it: the others checkpoint before the round's store goes with this node. It has nothing to save
+        itself."""
         if self._local.hosts_store:
             self._handler.client.announce(state="leaving", parked=True)
 
@@ -461,7 +463,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return who
 
     def _write_result(self, result: Result) -> None:
-        """Every member of the round tries this."""
+        """Write the result: every member of the round tries this."""
         for _ in range(_RESULT_ATTEMPTS):
             try:
                 self._handler.client.finish(result)
@@ -471,7 +473,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
                 return
 
     def _end(self, result: RunResult) -> RunResult:
-        """The job is over: by its result, or because all workers of the round are done."""
+        """End the job: it is over: by its result, or because all workers of the round are done."""
         found = self._handler.client.snapshot().view.result
         success = found.outcome == "success" if found else result.state == WorkerState.SUCCEEDED
         self.outcome = Outcome(
@@ -484,8 +486,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _failure(self, result: RunResult) -> Failure | None:
-        """Why workers failed, as far as their program may be to blame. It is not while etcd is away: it cannot be known
-        then whether a peer was lost, for which its collectives waited."""
+        """Return why workers failed, as far as their program may be to blame. It is not while etcd is away: it cannot
+        be known then whether a peer was lost, for which its collectives waited."""
         if not result.failures or not self._handler.client.snapshot().live:
             return None
         first: ProcessFailure = min(result.failures.values(), key=lambda failure: failure.timestamp)
@@ -500,7 +502,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _memory_kills(self) -> int | None:
-        """How many of our processes the kernel has ended for memory since the round began."""
+        """Return how many of our processes the kernel has ended for memory since the round began."""
         before, now = self._memory_kills_before, memory_kills.count()
         return None if before is None or now is None else max(0, now - before)
 
@@ -513,7 +515,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return env | self._run_dir.worker_env(self._round.number, worker.local_rank)
 
     def _stop_watching(self) -> None:
-        """What torch starts beside the workers of a round."""
+        """Stop what torch starts beside the workers of a round."""
         for name in ("_worker_watchdog", "_health_check_server"):
             server: Any = getattr(self, name)
             if server is not None:

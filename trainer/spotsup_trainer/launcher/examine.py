@@ -33,7 +33,8 @@ def register(path: str) -> None:
 
 
 def stacks(workers: Mapping[int, int], files: Mapping[int, Path], send: Callable[[int, int], None]) -> str:
-    """The stacks of workers, by local rank: their pids, and the files that they registered. Takes seconds at most.
+    """Return the stacks of workers, by local rank: their pids, and the files that they registered. Takes seconds at
+    most.
 
     `send`: sends a signal to a process.
     """
@@ -58,7 +59,7 @@ def stacks(workers: Mapping[int, int], files: Mapping[int, Path], send: Callable
 
 
 def states(workers: Mapping[int, int]) -> str:
-    """What the kernel says of workers, by local rank."""
+    """Return what the kernel says of workers, by local rank."""
     return ", ".join(f"local rank {rank}, pid {pid}, {_state(pid)}" for rank, pid in sorted(workers.items()))
 
 
@@ -77,7 +78,7 @@ def _py_spy(pid: int) -> subprocess.Popen[str] | None:
 
 
 def _printed(spy: subprocess.Popen[str], deadline: float) -> str:
-    """What py-spy printed; nothing where it may not trace, or hangs."""
+    """Return what py-spy printed; nothing where it may not trace, or hangs."""
     try:
         printed, _ = spy.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -88,7 +89,7 @@ def _printed(spy: subprocess.Popen[str], deadline: float) -> str:
 
 
 def _dumped(file: Path, start: int, deadline: float) -> str:
-    """What a worker's handler has written behind `start`. A worker that hangs in the kernel writes nothing."""
+    """Return what a worker's handler has written behind `start`. A worker that hangs in the kernel writes nothing."""
     size, grown_at = start, time.monotonic()
     while (now := time.monotonic()) < deadline and (size == start or now < grown_at + _SETTLE_S):
         if (found := _size(file)) != size:

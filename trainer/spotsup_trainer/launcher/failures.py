@@ -10,8 +10,8 @@ _MESSAGE_CHARS = 2000
 
 
 def message_of(failure: ProcessFailure, memory_kills: int | None = None) -> str:
-    """The worker's traceback if it left one; of a long one, the end. `memory_kills`: how many processes the kernel has
-    ended for memory since the workers began; None: unknown."""
+    """Return the worker's traceback if it left one; of a long one, the end. `memory_kills`: how many processes the
+    kernel has ended for memory since the workers began; None: unknown."""
     message = _whole_message(failure)[-_MESSAGE_CHARS:]
     if failure.exitcode != -signal.SIGKILL or memory_kills is None:
         return message

@@ -60,7 +60,7 @@ class WorkerServer:
         self._swept = True
 
     def check(self) -> None:
-        """Raises WorkerServerError if the server has ended: it can start no more workers."""
+        """Raise WorkerServerError if the server has ended: it can start no more workers."""
         self._pump(0.0)
         if not self._alive:
             raise WorkerServerError(f"process {self.pid}, which starts the workers, has ended")
@@ -163,7 +163,7 @@ class WorkerServer:
                 self._has_ended(_END_TIMEOUT_S)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Whether the server ended in time. Raises ChildProcessError if another wait has reaped it."""
+        """True if the server ended in time. Raises ChildProcessError if another wait has reaped it."""
         deadline = time.monotonic() + timeout_s
         while not (ended := os.waitpid(self.pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -192,8 +192,8 @@ class WorkerServer:
             timeout_s = 0.0
 
     def _server_ended(self) -> None:
-        """The workers have ended with their server. Kill what they had started: in their groups, and what has become
-        this process's child with the server's end."""
+        """Clean up: the workers have ended with their server. Kill what they had started: in their groups, and what has
+        become this process's child with the server's end."""
         self._alive = False
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -337,7 +337,7 @@ class _Server:
         return [json.loads(line) for line in lines]
 
     def _spawn(self, fields: dict[str, Any]) -> WorkerRequest | None:
-        """The request in the new worker, None in the server."""
+        """Return the request in the new worker, None in the server."""
         try:
             pid = os.fork()
         except OSError as error:

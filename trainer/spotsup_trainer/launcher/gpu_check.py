@@ -21,8 +21,8 @@ def has_gpus() -> bool:
 
 
 def ask_agent(run_dir: RunDir, number: int, leaving: Callable[[], bool], timeout_s: float = GPU_CHECK_TIMEOUT_S) -> str:
-    """Why this node's GPUs cannot train, after round `number`; "" where they can, or where the agent does not say so in
-    time. `leaving`: the answer is no longer waited for."""
+    """Return why this node's GPUs cannot train, after round `number`; "" where they can, or where the agent does not
+    say so in time. `leaving`: the answer is no longer waited for."""
     if not has_gpus():
         return ""
     until = time.monotonic() + timeout_s

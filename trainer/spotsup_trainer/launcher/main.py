@@ -255,7 +255,7 @@ def _shadowed(folder: Path) -> str:
 
 
 def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
-    """How many rounds may end by the program's own failure before the job has failed."""
+    """Return how many rounds may end by the program's own failure before the job has failed."""
     text = environ.get("SPOTSUP_APP_FAILURES") or str(args.max_restarts)
     if not text.isdigit():
         raise UsageError(f"SPOTSUP_APP_FAILURES is {text!r}; it must be a whole number, 0 or more")
@@ -263,7 +263,7 @@ def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
 
 
 def _limits(environ: Mapping[str, str]) -> Limits:
-    """The job's own limits. Raises UsageError."""
+    """Return the job's own limits. Raises UsageError."""
     hang = environ.get("SPOTSUP_HANG") or "alert"
     if hang not in {"alert", "restart"}:
         raise UsageError(f"SPOTSUP_HANG is {hang!r}; it must be alert or restart")

@@ -33,8 +33,8 @@ class Stopped:
 
 
 def pause_of(number: int, stopped: Stopped | None, agreed_at: float, moments: Moments, at: float) -> Pause | None:
-    """The pause before round `number`, whose launcher had agreed on it at `agreed_at`; None as long as no step of it
-    is completed. `at`: when that was, in UNIX seconds. `stopped`: None where this node was in no round before."""
+    """Return the pause before round `number`, whose launcher had agreed on it at `agreed_at`; None as long as no step
+    of it is completed. `at`: when that was, in UNIX seconds. `stopped`: None where this node was in no round before."""
     first = moments.first_step_at
     if first is None:
         return None
@@ -80,7 +80,8 @@ def _zero(known: float | None) -> float | None:
 
 
 def with_another(known: Pauses | None, node: str, pause: Pause) -> Pauses:
-    """The last pauses that a node has measured, with one more. Those of a job before it, under the same name, go."""
+    """Return the last pauses that a node has measured, with one more. Those of a job before it, under the same name,
+    go."""
     before = [each for each in (known.pauses if known else ()) if each.round < pause.round]
     return Pauses(node, (*before, pause)[-MAX_PAUSES:])
 
@@ -111,7 +112,8 @@ class PauseWatch:
             self._note()
 
     def stopped(self, number: int, at: float, *, parked: bool) -> None:
-        """The workers of a round have ended, as was decided at `at`. A round without a step prolongs the pause."""
+        """Take note that the workers of a round have ended, as was decided at `at`. A round without a step prolongs the
+        pause."""
         if self._number:
             self._note()
         found = self._run_dir.moments(number)

@@ -68,7 +68,7 @@ def _load(module: object, name: str) -> None:
 
 
 def _seeded() -> tuple[object, bytes]:
-    """What seeding changes, of Python's generator and of numpy's; torch's is the same after a fork."""
+    """Return what seeding changes, of Python's generator and of numpy's; torch's is the same after a fork."""
     # The first number after seeding changes as much; the next 600 do not.
     random.random()  # noqa: S311  # no secret
     in_numpy = b""
@@ -113,7 +113,7 @@ def _watched_environ() -> Iterator[set[str]]:
 
 
 def _open_gpus() -> str:
-    """The first device of NVIDIA's driver that this process has open: it has touched CUDA, or NVML."""
+    """Return the first device of NVIDIA's driver that this process has open: it has touched CUDA, or NVML."""
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             target = str(descriptor.readlink())
@@ -130,8 +130,8 @@ def end_children() -> None:
 
 
 def _threads_after_fork() -> int:
-    """How many threads beside this one live through a fork, in the process that forks. Libraries that know of forks end
-    theirs before one (OpenBLAS does), and start them again later, in both processes."""
+    """Return how many threads beside this one live through a fork, in the process that forks. Libraries that know of
+    forks end theirs before one (OpenBLAS does), and start them again later, in both processes."""
     if _threads() == 0:
         return 0
     with warnings.catch_warnings():
@@ -156,10 +156,10 @@ def _threads() -> int:
 
 
 def changed_environ(before: Mapping[str, str]) -> dict[str, str]:
-    """The variables that imports have set."""
+    """Return the variables that imports have set."""
     return {name: value for name, value in os.environ.items() if before.get(name) != value}
 
 
 def with_changes(environ: Mapping[str, str], changes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """A worker's environment with what the imports had set, where it says nothing else by itself."""
+    """Return a worker's environment with what the imports had set, where it says nothing else by itself."""
     return dict(environ) | {name: value for name, value in changes.items() if environ.get(name) == before.get(name)}

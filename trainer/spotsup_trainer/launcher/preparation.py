@@ -20,11 +20,11 @@ class Preparation:
         self._folder = Path(folder) if folder else None
 
     def importing(self, module: str) -> None:
-        """The launcher begins to import a module."""
+        """Take note that the launcher begins to import a module."""
         self._write(_PREPARING, f"importing {module}"[:_MAX_CHARACTERS].encode())
 
     def ended(self, left_out: dict[str, str]) -> None:
-        """It is over: these modules were left out, and why."""
+        """Take note that it is over: these modules were left out, and why."""
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 (self._folder / _PREPARING).unlink(missing_ok=True)
@@ -32,7 +32,7 @@ class Preparation:
             self._write(_LEFT_OUT, json.dumps(left_out).encode())
 
     def left_out(self) -> dict[str, str]:
-        """What an earlier launcher on this node has left out, so that it is not tried again."""
+        """Return what an earlier launcher on this node has left out, so that it is not tried again."""
         try:
             found = json.loads((self._folder / _LEFT_OUT).read_bytes()) if self._folder else {}
         except (OSError, ValueError):
@@ -40,7 +40,7 @@ class Preparation:
         return {str(module): str(why) for module, why in found.items()} if isinstance(found, dict) else {}
 
     def current(self) -> str:
-        """What the launcher does now, "" where it does not prepare."""
+        """Return what the launcher does now, "" where it does not prepare."""
         try:
             return (self._folder / _PREPARING).read_text(errors="replace")[:_MAX_CHARACTERS] if self._folder else ""
         except OSError:

@@ -28,8 +28,8 @@ class PreloadError(ValueError):
 
 
 def wanted_imports(program: str, *, is_module: bool, environ: Mapping[str, str]) -> tuple[Import, ...]:
-    """What to import before the first worker starts: the modules in SPOTSUP_PRELOAD, separated by commas; where it is
-    not set, what the program's own text imports first. Raises PreloadError."""
+    """Return what to import before the first worker starts: the modules in SPOTSUP_PRELOAD, separated by commas; where
+    it is not set, what the program's own text imports first. Raises PreloadError."""
     named = environ.get("SPOTSUP_PRELOAD")
     if named is None:
         return imports_of(program, Path.cwd(), is_module=is_module)
@@ -47,7 +47,7 @@ def start_prepared(
     importing: Callable[[str], None],
     limit_s: float = MAX_PREPARE_S,
 ) -> tuple[forkserver.WorkerServer, dict[str, str]]:
-    """A process that can start workers, with these imports done, and those that were left out: module -> why.
+    """Return a process that can start workers, with these imports done, and those that were left out: module -> why.
 
     `known`: left out from the start. `importing` is called with the name of each module, before. Workers leave through
     this call, as through `forkserver.start`.

@@ -32,7 +32,7 @@ class Program:
     numa: str = ""
 
     def request(self, local_rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
-        """The worker of one local rank."""
+        """Return the worker of one local rank."""
         arguments = tuple(macros.substitute(list(self.arguments), str(local_rank)))
         if self.warm:
             kind: Literal["module", "script"] = "module" if self.module else "script"
@@ -73,10 +73,10 @@ def environment(group: Any, worker: Any, config: RendezvousConfig, formed: Round
 
 
 def python_of(environ: Mapping[str, str]) -> str:
-    """The interpreter for workers, chosen as torchrun does."""
+    """Return the interpreter for workers, chosen as torchrun does."""
     return environ.get("PYTHON_EXEC", sys.executable)
 
 
 def own_logs(run_dir: Path) -> str:
-    """The default folder for torch's own log files."""
+    """Return the default folder for torch's own log files."""
     return str(run_dir / "torch")

@@ -33,7 +33,7 @@ _ITS_VARIABLES = re.compile(rb"TORCH_?(DYNAMO|INDUCTOR|COMPILE)")
 
 
 def imports_of(program: str, folder: Path, *, is_module: bool) -> tuple[Import, ...]:
-    """The imports at the top of a program, in order, and what torch adds to them.
+    """Return the imports at the top of a program, in order, and what torch adds to them.
 
     A script, or with `is_module` a module that `python -m` finds: in `folder`, the current one, else where installed
     ones are. Nothing where its text cannot be found or parsed: the program itself will say so.
@@ -102,7 +102,7 @@ class _Reading:
         return all(self._take(statement, package) for statement in tree.body)
 
     def _take(self, statement: ast.stmt, package: str) -> bool:
-        """Whether to go on behind this statement."""
+        """True if it is to go on behind this statement."""
         if isinstance(statement, ast.Import):
             return all(self._add(alias.name, ()) for alias in statement.names)
         if isinstance(statement, ast.ImportFrom):
@@ -160,7 +160,7 @@ def _is_for_types(test: ast.expr) -> bool:
 
 
 def _is_plain(value: ast.expr | None) -> bool:
-    """A value that takes no call: constants, names, and what is made of them."""
+    """True for a value that takes no call: constants, names, and what is made of them."""
     if value is None:
         return True
     calls = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Subscript)

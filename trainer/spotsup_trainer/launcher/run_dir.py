@@ -58,7 +58,7 @@ class RunDir:
                 file.unlink(missing_ok=True)
 
     def worker_env(self, number: int, local_rank: int) -> dict[str, str]:
-        """The environment variables that name a worker's files."""
+        """Return the environment variables that name a worker's files."""
         return {
             "SPOTSUP_RUN_DIR": str(self.path),
             "SPOTSUP_YIELD_FILE": str(self.path / f"yield-{number}"),
@@ -90,7 +90,7 @@ class RunDir:
         (self.path / f"save-{number}").touch()
 
     def times(self) -> SaveTimes:
-        """What checkpoints and steps take, as the workers measured it."""
+        """Return what checkpoints and steps take, as the workers measured it."""
         try:
             raw = json.loads((self.path / _TIMES).read_text())
             found = [min(max(float(raw[name]), 0.0), MAX_YIELD_S) for name in ("checkpoint_s", "step_s")]
@@ -99,11 +99,11 @@ class RunDir:
         return SaveTimes(*found) if all(map(math.isfinite, found)) else SaveTimes()
 
     def moments(self, number: int) -> Moments:
-        """How far the node's first worker got in a round, and when."""
+        """Return how far the node's first worker got in a round, and when."""
         return read_moments(self._moments_file(number))
 
     def pauses(self) -> Pauses | None:
-        """The last pauses that this node has measured."""
+        """Return the last pauses that this node has measured."""
         try:
             return decode(Pauses, (self.path / _PAUSES).read_bytes())
         except (OSError, WireError):
@@ -115,30 +115,32 @@ class RunDir:
             replace_file(self.path / _PAUSES, encode(pauses))
 
     def rank_times(self, number: int) -> RankTimes | None:
-        """How long the ranks of a round work in a step, as rank 0 last wrote it here."""
+        """Return how long the ranks of a round work in a step, as rank 0 last wrote it here."""
         try:
             return decode(RankTimes, self._rank_times_file(number).read_bytes())
         except (OSError, WireError):
             return None
 
     def sessions(self, number: int, ranks: int) -> int:
-        """How many local workers have a Session, which will park when asked to."""
+        """Return how many local workers have a Session, which will park when asked to."""
         return sum((self.path / f"session-{number}-{rank}").exists() for rank in range(ranks))
 
     def parked(self, number: int, ranks: int) -> int:
-        """How many local workers have completed their checkpoint and wait to be ended."""
+        """Return how many local workers have completed their checkpoint and wait to be ended."""
         return sum((self.path / f"parked-{number}-{rank}").exists() for rank in range(ranks))
 
     def signs(self, number: int, ranks: int) -> list[Sign]:
-        """The last sign of life of each local worker whose Session has completed a step, until its training ends."""
+        """Return the last sign of life of each local worker whose Session has completed a step, until its training
+        ends."""
         return [sign for rank in range(ranks) if (sign := _sign(self.path / f"session-{number}-{rank}"))]
 
     def stacks(self, number: int, local_rank: int) -> Path:
-        """Where a worker writes its stacks when asked."""
+        """Return where a worker writes its stacks when asked."""
         return self.path / f"stacks-{number}-{local_rank}"
 
     def over(self, number: int, local_rank: int) -> Path:
-        """The file that a worker writes once its program has run to its end; its process may still have to end."""
+        """Return the file that a worker writes once its program has run to its end; its process may still have to
+        end."""
         return self.path / f"over-{number}-{local_rank}"
 
     def ask_for_gpu_check(self, number: int) -> None:
@@ -146,7 +148,7 @@ class RunDir:
         (self.path / f"gpucheck-{number}").touch()
 
     def asked_gpu_check(self) -> int | None:
-        """The round whose launcher waits for an answer."""
+        """Return the round whose launcher waits for an answer."""
         for file in self.path.glob("gpucheck-*"):
             number = file.name.partition("-")[2]
             if number.isdigit() and not (self.path / f"gpuverdict-{number}.json").exists():
@@ -158,18 +160,18 @@ class RunDir:
         replace_file(self.path / f"gpuverdict-{number}.json", json.dumps({"unhealthy": unhealthy}).encode())
 
     def gpu_verdict(self, number: int) -> str | None:
-        """The agent's answer; None while there is none."""
+        """Return the agent's answer; None while there is none."""
         try:
             return str(json.loads((self.path / f"gpuverdict-{number}.json").read_text())["unhealthy"])
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """How this launcher ended, for the agent that started it."""
+        """Write how this launcher ended, for the agent that started it."""
         replace_file(self.path / _OUTCOME, json.dumps(asdict(outcome)).encode())
 
     def take_outcome(self) -> Outcome | None:
-        """How the launcher ended, once. None if it died without writing it, or wrote something else."""
+        """Return how the launcher ended, once. None if it died without writing it, or wrote something else."""
         file = self.path / _OUTCOME
         try:
             raw = json.loads(file.read_text())
@@ -180,7 +182,7 @@ class RunDir:
         return found if found.outcome in {"success", "failure", "left"} else None
 
     def progress(self) -> Progress | None:
-        """The newest progress that rank 0 wrote, if it runs on this node."""
+        """Return the newest progress that rank 0 wrote, if it runs on this node."""
         newest: Progress | None = None
         for file in self.path.glob("progress-*.json"):
             try:

@@ -19,7 +19,7 @@ class SignsOfLife:
         self._alive_at = self._looked_at = now
 
     def is_due(self, now: float) -> bool:
-        """Whether to look again; True once a second."""
+        """True if to look again; True once a second."""
         if now < self._looked_at + _LOOK_S:
             return False
         self._looked_at = now

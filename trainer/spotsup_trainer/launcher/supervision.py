@@ -154,14 +154,14 @@ class CheckpointCount:
     step: int = -1
 
     def after(self, found: Progress | None, number: int) -> CheckpointCount:
-        """With one more report; those of other rounds are left out."""
+        """Return the count with one more report; those of other rounds are left out."""
         if found is None or found.round != number or found.checkpoint_step <= self.step:
             return self
         return CheckpointCount(self.count + (self.step >= 0), found.checkpoint_step)
 
 
 def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Action:
-    """The next action. The caller carries it out, records when things happened, and calls again."""
+    """Return the next action. The caller carries it out, records when things happened, and calls again."""
     then: Next = "rejoin" if local.leaving_since is None else "leave"
     if isinstance(standing, Over):
         return Stop("end", standing.result.message, limits.grace_s)
@@ -187,7 +187,7 @@ def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Acti
 
 
 def _needs_to_leave(local: Local, now: float, limits: Limits) -> bool:
-    """Whether workers that save on SIGTERM, and have no Session to say how long that takes, need the time from now to
+    """True if workers that save on SIGTERM, and have no Session to say how long that takes, need the time from now to
     the deadline."""
     if local.deadline is None or local.leaving_since is not None or local.sessions == local.ranks:
         return False
@@ -228,7 +228,7 @@ def _unfinished(local: Local, now: float, limits: Limits) -> Action | None:
 
 
 def longest_end_s(limits: Limits) -> float:
-    """From the first rank that ended well to the last."""
+    """Return the time from the first rank that ended well to the last."""
     return max(limits.exit_s, limits.finish_s)
 
 
@@ -263,14 +263,15 @@ def _decide_done(local: Local, standing: Standing, now: float, limits: Limits, t
 
 
 def _may_still_park(local: Local, broken: Broken, now: float, limits: Limits) -> bool:
-    """Whether a checkpoint may be about to complete: the lost member may have left because it saw it complete."""
+    """True if a checkpoint may be about to complete: the lost member may have left because it saw it complete."""
     parking = local.yielding_since is not None and local.sessions == local.ranks
     since = now if local.broken_since is None else local.broken_since
     return parking and broken.cause == "lost" and now < since + limits.lost_s
 
 
 def _decide_yield(local: Local, standing: Standing, now: float, limits: Limits, then: Next) -> Action:
-    """A yield that has begun goes to its end, even if its reason disappears: some ranks may be parked already."""
+    """Decide on a yield. A yield that has begun goes to its end, even if its reason disappears: some ranks may be
+    parked already."""
     reason = standing.reason if isinstance(standing, Yield) else ""
     if local.leaving_since is not None:
         reason = "this node leaves"

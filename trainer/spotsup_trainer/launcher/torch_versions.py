@@ -34,11 +34,11 @@ OF_PCONTEXT = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 
 
 def fields_of(thing: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes among `names` that this torch's `thing` has."""
+    """Return the attributes among `names` that this torch's `thing` has."""
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
 def tails_of(context: Any) -> Sequence[Any]:
-    """What copies the workers' output to the launcher's, of a PContext."""
+    """Return what copies the workers' output to the launcher's, of a PContext."""
     found: Sequence[Any] = getattr(context, "_tail_logs", None) or ()
     return found if hasattr(context, "_tail_logs") else (context._stdout_tail, context._stderr_tail)  # noqa: SLF001

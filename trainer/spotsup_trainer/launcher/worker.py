@@ -100,8 +100,8 @@ def _set_threads() -> None:
 
 
 def _reseed_numpy() -> None:
-    """A forked process would repeat its siblings' numpy random numbers. Python reseeds its own generator after a fork,
-    and torch's starts from the same seed in every process anyway."""
+    """Reseed: a forked process would repeat its siblings' numpy random numbers. Python reseeds its own generator after
+    a fork, and torch's starts from the same seed in every process anyway."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -51,24 +51,24 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
             tail_log.start()
 
     def pids(self) -> dict[int, int]:
-        """The process of each local rank."""
+        """Return the process of each local rank."""
         return dict(self._pids)
 
     def left(self) -> dict[int, int]:
-        """The processes that are not gone with their whole groups, by local rank."""
+        """Return the processes that are not gone with their whole groups, by local rank."""
         self.exit_codes()
         return {rank: pid for rank, pid in self._pids.items() if not self._server.is_gone(pid)}
 
     def left_behind(self) -> bool:
-        """Whether all that are left have ended well themselves, and left something in the background."""
+        """True if all that are left have ended well themselves, and left something in the background."""
         return all(self._server.has_ended_well(pid) for pid in self.left().values())
 
     def ended(self) -> bool:
-        """Whether a worker has ended well."""
+        """True if a worker has ended well."""
         return any(map(self._server.has_ended_well, self._pids.values())) or 0 in self._codes.values()
 
     def catches_sigterm(self) -> bool:
-        """Whether a worker does, or where that is no Python, whether a process that it has started does."""
+        """True if a worker does, or where that is no Python, whether a process that it has started does."""
         pids = set(self._pids.values())
         if self._whole_groups:
             pids = {pid for pid, process in processes.snapshot().items() if process.group in pids}
@@ -85,7 +85,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         self._codes.update(dict.fromkeys(left, 0))
 
     def exit_codes(self) -> dict[int, int]:
-        """The exit codes of the local ranks that have ended."""
+        """Return the exit codes of the local ranks that have ended."""
         for rank, pid in self._pids.items():
             if rank not in self._codes and (code := self._server.exit_code(pid)) is not None:
                 self._codes[rank] = code
@@ -137,8 +137,8 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
 
 
 def failure_of(rank: int, pid: int, code: int, error_file: str) -> ProcessFailure:
-    """A worker's failure, with what it left in its error file, if that can be read: the program may write anything
-    there, and may be killed while it does."""
+    """Return a worker's failure, with what it left in its error file, if that can be read: the program may write
+    anything there, and may be killed while it does."""
     try:
         return ProcessFailure(rank, pid, code, error_file)
     except (ValueError, LookupError, TypeError, OSError):

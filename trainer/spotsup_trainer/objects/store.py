@@ -62,7 +62,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return its address."""
         ...
 
     def put(self, name: str, data: Any) -> None:
@@ -77,19 +77,19 @@ class Store(Protocol):
         ...
 
     def get(self, name: str) -> tuple[bytes, str] | None:
-        """An object and its etag for `swap`, None if there is none."""
+        """Return an object and its etag for `swap`, None if there is none."""
         ...
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """A part of an object. Raises MissingError."""
+        """Return a part of an object. Raises MissingError."""
         ...
 
     def listed(self, below: str = "") -> list[Object]:
-        """All objects below a folder, in the order of their names."""
+        """Return all objects below a folder, in the order of their names."""
         ...
 
     def folders(self) -> list[str]:
-        """The folders right below."""
+        """Return the folders right below."""
         ...
 
     def delete(self, names: Sequence[str]) -> None:
@@ -99,7 +99,8 @@ class Store(Protocol):
 
 @lru_cache(maxsize=8)
 def open_store(url: str) -> ObstoreStore:
-    """The store at `url`, which was `checked`. Connects to nothing. Raises StoreError if obstore is not installed."""
+    """Return the store at `url`, which was `checked`. Connects to nothing. Raises StoreError if obstore is not
+    installed."""
     return ObstoreStore(url, os.environ)
 
 
@@ -215,7 +216,8 @@ class ObstoreStore:
 
 
 def client_options(environ: Mapping[str, str]) -> dict[str, Any]:
-    """How requests are made. Plain HTTP only to an endpoint that a person has named: a private store, or a test's."""
+    """Return how requests are made. Plain HTTP only to an endpoint that a person has named: a private store, or a
+    test's."""
     named = (environ.get(name, "") for name in _ENDPOINTS)
     return {
         "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
@@ -225,7 +227,7 @@ def client_options(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def region_needed(url: str, environ: Mapping[str, str]) -> str:
-    """The region of an S3 bucket, which each request is signed for; "" where it is given, or cannot be learned.
+    """Return the region of an S3 bucket, which each request is signed for; "" where it is given, or cannot be learned.
 
     S3 says it to everybody, also in refusals (HeadBucket: "x-amz-bucket-region"); the machine's own region may be
     another one.
@@ -237,7 +239,7 @@ def region_needed(url: str, environ: Mapping[str, str]) -> str:
 
 
 def region_by(address: str, timeout_s: float) -> str:
-    """What the answer to a HEAD request names as region, "" without one."""
+    """Return what the answer to a HEAD request names as region, "" without one."""
     request = urllib.request.Request(address, method="HEAD")  # noqa: S310  # an address of ours
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310  # as above
@@ -301,8 +303,8 @@ def _code_in(text: str) -> str:
 
 
 def sentence_of(text: str) -> str:
-    """What a failed request says, as one short sentence, with the remedy where it is known. obstore's own text has the
-    whole answer, and several lines."""
+    """Return what a failed request says, as one short sentence, with the remedy where it is known. obstore's own text
+    has the whole answer, and several lines."""
     code = _code_in(text)
     # The last form is that of one object among several to delete.
     forms = (r"status code: (\d{3})", r"\b([345]\d\d) [A-Z]", r"\(code: (\d{3})\)")
@@ -329,6 +331,6 @@ def sentence_of(text: str) -> str:
 
 
 def _first_words(text: str) -> str:
-    """The innermost reason of an error without an answer: the end of obstore's first line."""
+    """Return the innermost reason of an error without an answer: the end of obstore's first line."""
     first = text.strip().splitlines()[0] if text.strip() else "no reason given"
     return first if len(first) <= 300 else f"…{first[-300:]}"

@@ -24,7 +24,7 @@ MAX_PREFIX_CHARACTERS = 512
 
 
 def is_url(place: str) -> bool:
-    """Whether `place` is an address rather than a folder."""
+    """True if `place` is an address rather than a folder."""
     return "://" in place
 
 

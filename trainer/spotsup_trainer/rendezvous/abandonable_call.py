@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def call_while(call: Callable[[], Result], worthwhile: Callable[[], bool]) -> Result | None:
-    """What `call` returns or raises; None once `worthwhile` returns False; or what `worthwhile` raises.
+    """Return what `call` returns or raises; None once `worthwhile` returns False; or what `worthwhile` raises.
 
     A call that hangs is abandoned on its own daemon thread, which ends with its connection. `worthwhile` is called
     from the caller's thread.
@@ -59,7 +59,7 @@ class _Call(Generic[Result]):
             self._drop_references()
 
     def abandon(self) -> None:
-        """The result is no longer wanted."""
+        """Take note that the result is no longer wanted."""
         self._abandoned = True
         self._drop_references()
 

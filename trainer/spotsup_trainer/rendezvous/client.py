@@ -162,7 +162,7 @@ class RendezvousClient:
         self._evaluated_s = 0.0
 
     def snapshot(self) -> Snapshot:
-        """The keys as they are now."""
+        """Return the keys as they are now."""
         raw = self._mirror.view()
         if raw is not self._raw:
             self._raw = raw
@@ -171,7 +171,7 @@ class RendezvousClient:
         return self._snapshot
 
     def decide(self, heard: frozenset[str] = frozenset()) -> Decision:
-        """Whether a round can be formed now. `heard`: as in View."""
+        """Return whether a round can be formed now. `heard`: as in View."""
         view = replace(self.snapshot().view, heard=heard)
         with self._timed():
             return next_round(view, time.monotonic(), time.time())
@@ -201,7 +201,7 @@ class RendezvousClient:
         self._etcd.txn([Compare(key, "create", 0)], [Put(key, encode(result))])
 
     def restore_round(self, current: Round, *, running: bool) -> bool:
-        """Whether etcd has lost the newest round that this node was in; if so, write it again, in turn.
+        """True if etcd has lost the newest round that this node was in; if so, write it again, in turn.
 
         Members that are `running` in it go first: others may have been in later rounds since.
         """
@@ -234,7 +234,7 @@ class RendezvousClient:
         return self.keys.round(self.config.job)
 
     def _only_members(self, one: mirror.MirrorView, other: mirror.MirrorView) -> bool:
-        """Whether nothing but members' keys differs."""
+        """True if nothing but members' keys differs."""
         changed = other.changed_since(one)
         members = self.keys.member(self.config.job, "")
         return one.live == other.live and changed is not None and all(key.startswith(members) for key in changed)
@@ -302,7 +302,8 @@ class RendezvousClient:
         )
 
     def _repair_own_key(self, raw: mirror.MirrorView) -> None:
-        """A store that lost its data lacks our key; one from a backup may have an old value, under a valid lease."""
+        """Repair it: a store that lost its data lacks our key; one from a backup may have an old value, under a valid
+        lease."""
         own = raw.keys.get(self._own_key)
         if own is None or own.value != encode(self.member):
             self._outbox.repeat()
@@ -331,7 +332,7 @@ def _decode_or_none(kv: KeyValue, kind: type[Message]) -> Message | None:
 
 
 def _since(old: View, members: Mapping[str, Member], now: float) -> dict[str, float]:
-    """When each of `members` appeared; a new incarnation counts as a new member."""
+    """Return when each of `members` appeared; a new incarnation counts as a new member."""
     known = {node: old.since[node] for node, m in members.items() if _incarnation(old.members, node) == m.incarnation}
     return {node: known.get(node, now) for node in members}
 
@@ -341,7 +342,7 @@ def _incarnation(members: Mapping[str, Member], node: str) -> str:
 
 
 def _timeless(decision: Close | Finish) -> Decision:
-    """The decision without the time at which it was made (which its losses and hangs have, too)."""
+    """Return the decision without the time at which it was made (which its losses and hangs have, too)."""
     if isinstance(decision, Finish):
         return decision
     return Close(replace(decision.round, formed_at=0.0, recent_losses=(), recent_hangs=()))

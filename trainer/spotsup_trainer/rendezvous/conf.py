@@ -17,14 +17,14 @@ def endpoints(text: str) -> tuple[str, ...]:
 
 
 def name(what: str, value: str) -> str:
-    """One part of an etcd key. Raises ValueError."""
+    """Return one part of an etcd key. Raises ValueError."""
     if not value or "/" in value:
         raise ValueError(f"{what} is {value!r}; it is part of an etcd key and must not be empty or have a slash")
     return value
 
 
 def count(params: RendezvousParameters, key: str) -> int:
-    """A whole number in `--rdzv-conf`, 1 without one. Raises ValueError unless it is 1 or more."""
+    """Return a whole number in `--rdzv-conf`, 1 without one. Raises ValueError unless it is 1 or more."""
     value = str(params.get(key, 1))
     if not value.isdigit() or int(value) < 1:
         raise ValueError(f"--rdzv-conf {key}={value}; it must be a whole number, 1 or more")
@@ -32,7 +32,7 @@ def count(params: RendezvousParameters, key: str) -> int:
 
 
 def seconds(params: RendezvousParameters, key: str, default: float) -> float:
-    """A time in `--rdzv-conf`, in seconds. Raises ValueError unless it is a number above 0."""
+    """Return a time in `--rdzv-conf`, in seconds. Raises ValueError unless it is a number above 0."""
     value = params.get(key, default)
     try:
         found = float(value)

@@ -124,7 +124,8 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         )
 
     def standing(self) -> Standing:
-        """Whether this node may go on in its round. While etcd is away nothing changes: training outlives it (P7).
+        """Return whether this node may go on in its round. While etcd is away nothing changes: training outlives it
+        (P7).
 
         A round that etcd has lost is written again.
         """
@@ -135,15 +136,16 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         return self._standing_in(self.current)
 
     def num_nodes_waiting(self) -> int:
-        """For plain torchrun: more than 0 when it should stop its workers and form a new round, for any reason."""
+        """Return for plain torchrun: more than 0 when it should stop its workers and form a new round, for any
+        reason."""
         return 0 if isinstance(self.standing(), Stay) else 1
 
     def is_closed(self) -> bool:
-        """Whether the job has a result."""
+        """True if the job has a result."""
         return self.client.snapshot().view.result is not None
 
     def may_rejoin(self) -> bool:
-        """Whether a further round may have this node: the job has no result, and the daemon has not given it up."""
+        """True if a further round may have this node: the job has no result, and the daemon has not given it up."""
         view = self.client.snapshot().view
         return view.result is None and self.client.config.node not in view.tombstones
 
@@ -153,7 +155,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         self.client.finish(Result("failure", "the rendezvous was closed", number))
 
     def get_run_id(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return self.client.config.job
 
     def shutdown(self) -> bool:
@@ -190,7 +192,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         return True
 
     def _announce_waiting(self, failure: Failure | None, *, parked: bool, unhealthy: str, checkpoints: int) -> None:
-        """A new socket for each round: the last one may have become a store that workers still talk to."""
+        """Announce a new socket for each round: the last one may have become a store that workers still talk to."""
         self._close_listener()
         config = self.client.config
         self._listener = socket.create_server(
@@ -208,7 +210,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         )
 
     def _note_losses(self, view: View) -> None:
-        """Of the round that ends, or has just ended."""
+        """Note the losses of the round that ends, or has just ended."""
         if self.current is None or view is self._noted:
             return
         self._noted, found = view, gone(view, self.current)
@@ -262,7 +264,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             raise RendezvousTimeoutError(f"no round within {self._join_timeout_s:.0f} s: {cause}")
 
     def _store_of(self, formed: Round, patience: Patience) -> TCPStore | None:
-        """The round's store; None when the round broke before all had found it."""
+        """Return the round's store; None when the round broke before all had found it."""
         leader = formed.members[0]
         assert self._listener is not None
         if leader.node == self.client.config.node:
@@ -394,7 +396,7 @@ def _default_node() -> str:
 
 
 def _own_addr(endpoint: str) -> str:
-    """The address from which this machine reaches etcd: most likely its peers reach it there, too."""
+    """Return the address from which this machine reaches etcd: most likely its peers reach it there, too."""
     url = urlsplit(endpoint)
     found = socket.getaddrinfo(url.hostname, url.port or 2379, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]

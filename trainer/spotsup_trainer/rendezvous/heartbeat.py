@@ -36,11 +36,11 @@ class Store(Protocol):
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys exist."""
+        """True if all keys exist."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The value of a key that exists."""
+        """Return the value of a key that exists."""
         ...
 
 
@@ -81,9 +81,9 @@ class Heartbeat:
         self._thread.start()
 
     def heard(self, missing: frozenset[str]) -> frozenset[str]:
-        """Those of `missing` that still run in the round. One that was not looked for yet counts as heard, for as long
-        as a sign of it would; so does each that was heard before this process stood still, as a machine does that its
-        host moves: what is known of the others is as old as that."""
+        """Return those of `missing` that still run in the round. One that was not looked for yet counts as heard, for
+        as long as a sign of it would; so does each that was heard before this process stood still, as a machine does
+        that its host moves: what is known of the others is as old as that."""
         now = self._clock()
         if now > self._called_at + self._heard_s:
             self._woke_at = now

@@ -33,7 +33,7 @@ _PROGRESS_S = 24 * 3600.0
 
 
 def rejoin_backoff_s(count: int) -> float:
-    """How long a node must be up before it may rejoin, after so many recent losses.
+    """Return how long a node must be up before it may rejoin, after so many recent losses.
 
     Each loss pauses all nodes: a node that keeps dying must not keep the others from training.
     """
@@ -53,12 +53,12 @@ def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, 
 
 
 def may_restart(current: Round, at: float) -> bool:
-    """Whether a round whose steps hang may be formed anew, or that did not help before. `at`: UNIX seconds."""
+    """True if a round whose steps hang may be formed anew, or that did not help before. `at`: UNIX seconds."""
     return sum(at - hung_at < _HANG_WINDOW_S for hung_at in current.recent_hangs) < MAX_HANG_RESTARTS
 
 
 def losses(view: View, at: float) -> tuple[Loss, ...]:
-    """The losses of the last minutes, those from the last round included. `at`: UNIX seconds."""
+    """Return the losses of the last minutes, those from the last round included. `at`: UNIX seconds."""
     if view.round is None:
         return ()
     here = live(view)
@@ -68,7 +68,7 @@ def losses(view: View, at: float) -> tuple[Loss, ...]:
 
 
 def hangs(last: Round | None, chosen: tuple[Member, ...], at: float) -> tuple[float, ...]:
-    """When rounds of the last day hung, the last round included. `at`: UNIX seconds."""
+    """Return when rounds of the last day hung, the last round included. `at`: UNIX seconds."""
     if last is None:
         return ()
     old = [hung_at for hung_at in last.recent_hangs if at - hung_at < _HANG_WINDOW_S]
@@ -81,7 +81,7 @@ def _hung(last: Round, chosen: tuple[Member, ...]) -> bool:
 
 
 def failed_member(last: Round, chosen: tuple[Member, ...], dispensable: frozenset[str] = frozenset()) -> Member | None:
-    """The first member whose program's own failure ended `last`; None if the program was not the reason.
+    """Return the first member whose program's own failure ended `last`; None if the program was not the reason.
 
     A lost, left or joined node is the reason instead: a worker that failed was most likely torn down by that (P5).
     `dispensable`: members that the round went on without.
@@ -94,21 +94,22 @@ def failed_member(last: Round, chosen: tuple[Member, ...], dispensable: frozense
 
 
 def _doubted(last: Round | None, chosen: tuple[Member, ...]) -> dict[str, Failure]:
-    """The members whose program failed in `last`, and whose agents call their GPUs unhealthy, which is not believed
-    because too many do: node -> its failure."""
+    """Return the members whose program failed in `last`, and whose agents call their GPUs unhealthy, which is not
+    believed because too many do: node -> its failure."""
     found = ((member.node, member.failure) for member in chosen if member.unhealthy)
     return {node: failure for node, failure in found if last and failure and failure.round == last.number}
 
 
 def doubtful_failures(last: Round | None, chosen: tuple[Member, ...]) -> int:
-    """How many rounds in a row failed on such members, the last one included: then nobody knows whether the program or
-    a GPU failed. The program is not blamed (P5); a person was alerted, and each further round waits longer.
+    """Return how many rounds in a row failed on such members, the last one included: then nobody knows whether the
+    program or a GPU failed. The program is not blamed (P5); a person was alerted, and each further round waits longer.
     """
     return last.doubtful_failures + 1 if last and _doubted(last, chosen) else 0
 
 
 def doubt_left_s(last: Round | None, chosen: tuple[Member, ...], at: float) -> float:
-    """How long the next round waits for that. `at`: UNIX seconds; where clocks differ by more, it does not wait."""
+    """Return how long the next round waits for that. `at`: UNIX seconds; where clocks differ by more, it does not
+    wait."""
     if (failures := doubtful_failures(last, chosen)) == 0:
         return 0.0
     backoff_s = min(_MAX_DOUBT_BACKOFF_S, 2.0 ** min(failures, 10))
@@ -117,7 +118,8 @@ def doubt_left_s(last: Round | None, chosen: tuple[Member, ...], at: float) -> f
 
 
 def progress(last: Round | None, chosen: tuple[Member, ...], failed: Member | None) -> tuple[int, int]:
-    """How many checkpoints were completed since the program last failed, and how many of its failures still count."""
+    """Return how many checkpoints were completed since the program last failed, and how many of its failures still
+    count."""
     if last is None:
         return 0, 0
     seen = max((member.checkpoints for member in chosen if member.round == last.number), default=0)
@@ -128,7 +130,7 @@ def progress(last: Round | None, chosen: tuple[Member, ...], failed: Member | No
 
 
 def repeats(before: Failure | None, now: Failure) -> bool:
-    """Whether a program has failed as in the round before, soon after both starts: it would fail so every time.
+    """True if a program has failed as in the round before, soon after both starts: it would fail so every time.
 
     Numbers, addresses and paths in the messages may differ.
     """
@@ -141,7 +143,7 @@ def repeats(before: Failure | None, now: Failure) -> bool:
 
 
 def verdict(last: Round, failed: Member, failures: int, allowed: int) -> str:
-    """Why the job has failed; "" while its program is started again."""
+    """Return why the job has failed; "" while its program is started again."""
     failure = failed.failure
     assert failure is not None
     if failures > allowed:
@@ -155,7 +157,7 @@ def verdict(last: Round, failed: Member, failures: int, allowed: int) -> str:
 
 
 def reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> str:
-    """Why the next round is another one than the last, for people."""
+    """Return why the next round is another one than the last, for people."""
     if last is None:
         return "first round"
     before, after = set(last.nodes()), {member.node for member in chosen}

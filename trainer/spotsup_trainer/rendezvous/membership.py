@@ -89,7 +89,7 @@ Standing = Union[Stay, Yield, Broken, Over]
 
 
 def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
-    """The members that should be in the next round, in rank order, whatever their state now.
+    """Return the members that should be in the next round, in rank order, whatever their state now.
 
     These are the hinted nodes (without a hint, all nodes) that are live and healthy, do not leave and are not in
     `waiting`, and spares for hinted ones that were lost or leave. Survivors of the last round keep their order;
@@ -119,7 +119,7 @@ def _going(view: View) -> set[str]:
 
 
 def _hinted(hint: Hint, staying: Mapping[str, Member], going: Collection[str], view: View) -> list[Member]:
-    """The hinted members that stay, and a spare for each that the last round lost, or that goes.
+    """Return the hinted members that stay, and a spare for each that the last round lost, or that goes.
 
     A late newcomer is not replaced by a spare: the round would have to change again when it comes. A spare that has
     stepped in stays, although the round that it joined no longer names the lost member.
@@ -135,7 +135,7 @@ def _hinted(hint: Hint, staying: Mapping[str, Member], going: Collection[str], v
 
 
 def next_round(view: View, now: float, formed_at: float) -> Decision:
-    """Whether a round can be formed from `view` at `now`. `formed_at`: `now` in UNIX seconds."""
+    """Return whether a round can be formed from `view` at `now`. `formed_at`: `now` in UNIX seconds."""
     backoffs = history.rejoin_backoffs(view, now, formed_at)
     chosen = target(view, backoffs)
     decision = _next_round(view, chosen, backoffs, now, formed_at)
@@ -143,7 +143,7 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
 
 
 def writer(decision: Decision) -> str:
-    """The node that writes what is decided first, now or once it can be; "" where none goes first."""
+    """Return the node that writes what is decided first, now or once it can be; "" where none goes first."""
     if isinstance(decision, Close):
         return decision.round.nodes()[0]
     return decision.first if isinstance(decision, Wait) else ""
@@ -175,7 +175,7 @@ def _next_round(
 
 
 def is_behind(view: View, current: Round) -> bool:
-    """Whether etcd holds an older round than `current`: it lost its data, or was restored from an older backup.
+    """True if etcd holds an older round than `current`: it lost its data, or was restored from an older backup.
 
     Then the running round is right, and is written again; unless the hint names none of its members, because then a
     new job has this name.
@@ -186,7 +186,7 @@ def is_behind(view: View, current: Round) -> bool:
 
 
 def standing(view: View, current: Round, node: str, now: float) -> Standing:
-    """Whether a member of `current`, whose workers run in it or have ended well, may go on.
+    """Return whether a member of `current`, whose workers run in it or have ended well, may go on.
 
     Of `node` itself only its tombstone counts: all members see everything else alike, and come to the same answer.
     """
@@ -212,20 +212,20 @@ def standing(view: View, current: Round, node: str, now: float) -> Standing:
 
 
 def has_finished(view: View, current: Round) -> bool:
-    """Whether all workers of some member of the round have ended well."""
+    """True if all workers of some member of the round have ended well."""
     return any(is_done(view, current, member) for member in current.members)
 
 
 def gone(view: View, current: Round) -> frozenset[str]:
-    """The members of a round that are not there any more (no key, a tombstone, or another start of the launcher), and
-    that it does not go on without."""
+    """Return the members of a round that are not there any more (no key, a tombstone, or another start of the
+    launcher), and that it does not go on without."""
     here = live(view)
     missing = frozenset(member.node for member in current.members if not is_same(member, here.get(member.node)))
     return missing - dispensable(view, current)
 
 
 def hangs(view: View, current: Round) -> bool:
-    """Whether the steps of the round hang: no rank of any member gives a sign of life."""
+    """True if the steps of the round hang: no rank of any member gives a sign of life."""
     found = (view.members.get(m.node) for m in current.members)
     return all(m is not None and m.state == "running" and m.stalled_since > 0 for m in found)
 
@@ -266,7 +266,8 @@ def _why(member: Member) -> str:
 
 
 def _welcome(view: View, current: Round, now: float) -> Standing:
-    """Whether to yield to a different set of members. Running nodes never stop for a node that is not ready yet."""
+    """Return whether to yield to a different set of members. Running nodes never stop for a node that is not ready
+    yet."""
     if held := _why_held(view):
         return Yield(held)
     chosen = target(view, history.rejoin_backoffs(view, now))
@@ -287,13 +288,14 @@ def _welcome(view: View, current: Round, now: float) -> Standing:
 
 
 def _why_held(view: View) -> str:
-    """Why the daemon lets no round run or form: the job is paused, or too few nodes are left. "" while it does."""
+    """Return why the daemon lets no round run or form: the job is paused, or too few nodes are left. "" while it
+    does."""
     hint = view.hint
     return (hint.reason or "the daemon holds the job") if hint is not None and hint.hold else ""
 
 
 def _is_ready(view: View, member: Member) -> bool:
-    """Whether a member waits for the round after the current one, not for the current one itself."""
+    """True if a member waits for the round after the current one, not for the current one itself."""
     if member.state != "waiting":
         return False
     return view.round is None or member.round >= view.round.number or not is_in(view.round, member)

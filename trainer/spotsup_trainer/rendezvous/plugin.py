@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def create(params: RendezvousParameters) -> SpotsupRendezvousHandler:
-    """The handler for torchrun's parameters and this process's environment. Raises ValueError."""
+    """Return the handler for torchrun's parameters and this process's environment. Raises ValueError."""
     from spotsup_trainer.rendezvous.handler import handler_from
 
     return handler_from(params, os.environ)
 
 
 def entry() -> Callable[[RendezvousParameters], SpotsupRendezvousHandler]:
-    """The entry point `spotsup` in torch's group `torchrun.handlers`."""
+    """Return the entry point `spotsup` in torch's group `torchrun.handlers`."""
     return create

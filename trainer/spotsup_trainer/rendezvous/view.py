@@ -52,13 +52,13 @@ class View:
 
 
 def bounds(view: View) -> tuple[int, int]:
-    """How many nodes a round has, at least and at most."""
+    """Return how many nodes a round has, at least and at most."""
     source = view.hint or view.rules
     return source.min_nodes, source.max_nodes
 
 
 def multiple_of(view: View) -> int:
-    """A round has a multiple of so many nodes."""
+    """Return the multiple: a round has a multiple of so many nodes."""
     return max(1, (view.hint or view.rules).multiple_of)
 
 
@@ -78,22 +78,22 @@ def unhealthy(view: View) -> frozenset[str]:
 
 
 def is_in(current: Round, member: Member) -> bool:
-    """Whether a round has this start of a launcher."""
+    """True if a round has this start of a launcher."""
     return current.incarnations.get(member.node) == member.incarnation
 
 
 def is_same(one: RoundMember, other: Member | None) -> bool:
-    """Whether a member of a round is still there, with the same start of its launcher."""
+    """True if a member of a round is still there, with the same start of its launcher."""
     return other is not None and (one.node, one.incarnation) == (other.node, other.incarnation)
 
 
 def is_done(view: View, current: Round, one: RoundMember) -> bool:
-    """Whether all workers of a member of the round have ended well. It may be gone since."""
+    """True if all workers of a member of the round have ended well. It may be gone since."""
     said, found = view.done.get(one.node), view.members.get(one.node)
     announced = said is not None and (said.round, said.incarnation) == (current.number, one.incarnation)
     return announced or (found is not None and found.state == "done" and is_same(one, found))
 
 
 def dispensable(view: View, current: Round) -> frozenset[str]:
-    """The members that the round goes on without: their workers have ended well, and its store is elsewhere."""
+    """Return the members that the round goes on without: their workers have ended well, and its store is elsewhere."""
     return frozenset(each.node for each in current.members[1:] if is_done(view, current, each))

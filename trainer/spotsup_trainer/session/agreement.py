@@ -96,7 +96,7 @@ class Agreement:
         self._work: list[int] = []
 
     def at_once(self, call: Call, step: int, wish: Wish) -> Agreed:
-        """What all do now, for ranks of which each has completed `step`.
+        """Return what all do now, for ranks of which each has completed `step`.
 
         Raises SessionError, on every rank, if they are in different calls or steps, or have other batches.
         """
@@ -107,7 +107,7 @@ class Agreement:
         return agreed
 
     def of_step(self, step: int, wish: Wish, say: Callable[[], tuple[int, int]], *, waits: bool) -> Level:
-        """What all do after `step`: as agreed then, or, where steps are quick, as agreed one step before.
+        """Return what all do after `step`: as agreed then, or, where steps are quick, as agreed one step before.
 
         Where ranks do more than go on, both are waited for: no checkpoint has a step of which the ranks did not find
         that they had the same samples. `waits`: alike on all ranks; this step's is waited for. `say`: this rank's
@@ -126,17 +126,17 @@ class Agreement:
         return agreed.level
 
     def take_work(self) -> list[int]:
-        """What ranks said, by rank, when they were asked since the last call; empty: nothing yet."""
+        """Return what ranks said, by rank, when they were asked since the last call; empty: nothing yet."""
         taken, self._work = self._work, []
         return taken
 
     def _begin(self, call: Call, step: int, wish: Wish, work: tuple[int, ...]) -> None:
         here, step_ms = len(Call) * step + call, round(1000 * wish.step_s)
-        told = [wish.level, here, -here, wish.busy, wish.digest, -wish.digest, step_ms, wish.asks, *wish.batches, *work]
-        self._begun = _Begun(self._peers.begin_highest(told), call, step)
+        sent = [wish.level, here, -here, wish.busy, wish.digest, -wish.digest, step_ms, wish.asks, *wish.batches, *work]
+        self._begun = _Begun(self._peers.begin_highest(sent), call, step)
 
     def _read(self) -> Agreed | None:
-        """What was agreed on last; None if that was read before."""
+        """Return what was agreed on last; None if that was read before."""
         if self._begun is None:
             return None
         begun, self._begun = self._begun, None
@@ -154,14 +154,14 @@ def compare_arguments(peers: Peers, call: Call, step: int, arguments: Mapping[st
     shown = {name: str(value) for name, value in arguments.items()}
     digest = int.from_bytes(hashlib.blake2b(repr(shown).encode(), digest_size=7).digest(), "big")
     here = len(Call) * step + call
-    told = [Level.CONTINUE, here, -here, 0, digest, -digest, 0, 0, *NO_BATCHES]
-    begun = _Begun(peers.begin_highest(told), call, step)
+    sent = [Level.CONTINUE, here, -here, 0, digest, -digest, 0, 0, *NO_BATCHES]
+    begun = _Begun(peers.begin_highest(sent), call, step)
     if not _highest(peers, begun).alike:
         raise SessionError(difference(peers.from_all(shown)))
 
 
 def difference(arguments: Sequence[Mapping[str, str]]) -> str:
-    """The first argument in which a rank differs from rank 0, in one sentence."""
+    """Return the first argument in which a rank differs from rank 0, in one sentence."""
     first = arguments[0]
     for rank, other in enumerate(arguments):
         for name in (*first, *other):
@@ -196,7 +196,7 @@ def _agreed(peers: Peers, begun: _Begun) -> Agreed:
 
 
 def _highest(peers: Peers, begun: _Begun) -> _Highest:
-    """Raises SessionError, on every rank, if they are in different calls or steps."""
+    """Raise SessionError, on every rank, if they are in different calls or steps."""
     try:
         found = begun.reading.read(f"in {_SHOWN[begun.call]} after step {begun.step}")
     except LateError as error:

@@ -37,7 +37,7 @@ def of_session(
 
 
 def when_saved(cadence: Cadence, place: object) -> str:
-    """When and where a Session saves, for people."""
+    """Return when and where a Session saves, for people."""
     return f"checkpoints {cadence} to {place}" if place else "no checkpoints"
 
 
@@ -63,7 +63,7 @@ class Arrangement:
     must_ask: bool = False
 
     def arguments(self) -> dict[str, Any]:
-        """What has to be alike on all ranks, by the name that the program gives it. Without `micro_batch`: see
+        """Return what has to be alike on all ranks, by the name that the program gives it. Without `micro_batch`: see
         Session.loader."""
         length = {"the length of the data set": len(self.dataset)}
         if isinstance(self.order, OwnBatches):
@@ -95,7 +95,8 @@ def arranged(  # noqa: PLR0913  # as many as Session.loader has
     micro_batch: int | None,
     options: dict[str, Any],
 ) -> Arrangement:
-    """The arrangement that the arguments of Session.loader ask for, where `dataset` is a DataLoader by what that has.
+    """Return the arrangement that the arguments of Session.loader ask for, where `dataset` is a DataLoader by what that
+    has.
 
     Raises TypeError, ValueError and SessionError for wrong ones.
     """

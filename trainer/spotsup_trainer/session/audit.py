@@ -72,7 +72,7 @@ class Report:
 
 
 def parse(text: str) -> list[Line]:
-    """The lines of one file. A last line without a newline is ignored: its process was killed while it wrote.
+    """Return the lines of one file. A last line without a newline is ignored: its process was killed while it wrote.
 
     Raises AuditError for any other invalid line.
     """
@@ -175,7 +175,7 @@ def _exactness(
 
 
 def _mean_loss(history: Mapping[int, Sequence[Line]], steps: Sequence[int]) -> float:
-    """The mean over samples; a rank without samples of its own does not count."""
+    """Return the mean over samples; a rank without samples of its own does not count."""
     lines = [line for step in steps for line in history[step] if line.indices]
     if not lines:
         return float("nan")

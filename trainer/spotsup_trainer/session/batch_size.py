@@ -9,7 +9,7 @@ import torch
 
 
 def batch_size(batch: Any) -> int:
-    """The number of samples, where it can be seen: the length of the first tensor that has one; else 0."""
+    """Return the number of samples, where it can be seen: the length of the first tensor that has one; else 0."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 0
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
@@ -18,7 +18,7 @@ def batch_size(batch: Any) -> int:
 
 
 def common_size(batch: Any) -> int:
-    """The length of all tensors that a batch consists of; 0 if they differ, or there is none."""
+    """Return the length of all tensors that a batch consists of; 0 if they differ, or there is none."""
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else (batch,)
     found = {len(part) for part in parts if isinstance(part, torch.Tensor) and part.dim()}
     return found.pop() if len(found) == 1 else 0

@@ -32,14 +32,14 @@ class Cadence:
 
     @property
     def every_s(self) -> float | None:
-        """The interval in seconds; None if steps alone decide."""
+        """Return the interval in seconds; None if steps alone decide."""
         if not self._by_cost:
             return self._every_s
         copy_s = median(self._copies_s) if self._copies_s else 0.0
         return min(MAX_DEFAULT_S, max(DEFAULT_S, copy_s / MAX_SHARE))
 
     def in_seconds(self, step_s: float) -> float:
-        """The interval, with steps of `step_s`."""
+        """Return the interval, with steps of `step_s`."""
         return self.every_s or (self._every_steps or 0) * step_s
 
     def start(self, step: int, at: float, *, at_once: bool) -> None:
@@ -47,7 +47,7 @@ class Cadence:
         self.step, self._at, self._at_once = step, at, at_once
 
     def begun(self, step: int, at: float) -> None:
-        """A checkpoint of `step` begins."""
+        """Take note that a checkpoint of `step` begins."""
         self.start(step, at, at_once=False)
 
     def copied(self, took_s: float) -> None:
@@ -55,13 +55,13 @@ class Cadence:
         self._copies_s.append(max(0.0, took_s))
 
     def is_due_by_steps(self, step: int) -> bool:
-        """Whether one of exactly this step is to begin: by counts, which are the same on all ranks."""
+        """True if one of exactly this step is to begin: by counts, which are the same on all ranks."""
         if self._keep_every is not None and step // self._keep_every > self.step // self._keep_every:
             return True
         return self._every_steps is not None and step - self.step >= self._every_steps
 
     def is_due(self, step: int, now: float) -> bool:
-        """Whether one is to begin after `step`."""
+        """True if one is to begin after `step`."""
         if step == self.step:
             return False
         if self._at_once or self.is_due_by_steps(step):
@@ -70,7 +70,7 @@ class Cadence:
         return self.every_s is not None and not 0 <= now - self._at < self.every_s
 
     def __str__(self) -> str:
-        """For people."""
+        """Return it for people."""
         if self._by_cost:
             return f"every {DEFAULT_S:g} s, or less often where copies would take more than {MAX_SHARE:.0%} of the time"
         every = (

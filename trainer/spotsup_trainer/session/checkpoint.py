@@ -103,7 +103,8 @@ class Checkpointer:
         self._failure: BaseException | None = None
 
     def took_s(self, share: float) -> float:
-        """How long at most that share of the last checkpoints took, from the copy to the rename; 0 before the first.
+        """Return how long at most that share of the last checkpoints took, from the copy to the rename; 0 before the
+        first.
 
         In milliseconds, rounded up: a checkpoint that was made is never 0.
         """
@@ -111,16 +112,16 @@ class Checkpointer:
 
     @property
     def unwritten(self) -> bool:
-        """Whether the state was restored from memory, and is newer than the newest complete checkpoint."""
+        """True if the state was restored from memory, and is newer than the newest complete checkpoint."""
         return self._restored.step > self.step
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """True if a checkpoint is being written."""
         return _is_alive(self._writing)
 
     def problem(self) -> str:
-        """Why checkpoints are not being written now, in one sentence; empty while they are.
+        """Return why checkpoints are not being written now, in one sentence; empty while they are.
 
         A new problem and its end are printed as warnings: call it often. Complete on rank 0 only.
         """
@@ -190,8 +191,8 @@ class Checkpointer:
         return not needed
 
     def present(self, meanwhile: Callable[[], object]) -> set[int] | None:
-        """The steps of the complete checkpoints, once none is being written; None while storage does not answer. For
-        rank 0."""
+        """Return the steps of the complete checkpoints, once none is being written; None while storage does not answer.
+        For rank 0."""
         found: list[set[int]] = []
 
         def look(writing: threading.Thread | None) -> None:
@@ -211,7 +212,7 @@ class Checkpointer:
         return found[0] if found else None
 
     def _lacks(self, position: Position) -> bool:
-        """Whether the newest checkpoint is not of `position`, or something but tensors has changed since: a program's
+        """True if the newest checkpoint is not of `position`, or something but tensors has changed since: a program's
         own counters may change between two steps."""
         if self.step != position.step:
             return True
@@ -425,12 +426,12 @@ class Checkpointer:
 
 
 def _quantile(values: Collection[float], share: float) -> float:
-    """The smallest of `values` that is not exceeded by at least `share` of them; 0 if there is none."""
+    """Return the smallest of `values` that is not exceeded by at least `share` of them; 0 if there is none."""
     return sorted(values)[math.ceil(share * len(values)) - 1] if values else 0.0
 
 
 def _thread(target: Callable[..., None], *arguments: Any) -> threading.Thread:
-    """A daemon thread: the process must be able to end while the thread waits for lost peers or disks."""
+    """Return a daemon thread: the process must be able to end while the thread waits for lost peers or disks."""
     return threading.Thread(target=target, args=arguments, name="spotsup-checkpoint", daemon=True)
 
 

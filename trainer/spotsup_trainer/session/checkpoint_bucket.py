@@ -45,21 +45,21 @@ class Folder:
 
     @property
     def step(self) -> int:
-        """The step that it is of."""
+        """Return the step that it is of."""
         return _step_of(self.name)
 
     def objects(self) -> list[Object]:
-        """What is there now, by names within the folder. Raises StoreError."""
+        """Return what is there now, by names within the folder. Raises StoreError."""
         skip = len(self.name) + 1
         return [replace(each, name=each.name[skip:]) for each in self.store.listed(self.name)]
 
     def manifest(self) -> dict[str, Any] | None:
-        """Its manifest; None while it is being written. Raises StoreError while the store does not answer."""
+        """Return its manifest; None while it is being written. Raises StoreError while the store does not answer."""
         found = self.store.get(f"{self.name}/{MANIFEST}")
         return json.loads(found[0]) if found else None
 
     def written(self) -> list[Object]:
-        """What the manifest says that was written. Raises CheckpointError, and StoreError as above."""
+        """Return what the manifest says that was written. Raises CheckpointError, and StoreError as above."""
         try:
             manifest = self.manifest()
             if manifest is None:
@@ -69,7 +69,7 @@ class Folder:
             raise CheckpointError(f"{self}/{MANIFEST} cannot be read: {error!r}") from error
 
     def checked_objects(self) -> list[Object]:
-        """What is there; that it is what was written, if there is a manifest. Raises as above."""
+        """Return what is there; that it is what was written, if there is a manifest. Raises as above."""
         listed = self.objects()
         found = [each for each in listed if each.name != MANIFEST]
         written = self.written() if len(listed) > len(found) else found
@@ -118,7 +118,7 @@ class Index:
 
     @classmethod
     def decoded(cls, text: bytes) -> Index:
-        """The reverse of `encoded`. Raises ValueError."""
+        """Return the reverse of `encoded`. Raises ValueError."""
         try:
             found = json.loads(text)
             owner = Owner.parse(found["owner"]) if found["owner"] else None
@@ -129,7 +129,7 @@ class Index:
 
 
 def bucket_checkpoints(store: Store) -> list[BucketCheckpoint]:
-    """The complete checkpoints in `store`, the newest first. Raises StoreError, CheckpointError."""
+    """Return the complete checkpoints in `store`, the newest first. Raises StoreError, CheckpointError."""
     return [BucketCheckpoint(_step_of(name), Folder(store, name)) for name in _read(store)[0].complete]
 
 
@@ -150,11 +150,11 @@ class CheckpointBucket:
         self._unsure = ""
 
     def checkpoints(self) -> list[BucketCheckpoint]:
-        """The complete checkpoints, the newest first."""
+        """Return the complete checkpoints, the newest first."""
         return bucket_checkpoints(self._store)
 
     def remember_owner(self) -> Owner | None:
-        """The owner now. Call it before reading a checkpoint: a later `claim` may replace this owner."""
+        """Return the owner now. Call it before reading a checkpoint: a later `claim` may replace this owner."""
         self._owner_before = _read(self._store)[0].owner
         return self._owner_before
 
@@ -188,11 +188,13 @@ class CheckpointBucket:
         self._remove_leftovers(claimed)
 
     def staging(self, step: int) -> Folder:
-        """Where the ranks write the data of a step's checkpoint. The same on all ranks until `begin` is called."""
+        """Return where the ranks write the data of a step's checkpoint. The same on all ranks until `begin` is
+        called."""
         return Folder(self._store, f"step_{step:08d}.r{self._owner.round}-{self._owner.token}.{self._attempt}")
 
     def begin(self) -> None:
-        """The next checkpoint is written, on every rank: it gets a folder that no earlier attempt wrote to."""
+        """Begin the next checkpoint: the next checkpoint is written, on every rank: it gets a folder that no earlier
+        attempt wrote to."""
         self._attempt += 1
 
     def complete(self, position: Position) -> None:
@@ -267,7 +269,7 @@ class CheckpointBucket:
                     self._delete(name)
 
     def _delete(self, name: str) -> None:
-        """The manifest first: a folder with a manifest is whole."""
+        """Delete the manifest first: a folder with a manifest is whole."""
         self._store.delete([f"{name}/{MANIFEST}"])
         self._store.delete([each.name for each in self._store.listed(name)])
         # With a hierarchical namespace (abfs://) a folder stays until it is deleted, which Delete Blob does
@@ -276,8 +278,8 @@ class CheckpointBucket:
 
 
 def _read(store: Store) -> tuple[Index, str]:
-    """The index and its etag. Where it was deleted by hand, one without owner, of the checkpoints with a manifest, and
-    "". Raises StoreError, CheckpointError."""
+    """Return the index and its etag. Where it was deleted by hand, one without owner, of the checkpoints with a
+    manifest, and "". Raises StoreError, CheckpointError."""
     found = store.get(INDEX)
     if found is None:
         return Index(complete=_with_manifest(store)), ""

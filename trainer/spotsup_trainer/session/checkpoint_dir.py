@@ -84,7 +84,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """The reverse of `str`. Any other text counts as an owner of round 0."""
+        """Return the reverse of `str`. Any other text counts as an owner of round 0."""
         number, _, token = text.partition(" ")
         return cls(int(number), token) if number.isdigit() else cls(0, text)
 
@@ -97,7 +97,7 @@ class Checkpoint:
     path: Path
 
     def position(self) -> Position:
-        """The content of `session.json`. Raises CheckpointError if it cannot be read."""
+        """Return the content of `session.json`. Raises CheckpointError if it cannot be read."""
         path = self.path / POSITION_FILE
         try:
             parsed = json.loads(path.read_text())
@@ -108,7 +108,7 @@ class Checkpoint:
 
 
 def position_in(parsed: Any, where: str, step: int) -> Position:
-    """A position as it was written, which has to be of `step`. Raises CheckpointError."""
+    """Return a position as it was written, which has to be of `step`. Raises CheckpointError."""
     try:
         known = {spec.name for spec in fields(Position)} - {"best"}
         best = tuple(Best(**each) for each in parsed.get("best", ()))
@@ -121,7 +121,7 @@ def position_in(parsed: Any, where: str, step: int) -> Position:
 
 
 def checkpoints_in(root: Path) -> list[Checkpoint]:
-    """The complete checkpoints below `root`, the newest first; none if it does not exist.
+    """Return the complete checkpoints below `root`, the newest first; none if it does not exist.
 
     Raises OSError for any other answer: an automounter that cannot mount says ELOOP, and that is no fresh start.
     Path.is_dir() takes it for a no, from Python 3.14 on any error.
@@ -156,11 +156,12 @@ class CheckpointDir:
         self._claimed = False
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints, the newest first; none if the directory does not exist."""
+        """Return the complete checkpoints, the newest first; none if the directory does not exist."""
         return checkpoints_in(self.root)
 
     def remember_owner(self) -> Owner | None:
-        """The owner now. To be called before a checkpoint is read: a later `claim` may replace it. Raises OSError."""
+        """Return the owner now. To be called before a checkpoint is read: a later `claim` may replace it. Raises
+        OSError."""
         self._owner_before = self._read_owner()
         return self._owner_before
 
@@ -194,11 +195,11 @@ class CheckpointDir:
         self._claimed = True
 
     def staging(self, step: int) -> Path:
-        """Where the ranks write the data of a step's checkpoint."""
+        """Return where the ranks write the data of a step's checkpoint."""
         return self.root / f"step_{step:08d}.{self._owner.token}.tmp"
 
     def begin(self) -> None:
-        """The next checkpoint is written: over what an earlier attempt left."""
+        """Begin the next checkpoint: the next checkpoint is written: over what an earlier attempt left."""
 
     def complete(self, position: Position) -> None:
         """Turn `staging` into the checkpoint of its step, durably, and remove old checkpoints.
@@ -252,7 +253,7 @@ class CheckpointDir:
                 entry.unlink(missing_ok=True)
 
     def _doomed(self, checkpoint: Path) -> Path:
-        """An unused name for a complete checkpoint that is about to be removed."""
+        """Return an unused name for a complete checkpoint that is about to be removed."""
         doomed = self.root / f"{checkpoint.name}.{self._owner.token}.old.tmp"
         shutil.rmtree(doomed, ignore_errors=True)
         return doomed
@@ -269,7 +270,7 @@ class CheckpointDir:
         self._remove_replaced()
 
     def _remove_replaced(self) -> None:
-        """What was written again; where that was interrupted, what it was before gets its name back."""
+        """Remove what was written again; where that was interrupted, what it was before gets its name back."""
         for entry in self.root.glob("step_*.before"):
             target = entry.with_suffix("")
             if target.exists():
@@ -311,7 +312,7 @@ def _sealed(fields: dict[str, Any], folder: Path) -> str:
 
 
 def _check_seal(fields: Any, folder: Path) -> None:
-    """Raises ValueError if either is not what was written, and OSError. Without checksums, as before, nothing is."""
+    """Raise ValueError if either is not what was written, and OSError. Without checksums, as before, nothing is."""
     if not isinstance(fields, dict) or "crc32" not in fields:
         return
     whole = {name: value for name, value in fields.items() if name != "crc32"}

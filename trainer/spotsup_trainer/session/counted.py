@@ -37,5 +37,5 @@ class Counted:
         return {"epoch": self._epoch, "batches": self._given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The reverse."""
+        """Do the reverse."""
         self._epoch, self._given = state["epoch"], state["batches"]

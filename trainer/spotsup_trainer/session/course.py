@@ -34,12 +34,12 @@ class Course:
 
     @property
     def cursor(self) -> Cursor:
-        """Where a loader begins."""
+        """Return where a loader begins."""
         return Cursor(self.position.epoch, self.position.offset)
 
     @property
     def is_last_piece(self) -> bool:
-        """Whether nothing is left of the current step but the optimizer's part; also without a loader."""
+        """True if nothing is left of the current step but the optimizer's part; also without a loader."""
         return self._step is None or self.piece == len(self._step.pieces) - 1
 
     @property
@@ -49,7 +49,7 @@ class Course:
 
     @property
     def digest(self) -> int:
-        """Of the current step's samples, of all ranks; 0 where there is nothing to compare."""
+        """Return a digest of the current step's samples, of all ranks; 0 where there is nothing to compare."""
         return 0 if self._step is None else self._step.digest
 
     @property
@@ -59,13 +59,13 @@ class Course:
 
     @property
     def step(self) -> Step:
-        """The current one. Raises SessionError without a loader, and before its first batch."""
+        """Return the current one. Raises SessionError without a loader, and before its first batch."""
         if self._step is None:
             raise SessionError("there is no current batch: use indices while iterating over a loader")
         return self._step
 
     def begin(self, identity: Identity, epochs: int) -> None:
-        """A loader begins at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
+        """Begin a loader at `cursor`. Raises SessionError within an epoch of another order, which would repeat some
         samples and miss others; and for a loader made again in a loop over epochs, whose second turn is empty.
         """
         at = self.position
@@ -81,7 +81,8 @@ class Course:
         self._taken, self._step, self._begun = at, None, identity
 
     def nothing_left(self, epochs: int) -> SessionError:
-        """What to say where a loop over epochs, as it is written around a DataLoader, would go on without a batch."""
+        """Return what to say where a loop over epochs, as it is written around a DataLoader, would go on without a
+        batch."""
         complete = "epoch 0 is" if epochs == 1 else f"all {epochs} epochs are"
         return SessionError(
             f"{complete} complete, and nothing is left for another turn: one loop over a session's loader gives the "
@@ -91,7 +92,7 @@ class Course:
         )
 
     def take(self, identity: Identity, step: Step, piece: int) -> None:
-        """A micro-batch of `step` is about to be trained on."""
+        """Take note that a micro-batch of `step` is about to be trained on."""
         self._step, self.piece = step, piece
         if piece == 0:
             length, seed, kind = identity
@@ -106,30 +107,30 @@ class Course:
             )
 
     def skip_to(self, epoch: int) -> None:
-        """The rest of the epoch before `epoch` is left out."""
+        """Leave out the rest of the epoch before `epoch`."""
         self._taken = replace(self._taken, epoch=epoch, offset=0)
         self.position = replace(self.position, epoch=epoch, offset=0)
         self._step = None
 
     def rewind(self) -> None:
-        """The current epoch begins again."""
+        """Begin the current epoch again."""
         self.skip_to(self.position.epoch)
 
     def leave(self) -> None:
-        """A loader has ended: what follows has no weight of its last step."""
+        """Leave: a loader has ended: what follows has no weight of its last step."""
         self._step = None
 
     def close(self, epochs: int) -> None:
-        """What follows the last batch of an epoch has been done for the first `epochs` epochs."""
+        """Take note that what follows the last batch of an epoch has been done for the first `epochs` epochs."""
         self._taken = replace(self._taken, epochs_closed=epochs)
         self.position = replace(self.position, epochs_closed=epochs)
 
     def know_best(self, best: tuple[Best, ...]) -> None:
-        """The best values so far."""
+        """Keep the best values so far."""
         self._taken, self.position = replace(self._taken, best=best), replace(self.position, best=best)
 
     def complete(self) -> None:
-        """The optimizer's step is done. Raises SessionError in the middle of it."""
+        """Take note that the optimizer's step is done. Raises SessionError in the middle of it."""
         if not self.is_last_piece:
             raise SessionError(
                 f"step() was called after micro-batch {self.piece + 1} of {len(self.step.pieces)}: go on with the "

@@ -39,7 +39,7 @@ class Checked:
 
 
 def compare(raw: bytes, where: str) -> None:
-    """Raises ValueError if something that torch.save has written is damaged."""
+    """Raise ValueError if something that torch.save has written is damaged."""
     view = memoryview(raw)
     try:
         records = zipfile.ZipFile(io.BytesIO(raw)).infolist()

@@ -92,9 +92,9 @@ class Exchange:
         self.received_bytes = 0
 
     def run(self, transfers: Sequence[Transfer]) -> None:
-        """Every rank makes its part in the order of `transfers`, so none waits for one that waits for it. Raises
-        RuntimeError if a peer ends. After a fault of its own, a rank sends bytes that mean nothing, for others wait for
-        them, and `finish` raises it."""
+        """Run it: every rank makes its part in the order of `transfers`, so none waits for one that waits for it.
+        Raises RuntimeError if a peer ends. After a fault of its own, a rank sends bytes that mean nothing, for others
+        wait for them, and `finish` raises it."""
         mine = [each for each in transfers if self._peers.rank in each.ranks and len(each.ranks) > 1]
         for message in messages(mine, self._form, MAX_BLOCK_BYTES):
             self._make(message)
@@ -102,7 +102,7 @@ class Exchange:
             self._sending.popleft()[0].wait()
 
     def finish(self) -> None:
-        """Raises what went wrong on this rank."""
+        """Raise what went wrong on this rank."""
         if self._failure is not None:
             raise self._failure
 
@@ -122,7 +122,7 @@ class Exchange:
             self._send(self._scratch[: message.size_bytes] if raw is None else raw, message.ranks[place + 1])
 
     def _tried(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns; None once anything has failed."""
+        """Return what `call` returns; None once anything has failed."""
         if self._failure is None:
             try:
                 return call()
@@ -131,7 +131,7 @@ class Exchange:
         return None
 
     def _block(self, block: Block, *, sends: bool) -> torch.Tensor:
-        """What is sent, or filled."""
+        """Return what is sent, or filled."""
         transfer = block.transfer
         region = self._regions.pop(transfer, None)
         if region is None:
@@ -153,7 +153,7 @@ class Exchange:
         return torch.empty(self._sizes[box.piece], dtype=torch.uint8)
 
     def _joined(self, message: Message, here: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The bytes of a message that begins here."""
+        """Return the bytes of a message that begins here."""
         if len(here) == 1:
             return self._bytes_of(message.blocks[0], here[0])
         raw = torch.empty(message.size_bytes, dtype=torch.uint8)
@@ -165,7 +165,7 @@ class Exchange:
         return _bytes_of(tensor.to("cpu", self._parts.dtypes[block.transfer.box.piece]).contiguous())
 
     def _receive(self, message: Message, here: Sequence[torch.Tensor], sender: int) -> torch.Tensor:
-        """The bytes, which are where they belong then."""
+        """Return the bytes, which are where they belong then."""
         kept = self._tried(lambda: self._memory(message, here))
         raw = self._scratch[: message.size_bytes] if kept is None else kept
         self._peers.receive(raw, sender)
@@ -180,7 +180,7 @@ class Exchange:
         return torch.empty(message.size_bytes, dtype=torch.uint8)
 
     def _is_direct(self, message: Message, here: Sequence[torch.Tensor]) -> bool:
-        """Whether the bytes of a message are those of the only place that they go to."""
+        """True if the bytes of a message are those of the only place that they go to."""
         dtype = self._parts.dtypes[message.blocks[0].transfer.box.piece]
         only = here[0] if len(here) == 1 else None
         return only is not None and only.device.type == "cpu" and only.dtype == dtype and only.is_contiguous()

@@ -49,7 +49,7 @@ def fetch(store: Store, target: Path) -> Path:
 
 
 def main() -> int:
-    """Prints the folder."""
+    """Print the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("place", help="the address of a run's checkpoints")
     parser.add_argument("folder", type=Path)

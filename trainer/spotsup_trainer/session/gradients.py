@@ -91,12 +91,12 @@ class Gradients:
             self._divide_by_count()
 
     def complete(self) -> None:
-        """The optimizer's step is done."""
+        """Take note that the optimizer's step is done."""
         self._complete = True
 
     @property
     def mean_loss(self) -> Any:
-        """Of this rank's samples, of the current step or the last one; None without backward()."""
+        """Return the mean loss of this rank's samples, of the current step or the last one; None without backward()."""
         return self._loss / self._weight if self._pieces else None
 
     def _divide_by_count(self) -> None:
@@ -112,7 +112,8 @@ class Gradients:
             torch._foreach_mul_(gradients, factor.to(*kind) if isinstance(factor, torch.Tensor) else factor)
 
     def _total(self, count: Any) -> Any:
-        """The sum of all ranks' counts; of at least one item. A tensor on a GPU stays there: nothing waits for it."""
+        """Return the sum of all ranks' counts; of at least one item. A tensor on a GPU stays there: nothing waits for
+        it."""
         if isinstance(count, torch.Tensor) and count.device.type != "cpu":
             total = count.detach().double().reshape(()) if count.device.type != "mps" else count.detach().float()
             if self._peers.world > 1:

@@ -33,7 +33,7 @@ class Loop(ABC):
         return self._batches(self._epochs)
 
     def epochs(self) -> Iterator[Epoch]:
-        """The epochs that are not complete, the first perhaps in part.
+        """Yield the epochs that are not complete, the first perhaps in part.
 
         If training was interrupted between an epoch's last batch and the next call here, that epoch comes again,
         without a batch: what the program does after each epoch is done at least once, and no step twice.
@@ -60,14 +60,14 @@ class Loop(ABC):
 
     @abstractmethod
     def _data(self, epochs: int) -> Iterator[Any]:
-        """The batches until so many epochs are complete; tells the course what is trained on."""
+        """Return the batches until so many epochs are complete; tells the course what is trained on."""
 
     @abstractmethod
     def _left_of(self, number: int) -> int:
         """Batches that are left of that epoch. Raises TypeError if that is unknown."""
 
     def _left_early(self) -> None:  # noqa: B027  # most need nothing
-        """The program has left an epoch in which there were batches left."""
+        """Take note that the program has left an epoch in which there were batches left."""
 
 
 class Batches(Loop):
@@ -112,7 +112,7 @@ class Batches(Loop):
         return self._left(at) + (self._epochs - at.epoch - 1) * self._left(Cursor())
 
     def _data(self, epochs: int) -> Iterator[Any]:
-        """What the DataLoader makes of the micro-batches."""
+        """Yield what the DataLoader makes of the micro-batches."""
         if self._loader is None or not self._loader.persistent_workers:
             self._sampler = StepSampler()
             self._loader = self._load(self._sampler)

@@ -16,7 +16,7 @@ class LossReading:
         self._coming: tuple[torch.Tensor, Any] | None = None
 
     def put(self, loss: Any) -> None:
-        """A step's loss: a number, a tensor of one, or None if there is none."""
+        """Put a step's loss: a number, a tensor of one, or None if there is none."""
         if not isinstance(loss, torch.Tensor):
             self._value, self._coming = (None if loss is None else float(loss)), None
         elif loss.device.type != "cuda":
@@ -35,7 +35,7 @@ class LossReading:
         return self._value
 
     def _arrived(self) -> bool:
-        """Whether nothing is on its way any more."""
+        """True if nothing is on its way any more."""
         if self._coming is not None and self._coming[1].query():
             self._value, self._coming = float(self._coming[0]), None
         return self._coming is None

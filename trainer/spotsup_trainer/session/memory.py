@@ -44,7 +44,7 @@ class Item(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in a checkpoint."""
+        """Return its name in a checkpoint."""
         ...
 
     @property
@@ -54,12 +54,12 @@ class Item(Protocol):
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The lengths of the whole tensor."""
+        """Return the lengths of the whole tensor."""
         ...
 
     @property
     def data(self) -> torch.Tensor | bytes:
-        """Its content."""
+        """Return its content."""
         ...
 
 
@@ -89,7 +89,7 @@ class Piece:
 
     @property
     def key(self) -> Key:
-        """What it is, wherever it is."""
+        """Return what it is, wherever it is."""
         return self.name, self.offsets
 
 
@@ -133,14 +133,14 @@ class Slot:
             return None
 
     def table(self, head: Head) -> list[Piece]:
-        """Raises DamagedError."""
+        """Raise DamagedError."""
         raw = os.pread(self._descriptor, head.table_bytes, head.table_at)
         if hashlib.blake2b(raw, digest_size=_DIGEST_BYTES).hexdigest() != head.table_digest:
             raise DamagedError(f"the table of the snapshot of step {head.copy.step} is damaged")
         return pieces_of(json.loads(raw))
 
     def withdraw(self) -> None:
-        """It has no snapshot from now on."""
+        """Withdraw: it has no snapshot from now on."""
         if self.size:
             os.pwrite(self._descriptor, bytes(_DIGEST_BYTES), 0)
 
@@ -159,14 +159,14 @@ class Slot:
             os.posix_fallocate(self._descriptor, 0, needed)  # else the kernel kills who writes when there is no memory
 
     def map(self) -> mmap.mmap:
-        """All of it."""
+        """Return all of it."""
         return mmap.mmap(self._descriptor, self.size)
 
     def publish(
         self, copy: Copy, position: Position, rank: int, pieces: Sequence[Piece], loose: Sequence[bytes]
     ) -> None:
-        """The bytes of the pieces are in place, but for those of `loose`, the last ones: now the snapshot is whole.
-        Raises OSError."""
+        """Publish: the bytes of the pieces are in place, but for those of `loose`, the last ones: now the snapshot is
+        whole. Raises OSError."""
         tail = pieces[len(pieces) - len(loose) :]
         table = json.dumps([asdict(piece) for piece in pieces]).encode()
         end = max((piece.at + piece.bytes for piece in pieces), default=_HEAD_BYTES)
@@ -189,7 +189,7 @@ class Room:
     stager: Any = None
 
     def at(self, tensor: torch.Tensor) -> int | None:
-        """Where in the slot a tensor lies; None: elsewhere."""
+        """Return where in the slot a tensor lies; None: elsewhere."""
         if self.memory is None or not tensor.numel():
             return None
         at = tensor.data_ptr() - torch.frombuffer(self.memory, dtype=torch.uint8, count=1).data_ptr()
@@ -213,7 +213,7 @@ class Keeper:
 
     @classmethod
     def named_by(cls, environ: Mapping[str, str], rank: int, world: int) -> Keeper | None:
-        """The memory that the launcher gives this rank; None without, or where nodes have different numbers of
+        """Return the memory that the launcher gives this rank; None without, or where nodes have different numbers of
         workers."""
         files = snapshot_files.named_by(environ)
         try:
@@ -230,18 +230,18 @@ class Keeper:
 
     @property
     def format(self) -> str:
-        """Nodes with another one cannot read each other's snapshots."""
+        """Return the format: nodes with another one cannot read each other's snapshots."""
         return f"{_FORMAT} {self._job} {self.local_world} {torch.__version__}"
 
     def offer(self) -> Memory:
-        """What all ranks of this node have."""
+        """Return what all ranks of this node have."""
         heads = [head for slot in self._slots() if (head := slot.head())]
         lineages = [found for files in self._files if (found := _lineage(files.lineage))]
         newest = max(lineages, key=lambda lineage: lineage.round, default=None)
         return Memory(tuple(sorted({head.copy for head in heads}, key=str)), newest, self.format)
 
     def find(self, snapshot: int) -> list[tuple[Slot, Head]]:
-        """The parts of a snapshot that this node has: one slot of each."""
+        """Return the parts of a snapshot that this node has: one slot of each."""
         found: dict[int, tuple[Slot, Head]] = {}
         for slot in self._slots():
             head = slot.head()
@@ -255,7 +255,7 @@ class Keeper:
             _write_record(self._files[self.local_rank].lineage, asdict(lineage))
 
     def available_bytes(self) -> int:
-        """How much memory this machine has to spare."""
+        """Return how much memory this machine has to spare."""
         return snapshot_files.available_bytes()
 
     def _slots(self) -> list[Slot]:
@@ -316,7 +316,7 @@ class Keeper:
                 slot.release()
 
     def _oldest(self) -> int:
-        """The slot to write to: without a snapshot, or with the older one."""
+        """Return the slot to write to: without a snapshot, or with the older one."""
         heads = [slot.head() for slot in self._own]
         ages = [(head.copy.round, head.copy.step) if head else (-1, -1) for head in heads]
         return ages.index(min(ages))
@@ -334,7 +334,7 @@ class Keeper:
 
 
 def _described(room: Room, items: Iterable[Item]) -> tuple[list[Piece], list[bytes]]:
-    """The pieces of a copy, and the bytes of the last ones, which do not lie in the slot yet."""
+    """Return the pieces of a copy, and the bytes of the last ones, which do not lie in the slot yet."""
     placed, loose = [], []
     for item in items:
         at = None if isinstance(item.data, bytes) else room.at(item.data)
@@ -366,7 +366,7 @@ def _piece(item: Item, at: int, raw: torch.Tensor) -> Piece:
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether memory or file descriptors were short: that says nothing about what was read."""
+    """True if memory or file descriptors were short: that says nothing about what was read."""
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
             return True
@@ -379,17 +379,18 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def aligned(at: int) -> int:
-    """The next place for a tensor."""
+    """Return the next place for a tensor."""
     return -(-at // _ALIGN) * _ALIGN
 
 
 def first_place() -> int:
-    """Where the first piece is in a slot."""
+    """Return where the first piece is in a slot."""
     return _HEAD_BYTES
 
 
 def checksum(raw: torch.Tensor) -> str:
-    """Of bytes, at the speed of the memory: blocks are added up, and their sums hashed. Any single change is found."""
+    """Return the checksum of bytes, at the speed of the memory: blocks are added up, and their sums hashed. Any single
+    change is found."""
     whole = raw.numel() // _BLOCK_BYTES * _BLOCK_BYTES
     hashed = hashlib.blake2b(digest_size=8)
     if whole:
@@ -400,14 +401,14 @@ def checksum(raw: torch.Tensor) -> str:
 
 
 def bytes_at(memory: Any, at: int, size: int) -> torch.Tensor:
-    """A view of a part of a slot."""
+    """Return a view of a part of a slot."""
     if not size:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=at)
 
 
 def pieces_of(parsed: Any) -> list[Piece]:
-    """The reverse of `asdict` and JSON."""
+    """Return the reverse of `asdict` and JSON."""
     return [
         Piece(
             **{

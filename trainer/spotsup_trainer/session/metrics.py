@@ -29,5 +29,5 @@ class Metrics:
 
     @property
     def values(self) -> dict[str, float | None]:
-        """By name; None for a value that is not finite."""
+        """Return the values by name; None for a value that is not finite."""
         return {name: value if value - value == 0 else None for name, value in self._values.items()}

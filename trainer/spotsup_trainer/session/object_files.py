@@ -36,7 +36,7 @@ class Files:
 
     @classmethod
     def of(cls, objects: Sequence[Object]) -> Files:
-        """From a listing in the order of names."""
+        """Make it from a listing in the order of names."""
         sizes: dict[str, int] = {}
         for each in objects:
             if (match := _PART.fullmatch(each.name)) is None:
@@ -79,11 +79,11 @@ class ObjectFileSystem(FileSystemBase):  # type: ignore[misc]  # torch is untype
         return suffix.removesuffix(".tmp")
 
     def init_path(self, path: Any) -> str:  # noqa: ARG002
-        """The folder has no name of its own here."""
+        """Do nothing: the folder has no name of its own here."""
         return ""
 
     def rename(self, path: Any, new_path: Any) -> None:
-        """It has its name: see `concat_path`."""
+        """Do nothing: it has its name: see `concat_path`."""
         assert path == new_path, f"{path} was not to be renamed to {new_path}"
 
     def mkdir(self, path: Any) -> None:
@@ -95,7 +95,7 @@ class ObjectFileSystem(FileSystemBase):  # type: ignore[misc]  # torch is untype
         return False
 
     def exists(self, path: Any) -> bool:
-        """Whether the file was there when the folder was listed; a new checkpoint begins empty."""
+        """True if the file was there when the folder was listed; a new checkpoint begins empty."""
         return str(path) in self._files.sizes
 
     def rm_file(self, path: Any) -> None:
@@ -103,7 +103,7 @@ class ObjectFileSystem(FileSystemBase):  # type: ignore[misc]  # torch is untype
         raise AssertionError(f"{path} was not to be deleted")
 
     def ls(self, path: Any) -> list[str]:  # noqa: ARG002
-        """The names of all files."""
+        """Return the names of all files."""
         return list(self._files.sizes)
 
     def _size(self, name: str) -> int:
@@ -183,7 +183,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The position of the next byte."""
+        """Return the position of the next byte."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:

@@ -23,7 +23,7 @@ def opened(
     of: tuple[Peers, int],
     environ: Mapping[str, str],
 ) -> Checkpointer | None:
-    """The checkpoints of these ranks, of a round; None without a place, which rank 0 of a job says. Collective.
+    """Return the checkpoints of these ranks, of a round; None without a place, which rank 0 of a job says. Collective.
 
     `keep`: as Session's `keep` and `keep_every`.
     """

@@ -23,7 +23,7 @@ class Pace:
         self._longest_gap_s = 0.0
 
     def step(self, at: float) -> None:
-        """A step was completed."""
+        """Take note that a step was completed."""
         if self._step_at is not None:
             self._steps.append(max(0.0, at - self._step_at))
         self._step_at = at
@@ -37,19 +37,19 @@ class Pace:
         self._alive_at = at
 
     @property
-    def longest_step_s(self) -> float:
-        """The longest of the last steps; 0 before the second."""
+    def max_step_s(self) -> float:
+        """Return the longest of the last steps; 0 before the second."""
         return max(islice(reversed(self._steps), _RECENT_STEPS), default=0.0)
 
     @property
     def usual_step_s(self) -> float:
-        """The median of the last steps; 0 before the second."""
+        """Return the median of the last steps; 0 before the second."""
         recent = sorted(islice(reversed(self._steps), _RECENT_STEPS))
         return recent[len(recent) // 2] if recent else 0.0
 
     @property
     def hangs_after_s(self) -> float:
-        """A rank without a sign of life for so long hangs: ten times its slow steps (p99), and twice its longest
+        """Return a rank without a sign of life for so long hangs: ten times its slow steps (p99), and twice its longest
         silence so far, an evaluation for instance."""
         # Without the slowest of up to a hundred: it may have compiled.
         slow_s = sorted(self._steps)[int(0.99 * (len(self._steps) - 1))] if self._steps else 0.0

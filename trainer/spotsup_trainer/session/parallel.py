@@ -36,9 +36,9 @@ class Dimension:
 
     @property
     def is_data(self) -> bool | None:
-        """Whether its name is that of a data dimension; None: the name does not tell."""
-        words = set(re.split(r"[^a-z]+", self.name.lower()))
-        return False if words & _OTHER else True if words & _DATA else None
+        """Return whether its name is that of a data dimension; None: the name does not tell."""
+        parts = set(re.split(r"[^a-z]+", self.name.lower()))
+        return False if parts & _OTHER else True if parts & _DATA else None
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Distributed:
 
     @property
     def ranks(self) -> int:
-        """Of its mesh."""
+        """Return the ranks of its mesh."""
         return prod(dimension.size for dimension in self.dimensions)
 
 
 def distributed(state: Mapping[str, Any]) -> list[Distributed]:
-    """The DTensors among the parameters of the modules in `state`. Those of FSDP1 are none."""
+    """Return the DTensors among the parameters of the modules in `state`. Those of FSDP1 are none."""
     tensors, fsdp = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp")
     if tensors is None or not hasattr(tensors, "DTensor"):
         return []  # what was never imported is not used, and importing it takes a while
@@ -79,7 +79,7 @@ def distributed(state: Mapping[str, Any]) -> list[Distributed]:
 
 
 def refusal(parameters: Iterable[Distributed], world: int) -> str | None:
-    """Why not all of `world` ranks are data-parallel, in one sentence; None: they are, as far as DTensors tell.
+    """Return why not all of `world` ranks are data-parallel, in one sentence; None: they are, as far as DTensors tell.
 
     Where names do not tell, a parameter is data-parallel if FSDP sharded it over one dimension, or replicated it over
     one and sharded it over the next (HSDP): with tensor parallelism below, FSDP's own dimension is a sharded one. A
@@ -128,14 +128,15 @@ class Mesh:
 
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
-        """What a torch DeviceMesh says."""
+        """Return what a torch DeviceMesh says."""
         coordinate = mesh.get_coordinate()
         sizes = tuple(mesh.size(at) for at in range(mesh.ndim))
         return cls(mesh.mesh_dim_names, sizes, None if coordinate is None else tuple(coordinate))
 
 
 def misfit(mesh: Mesh, data_dims: Sequence[str], world: int) -> str | None:
-    """Why `mesh` and `data_dims` do not tell which of `world` ranks share samples, in one sentence; None: they do."""
+    """Return why `mesh` and `data_dims` do not tell which of `world` ranks share samples, in one sentence; None: they
+    do."""
     if mesh.names is None:
         return "the mesh has no names: make it with init_device_mesh(..., mesh_dim_names=('dp', 'tp'))"
     if unknown := [name for name in data_dims if name not in mesh.names]:

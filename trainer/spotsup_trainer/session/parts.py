@@ -42,15 +42,15 @@ class Parts:
         self._numbers = {key: number for number, key in enumerate(self.keys)}
 
     def number(self, key: Key) -> int | None:
-        """Of a piece; None if it is not part of this."""
+        """Return the number of a piece; None if it is not part of this."""
         return self._numbers.get(key)
 
     def is_object(self, number: int) -> bool:
-        """Whether a piece is no tensor."""
+        """True if a piece is no tensor."""
         return self.keys[number][1] is None
 
     def box(self, item: ReadItem) -> Box:
-        """What a rank needs for `item`."""
+        """Return what a rank needs for `item`."""
         offset = item.storage_index.offset
         number = self._numbers[item.storage_index.fqn, None if offset is None else tuple(offset)]
         if self.is_object(number):
@@ -58,7 +58,7 @@ class Parts:
         return Box(number, tuple(item.storage_offsets), tuple(item.lengths))
 
     def region(self, box: Box) -> torch.Tensor:
-        """A part of a piece in the memory of this node; of an object all of its bytes."""
+        """Return a part of a piece in the memory of this node; of an object all of its bytes."""
         raw = self.own[box.piece]
         if self.is_object(box.piece):
             return raw
@@ -66,14 +66,14 @@ class Parts:
 
 
 def narrowed(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-    """A view of a part of a tensor."""
+    """Return a view of a part of a tensor."""
     for dimension, (offset, length) in enumerate(zip(offsets, lengths)):
         tensor = tensor.narrow(dimension, offset, length)
     return tensor
 
 
 def parts_of(metadata: Metadata, sizes: Mapping[Key, int], nodes: int) -> Parts:
-    """The parts of a checkpoint or snapshot. `sizes`: bytes of objects, as far as they are known."""
+    """Return the parts of a checkpoint or snapshot. `sizes`: bytes of objects, as far as they are known."""
     found = Parts([], [], [], {}, [set() for _ in range(nodes)])
     for name in sorted(metadata.state_dict_metadata):
         entry = metadata.state_dict_metadata[name]
@@ -94,7 +94,7 @@ def parts_of(metadata: Metadata, sizes: Mapping[Key, int], nodes: int) -> Parts:
 
 
 def stored_bytes(metadata: Metadata) -> dict[Key, int]:
-    """What reading each piece from storage takes."""
+    """Return what reading each piece from storage takes."""
     return {
         (index.fqn, None if index.offset is None else tuple(index.offset)): int(entry.length)
         for index, entry in (metadata.storage_data or {}).items()
@@ -103,7 +103,7 @@ def stored_bytes(metadata: Metadata) -> dict[Key, int]:
 
 
 def metadata_of(pieces: Iterable[Piece]) -> Metadata:
-    """Of a snapshot in memory, as DCP has it for a checkpoint."""
+    """Return the metadata of a snapshot in memory, as DCP has it for a checkpoint."""
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     seen = set()
     for piece in pieces:
@@ -124,7 +124,7 @@ def metadata_of(pieces: Iterable[Piece]) -> Metadata:
 
 
 def bits(numbers: Iterable[int], count: int) -> bytes:
-    """A set of numbers below `count`, in few bytes."""
+    """Return a set of numbers below `count`, in few bytes."""
     found = bytearray(-(-count // 8))
     for number in numbers:
         found[number // 8] |= 1 << number % 8
@@ -132,5 +132,5 @@ def bits(numbers: Iterable[int], count: int) -> bytes:
 
 
 def numbers_in(raw: bytes) -> set[int]:
-    """The reverse of `bits`."""
+    """Return the reverse of `bits`."""
     return {8 * at + bit for at, value in enumerate(raw) for bit in range(8) if value >> bit & 1}

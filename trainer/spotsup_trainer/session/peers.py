@@ -35,7 +35,7 @@ class Peers:
 
     @classmethod
     def join(cls, environ: Mapping[str, str] = os.environ) -> Peers:
-        """The ranks of the default process group, or this process alone.
+        """Return the ranks of the default process group, or this process alone.
 
         Raises RuntimeError if the environment names several processes but there is no process group.
         """
@@ -50,18 +50,18 @@ class Peers:
         return cls(dist.get_rank(), dist.get_world_size(), _group())
 
     def another(self) -> Peers:
-        """The same ranks with another group, for collectives of another thread."""
+        """Return the same ranks with another group, for collectives of another thread."""
         return self if self.group is None else Peers(self.rank, self.world, _group())
 
     def highest(self, values: Sequence[int], where: str = "") -> list[int]:
-        """For each value, the highest of all ranks.
+        """Return for each value, the highest of all ranks.
 
         `where` this rank is, for a line if others do not come soon. Raises LateError then if they do not come at all.
         """
         return self.begin_highest(values).read(where)
 
     def begin_highest(self, values: Sequence[int]) -> Reading:
-        """The same, without waiting for other ranks: `read` what this returns later."""
+        """Return the same, without waiting for other ranks: `read` what this returns later."""
         if self.world == 1:
             return Reading(self.rank, list(values), None)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -69,7 +69,7 @@ class Peers:
         return Reading(self.rank, tensor, work)
 
     def total(self, value: float) -> float:
-        """The sum of all ranks' values."""
+        """Return the sum of all ranks' values."""
         if self.world == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64)
@@ -81,7 +81,7 @@ class Peers:
         return self.from_rank(0, value)
 
     def from_rank(self, source: int, value: Any) -> Any:
-        """The value of that rank, on every rank, as above."""
+        """Return the value of that rank, on every rank, as above."""
         if self.world == 1:
             return value
         box = [value]
@@ -89,7 +89,7 @@ class Peers:
         return box[0]
 
     def gathered(self, value: Any) -> list[Any] | None:
-        """All ranks' values in their order, as above, on rank 0; None on the others."""
+        """Return all ranks' values in their order, as above, on rank 0; None on the others."""
         if self.world == 1:
             return [value]
         found = [None] * self.world if self.rank == 0 else None
@@ -97,7 +97,7 @@ class Peers:
         return found
 
     def from_all(self, value: Any) -> list[Any]:
-        """The values of all ranks, on every rank (pickled, as above)."""
+        """Return the values of all ranks, on every rank (pickled, as above)."""
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world

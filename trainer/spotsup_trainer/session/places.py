@@ -29,16 +29,16 @@ class Checkpoint(Protocol):
 
     @property
     def step(self) -> int:
-        """The step that it is of."""
+        """Return the step that it is of."""
         ...
 
     @property
     def path(self) -> Data:
-        """Its data."""
+        """Return its data."""
         ...
 
     def position(self) -> Position:
-        """Raises CheckpointError if it cannot be read."""
+        """Raise CheckpointError if it cannot be read."""
         ...
 
 
@@ -49,7 +49,7 @@ class Place(Protocol):
 
     @property
     def root(self) -> Path | str:
-        """The place as users write it; `title` is as a sentence names it."""
+        """Return the place as users write it; `title` is as a sentence names it."""
         ...
 
     def checkpoints(self) -> Sequence[Checkpoint]:
@@ -68,7 +68,7 @@ class Place(Protocol):
         ...
 
     def begin(self) -> None:
-        """A checkpoint is about to be written, on every rank."""
+        """Take note that a checkpoint is about to be written, on every rank."""
 
     def complete(self, position: Position) -> None:
         """As CheckpointDir says."""
@@ -78,7 +78,7 @@ class Place(Protocol):
 
 
 def open_place(place: Path | str, owner: Owner, keep: Retention) -> Place:
-    """The place for checkpoints at a folder or an address. Raises ValueError, and StoreError without obstore."""
+    """Return the place for checkpoints at a folder or an address. Raises ValueError, and StoreError without obstore."""
     if isinstance(place, Path) and place.parts and place.parts[0] in {f"{scheme}:" for scheme in urls.SCHEMES}:
         raise ValueError(f"{place} was an address, and a Path has changed it: pass the address as text")
     if not urls.is_url(str(place)):
@@ -90,7 +90,7 @@ def open_place(place: Path | str, owner: Owner, keep: Retention) -> Place:
 
 
 def checkpoints_at(place: Path | str) -> Sequence[Checkpoint]:
-    """The complete checkpoints at a folder or an address, the newest first. Raises OSError, CheckpointError."""
+    """Return the complete checkpoints at a folder or an address, the newest first. Raises OSError, CheckpointError."""
     if not urls.is_url(str(place)):
         return checkpoints_in(Path(place))
     from spotsup_trainer.objects.store import open_store

@@ -48,7 +48,7 @@ class Source(Protocol):
     sharded: bool
 
     def records(self) -> dict[int, Record]:
-        """By number. Raises SessionError if one cannot be saved."""
+        """Return the records by number. Raises SessionError if one cannot be saved."""
         ...
 
 
@@ -64,17 +64,17 @@ class Positions:
         self._large = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What was collected or restored last. Plain data: it can be read without this package."""
+        """Return what was collected or restored last. Plain data: it can be read without this package."""
         records = {number: vars(record) for number, record in sorted(self._saved.records.items())}
         return {"count": self._saved.count, "sharded": self._saved.sharded, "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse."""
+        """Do the reverse."""
         records = {number: Record(**record) for number, record in state["records"].items()}
         self._saved = self._restored = Saved(state["count"], state["sharded"], records)
 
     def taken_by(self, source: Source) -> Saved:
-        """What was restored, for the first one who asks; from now on, `source` is asked where it is."""
+        """Return what was restored, for the first one who asks; from now on, `source` is asked where it is."""
         restored, self._restored, self._source = self._restored, Saved(), source
         return restored
 
@@ -114,7 +114,7 @@ class Positions:
 
 
 def together(peers: Peers, problem: SessionError | None) -> None:
-    """Raises `problem`, and a SessionError on the other ranks. Collective."""
+    """Raise `problem`, and a SessionError on the other ranks. Collective."""
     (failed,) = peers.highest([peers.rank if problem else -1])
     if problem is not None:
         raise problem
@@ -133,7 +133,7 @@ def packed(what: str, thing: Any) -> bytes:
 
 
 def unpacked(pickled: bytes) -> Any:
-    """The reverse; tensors of another machine's GPU come to this process's one."""
+    """Return the reverse; tensors of another machine's GPU come to this process's one."""
 
     def here(storage: Any, location: str) -> Any:
         return storage.cuda() if location.startswith("cuda") else storage
@@ -142,5 +142,5 @@ def unpacked(pickled: bytes) -> Any:
 
 
 def dealt(records: Sequence[Record], rank: int, world: int) -> tuple[bytes, ...]:
-    """The pending batches of all ranks of before, of which this rank takes its part."""
+    """Return the pending batches of all ranks of before, of which this rank takes its part."""
     return tuple(batch for record in records[rank::world] for batch in record.pending)

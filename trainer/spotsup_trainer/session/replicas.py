@@ -73,7 +73,7 @@ def sample(modules: Mapping[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
 
 
 def digest(sampled: Mapping[str, torch.Tensor]) -> int:
-    """A number below 2**56, equal for ranks with equal samples."""
+    """Return a number below 2**56, equal for ranks with equal samples."""
     hashed = hashlib.blake2b(digest_size=7)
     for name in sorted(sampled):
         hashed.update(f"{name}/{len(sampled[name])}/".encode() + sampled[name].view(torch.uint8).numpy().tobytes())
@@ -81,8 +81,8 @@ def digest(sampled: Mapping[str, torch.Tensor]) -> int:
 
 
 def difference(own: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> str:
-    """Which tensors of the same name differ by more than rounding, for a sentence; empty: none does. Ranks may have
-    different names: stages of a pipeline do."""
+    """Return which tensors of the same name differ by more than rounding, for a sentence; empty: none does. Ranks may
+    have different names: stages of a pipeline do."""
     names = sorted(name for name in own.keys() & others.keys() if _differs(own[name], others[name]))
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else ""
 

@@ -53,7 +53,7 @@ class Sources:
 
     @classmethod
     def total(cls, ranks: Iterable[Sources]) -> Sources:
-        """Of all ranks."""
+        """Return the total of all ranks."""
         return cls(*(sum(each) for each in zip(*map(astuple, ranks))))
 
 
@@ -161,7 +161,7 @@ class Restorer:
     # -- what there is -------------------------------------------------------------------------------------
 
     def _memories(self) -> list[Memory]:
-        """What the memory of each node has. Collective."""
+        """Return what the memory of each node has. Collective."""
         keeper = self._keeper
         offer = None if keeper is None else (keeper.node, keeper.offer() if keeper.local_rank == 0 else None)
         offers = self._peers.from_all(offer)
@@ -172,7 +172,7 @@ class Restorer:
         return [memory for _, memory in offers if memory is not None]
 
     def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
-        """The checkpoints from which no file is missing, the newest first. For rank 0."""
+        """Yield the checkpoints from which no file is missing, the newest first. For rank 0."""
         with contextlib.suppress(OSError):  # then its owner counts as another process
             owner = self._patiently(self.place.remember_owner)
             self._owner_round = owner.round if owner else 0
@@ -190,7 +190,7 @@ class Restorer:
             yield checkpoint, position
 
     def _next(self, candidates: Iterator[tuple[Checkpoint, Position]]) -> tuple[Checkpoint, Position] | None:
-        """For rank 0, which does not raise while the others wait for what it has found."""
+        """Return the next one for rank 0, which does not raise while the others wait for what it has found."""
         try:
             return next(candidates, None)
         except Exception as error:  # noqa: BLE001  # raised by `run` on all ranks
@@ -200,7 +200,8 @@ class Restorer:
     def _chosen(
         self, memories: Sequence[Memory], candidate: tuple[Checkpoint, Position] | None, failed: set[int]
     ) -> tuple[Choice, Checkpoint | None, Position | None, int] | None:
-        """What to read next, the checkpoint that it is in, if any, and the newest step in storage. For rank 0."""
+        """Return what to read next, the checkpoint that it is in, if any, and the newest step in storage. For rank
+        0."""
         if self._peers.rank != 0:
             return None
         checkpoint, position = candidate or (None, None)
@@ -212,8 +213,8 @@ class Restorer:
         return (choice, None, None, stored_step) if choice.whole else (choice, checkpoint, position, stored_step)
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns. An object store that does not answer is asked again for some minutes: taking an older
-        checkpoint, or failing, would cost steps. Raises its last StoreError."""
+        """Return what `call` returns. An object store that does not answer is asked again for some minutes: taking an
+        older checkpoint, or failing, would cost steps. Raises its last StoreError."""
         for _ in range(READ_TRIES):
             try:
                 return call()
@@ -264,7 +265,8 @@ class Restorer:
     def _try_to_read(
         self, choice: Choice, checkpoint: Checkpoint | None, position: Position | None
     ) -> tuple[Position, Sources]:
-        """The position that was read. Collective. Raises _NotReadError; then the state may be partly overwritten."""
+        """Return the position that was read. Collective. Raises _NotReadError; then the state may be partly
+        overwritten."""
         found, reports = self._shared(lambda: self._report(choice))
         reported = sorted((each for parts in reports for each in parts), key=lambda each: each[0].rank)
         if choice.whole:
@@ -308,9 +310,9 @@ class Restorer:
         return position, Sources.total(sources)
 
     def _report(self, choice: Choice) -> tuple[_Found, _Reported]:
-        """The parts of a snapshot that this node has, if it is among those that were chosen; and what it tells others,
-        by one rank: of each part, the first node that has it. Where others have other values, as of the statistics of
-        batch normalisation, those count, as in a checkpoint one rank's do."""
+        """Return the parts of a snapshot that this node has, if it is among those that were chosen; and what it tells
+        others, by one rank: of each part, the first node that has it. Where others have other values, as of the
+        statistics of batch normalisation, those count, as in a checkpoint one rank's do."""
         keeper = self._keeper
         if keeper is None or not any(keeper.node in nodes for nodes in choice.nodes.values()):
             return [], []
@@ -321,14 +323,14 @@ class Restorer:
         return found, own
 
     def _metadata(self, checkpoint: Checkpoint | None) -> Metadata:
-        """Of a checkpoint. One rank reads it. Collective."""
+        """Return the metadata of a checkpoint. One rank reads it. Collective."""
         assert checkpoint is not None
         found = self._together(lambda: snapshot.metadata_of(checkpoint.path) if self._peers.rank == 0 else None)
         return self._peers.from_rank_0(found)
 
     def _own_pieces(self, found: _Found, reported: _Reported, parts: Parts) -> tuple[dict[int, torch.Tensor], bytes]:
-        """The bytes of the pieces that this node has with the values that count, and which these are. Its ranks divide
-        the comparison with the checksums."""
+        """Return the bytes of the pieces that this node has with the values that count, and which these are. Its ranks
+        divide the comparison with the checksums."""
         counting = {piece.key: piece.checksum for _, table in reversed(reported) for piece in table}
         own: dict[int, torch.Tensor] = {}
         for at, (slot, _, table) in enumerate(found):
@@ -347,7 +349,7 @@ class Restorer:
         return own, bits(own, len(parts.keys))
 
     def _hold(self, parts: Parts, gathered: Sequence[bytes]) -> None:
-        """Which pieces the memory of each node has: those in which none of its ranks found damage."""
+        """Agree on which pieces the memory of each node has: those in which none of its ranks found damage."""
         for node in set(self._nodes):
             of_ranks = [numbers_in(raw) for raw, home in zip(gathered, self._nodes) if home == node]
             parts.held[node] = set.intersection(*of_ranks)
@@ -357,7 +359,8 @@ class Restorer:
     def _wishes(
         self, parts: Parts, metadata: Metadata
     ) -> tuple[tuple[snapshot.Reading, list[ReadItem], dict[Box, ReadItem]], list[Box]]:
-        """What is read here, from the memory of this node and from elsewhere; and the latter for others to know."""
+        """Return what is read here, from the memory of this node and from elsewhere; and the latter for others to
+        know."""
         reading = snapshot.Reading(self._state, metadata)
         here = [item for item in reading.items if parts.box(item).piece in parts.own]
         wanted = {box: item for item in reading.items if (box := parts.box(item)).piece not in parts.own}
@@ -371,7 +374,7 @@ class Restorer:
         wanted: dict[Box, ReadItem],
         checkpoint: Checkpoint | None,
     ) -> tuple[Exchange, dict[int, int]]:
-        """What sends and receives here, and the bytes of the objects that this rank has read from storage."""
+        """Return what sends and receives here, and the bytes of the objects that this rank has read from storage."""
         objects = self._read_stored(reading, parts, boxes, wanted, checkpoint)
         exchange = Exchange(self._peers, parts, reading, wanted, objects, parts.sizes)
         return exchange, {number: len(raw) for number, raw in objects.items()}
@@ -392,7 +395,7 @@ class Restorer:
         return {box.piece: objects[parts.keys[box.piece][0]] for box in boxes if parts.is_object(box.piece)}
 
     def _say(self, position: Position, sources: Sources, took_s: float) -> None:
-        """One line for people."""
+        """Say one line for people."""
         own, peers, storage = map(_shown, (sources.own, sources.peers, sources.storage))
         self._warn(
             f"step {position.step} is restored in {took_s:.1f} s: {own} from the memory of the ranks' own nodes, "
@@ -400,8 +403,8 @@ class Restorer:
         )
 
     def _together(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns. It must not be collective, and is called on every rank. Raises _NotReadError, on all of
-        them, if it failed on any."""
+        """Return what `call` returns. It must not be collective, and is called on every rank. Raises _NotReadError, on
+        all of them, if it failed on any."""
         outcome, problem, found = self._tried(call)
         worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
         if worst != _READ:
@@ -409,7 +412,7 @@ class Restorer:
         return cast("_T", found)
 
     def _shared(self, call: Callable[[], tuple[_T, _S]]) -> tuple[_T, list[_S]]:
-        """The same of a call that also returns something for the others: that of each rank."""
+        """Return the same of a call that also returns something for the others: that of each rank."""
         outcome, problem, found = self._tried(call)
         gathered = self._peers.from_all((outcome, found[1] if found is not None else None))
         outcomes = [each for each, _ in gathered]
@@ -420,7 +423,7 @@ class Restorer:
         return found[0], [shared for _, shared in gathered]
 
     def _tried(self, call: Callable[[], _T]) -> tuple[int, str, _T | None]:
-        """What became of a call, why, and what it returned."""
+        """Return what became of a call, why, and what it returned."""
         try:
             return _READ, "", call()
         except StoreError as error:
@@ -440,7 +443,7 @@ def _elsewhere(rank: int) -> str:
 
 
 def _free_memory() -> None:
-    """What a failed attempt has left."""
+    """Free what a failed attempt has left."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -42,7 +42,7 @@ class Retention:
             raise ValueError(f"keep_every is {self.every}; it must be at least 1 step")
 
     def kept(self, steps: Iterable[int], best: Iterable[Best]) -> set[int]:
-        """Those of `steps` that stay; `best` as the newest of them says."""
+        """Return those of `steps` that stay; `best` as the newest of them says."""
         ordered = sorted(steps)
         kept = {*ordered[-self.newest :], *(each.step for each in best)}
         if self.every is not None:
@@ -54,7 +54,7 @@ class Retention:
 
 
 def resolved(best: Sequence[Best], present: Collection[int]) -> tuple[Best, ...]:
-    """The best of each metric of which there is a checkpoint, whatever was known about it."""
+    """Return the best of each metric of which there is a checkpoint, whatever was known about it."""
     found: dict[str, Best] = {}
     for each in best:
         real = Best(each.name, each.value, each.mode, each.step)
@@ -64,7 +64,7 @@ def resolved(best: Sequence[Best], present: Collection[int]) -> tuple[Best, ...]
 
 
 def is_better(value: float, name: str, mode: str, best: Sequence[Best]) -> bool:
-    """Whether `value` is better than all before. What is not a number is not."""
+    """True if `value` is better than all before. What is not a number is not."""
     before = [each.value for each in best if each.name == name and not each.spare]
     if math.isnan(value):
         return False
@@ -72,17 +72,17 @@ def is_better(value: float, name: str, mode: str, best: Sequence[Best]) -> bool:
 
 
 def tried(best: Sequence[Best], new: Best) -> tuple[Best, ...]:
-    """What a checkpoint says that is to be the best: the one before is kept until this one is complete."""
+    """Return what a checkpoint says that is to be the best: the one before is kept until this one is complete."""
     return (new, *_others(best, new.name), *_spare(_of(best, new.name)))
 
 
 def done(best: Sequence[Best], new: Best) -> tuple[Best, ...]:
-    """What is known once it is complete."""
+    """Return what is known once it is complete."""
     return (new, *_others(best, new.name))
 
 
 def failed(best: Sequence[Best], new: Best) -> tuple[Best, ...]:
-    """What is known if it could not be completed in time: it may still be."""
+    """Return what is known if it could not be completed in time: it may still be."""
     return (*best, *_spare([new]))
 
 

@@ -41,7 +41,8 @@ class Part(NamedTuple):
     world: int
 
     def places(self, size: int) -> range:
-        """The places in a batch of `size` samples that this rank takes; two ranks' differ by one sample at most."""
+        """Return the places in a batch of `size` samples that this rank takes; two ranks' differ by one sample at
+        most."""
         return range(self.rank, size, self.world)
 
     def pieces(self, size: int, micro_batch: int | None) -> list[range]:
@@ -55,7 +56,7 @@ class Part(NamedTuple):
         return [mine[first:stop] for first, stop in zip(cuts, cuts[1:])]
 
     def weight(self, samples: int, size: int) -> float:
-        """The factor for the mean loss over `samples` of this rank's samples of a batch of `size`.
+        """Return the factor for the mean loss over `samples` of this rank's samples of a batch of `size`.
 
         DDP and FSDP average gradients over ranks. With this factor (summed over micro-batches, if any) that average is
         the gradient of the mean loss over the batch, each sample with equal weight, as one process would compute it.
@@ -64,7 +65,7 @@ class Part(NamedTuple):
 
 
 def piece_count(size: int, world: int, micro_batch: int | None) -> int:
-    """The number of micro-batches in which each rank trains on its part of `size` samples."""
+    """Return the number of micro-batches in which each rank trains on its part of `size` samples."""
     return -(-size // (world * micro_batch)) if micro_batch else 1
 
 
@@ -85,7 +86,7 @@ class Step:
 
     @property
     def counted(self) -> list[int]:
-        """The samples that this rank trains on, without a repeated one."""
+        """Return the samples that this rank trains on, without a repeated one."""
         return [sample for samples, weight in self.pieces for sample in samples if weight]
 
 
@@ -109,7 +110,7 @@ class Order(Protocol):
         ...
 
     def batches(self, cursor: Cursor) -> Iterator[Batch]:
-        """From `cursor` on, epoch after epoch, without end."""
+        """Yield the batches from `cursor` on, epoch after epoch, without end."""
         ...
 
     def pieces_left(self, cursor: Cursor, world: int, micro_batch: int | None) -> int:
@@ -118,7 +119,7 @@ class Order(Protocol):
 
 
 def steps(order: Order, cursor: Cursor, part: Part, epochs: int, micro_batch: int | None) -> Iterator[Step]:
-    """A rank's steps from `cursor` until `epochs` epochs are complete, counted from the very first."""
+    """Yield a rank's steps from `cursor` until `epochs` epochs are complete, counted from the very first."""
     if cursor.epoch >= epochs:
         return
     for batch in order.batches(cursor):
@@ -241,7 +242,7 @@ class StepSampler:
         self.given: deque[Step] = deque()
 
     def begin(self, steps: Iterable[Step]) -> None:
-        """The next iteration is over `steps`."""
+        """Let the next iteration go over `steps`."""
         self._steps, self.given = steps, deque()
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -253,14 +254,14 @@ class StepSampler:
 
 
 def ordered(plan: Plan, epoch: int, positions: range) -> list[int]:
-    """The samples at `positions` of an epoch's order."""
+    """Return the samples at `positions` of an epoch's order."""
     if not plan.shuffle:
         return list(positions)
     return shuffled(torch.arange(positions.start, positions.stop, positions.step), plan, epoch).tolist()  # type: ignore[no-any-return]  # torch is untyped here
 
 
 def shuffled(positions: torch.Tensor, plan: Plan, epoch: int) -> torch.Tensor:
-    """The samples at `positions` (int64) of the epoch's pseudo-random order.
+    """Return the samples at `positions` (int64) of the epoch's pseudo-random order.
 
     It is a keyed permutation, computed per position (a Feistel network over a rows x columns grid, hashed by 32-bit
     multiplication), and not a shuffled list: it takes no memory and no time at the start of an epoch, resumes at any
@@ -287,7 +288,7 @@ def shuffled(positions: torch.Tensor, plan: Plan, epoch: int) -> torch.Tensor:
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
-    """A 32-bit hash. Factors below 2**31 keep every product within int64 (github.com/skeeto/hash-prospector)."""
+    """Return a 32-bit hash. Factors below 2**31 keep every product within int64 (github.com/skeeto/hash-prospector)."""
     value = value ^ (value >> 16)
     value = (value * 0x21F0AAAD) & _MASK_32
     value = value ^ (value >> 15)

@@ -20,14 +20,14 @@ class Seeds(NamedTuple):
 
 
 def found() -> Seeds:
-    """Those that the program has set, or its generators' own. Draws from Python's and numpy's."""
+    """Return those that the program has set, or its generators' own. Draws from Python's and numpy's."""
     numpy = sys.modules.get("numpy")
     drawn = int(numpy.random.randint(2**31)) if numpy else 0
     return Seeds(torch.initial_seed(), random.getrandbits(64), drawn)
 
 
 def stream(base: int, step: int, rank: int, purpose: str, seed: int = 0) -> int:
-    """A seed for one rank and purpose, the same whenever training resumes from the same step."""
+    """Return a seed for one rank and purpose, the same whenever training resumes from the same step."""
     text = f"{base}/{step}/{rank}/{purpose}/{seed}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 

@@ -168,12 +168,12 @@ class Session:
 
     @property
     def world(self) -> int:
-        """The number of processes in this round; with a `mesh`, of ranks along the data dimensions."""
+        """Return the number of processes in this round; with a `mesh`, of ranks along the data dimensions."""
         return self._world
 
     @property
     def round(self) -> int:
-        """The rendezvous round, 0 outside a spotsup job."""
+        """Return the rendezvous round, 0 outside a spotsup job."""
         return self._round
 
     @property
@@ -188,7 +188,7 @@ class Session:
 
     @property
     def weight(self) -> float:
-        """The factor for this rank's mean loss over the current batch, for a loop that does not call `backward`.
+        """Return the factor for this rank's mean loss over the current batch, for a loop that does not call `backward`.
 
         DDP and FSDP average gradients over the ranks with different samples. With this factor the average is the
         gradient of the mean loss over the whole global batch, although the ranks' parts may differ by a sample, or be
@@ -198,24 +198,24 @@ class Session:
 
     @property
     def indices(self) -> list[int]:
-        """The samples of the current step that this rank trains on, without a repeated one (weight 0)."""
+        """Return the samples of the current step that this rank trains on, without a repeated one (weight 0)."""
         return self._course.step.counted
 
     @property
     def loss(self) -> Any:
-        """The mean of what `backward` got for this rank's samples of the current step, or the last one: a tensor, whose
-        value a GPU may still have to compute. None if it got nothing.
+        """Return the mean of what `backward` got for this rank's samples of the current step, or the last one: a
+        tensor, whose value a GPU may still have to compute. None if it got nothing.
         """
         return self._gradients.mean_loss
 
     @property
     def accumulating(self) -> bool:
-        """Whether the current step has another micro-batch: then the optimizer has to wait for it."""
+        """True if the current step has another micro-batch: then the optimizer has to wait for it."""
         self._must_ask = False
         return not self._course.is_last_piece
 
     def yielding(self) -> bool:
-        """Whether this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
+        """True if this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
 
         Use it to cut short work that only some ranks do, or that is long and not training, so that the next `step` or
         `checkpoint_point` comes soon. Each call shows that this rank does not hang.
@@ -373,7 +373,7 @@ class Session:
         self._work.begin()
 
     def checkpoint_point(self) -> None:
-        """A point between two steps where all ranks can checkpoint and park. Collective, like `step`.
+        """Mark a point between two steps where all ranks can checkpoint and park. Collective, like `step`.
 
         Call it now and then during long work that is not training (evaluation, warm-up), the same number of times on
         every rank: otherwise a notice has to wait for the next step.
@@ -472,7 +472,8 @@ class Session:
             print(f"spotsup: {line}", file=sys.stderr, flush=True)
 
     def _agree(self, call: Call) -> Level:
-        """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
+        """Return what all ranks do next. Raises SessionError, on every rank, if they are in different calls or
+        steps."""
         return self._agreement.at_once(call, self.steps_done, self._wish()).level
 
     def _agree_on_batch(self, call: Call, batches: Sequence[int]) -> list[int]:
@@ -559,7 +560,7 @@ class Session:
             checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
             checkpoint_p95_s=times.checkpoint_s,
             step_s=times.step_s,
-            checkpoint_every_s=self._cadence.in_seconds(self._pace.longest_step_s),
+            checkpoint_every_s=self._cadence.in_seconds(self._pace.max_step_s),
             first_step=self._first_step,
             fraction=self._fraction_done(),
             metrics=self._metrics.values,
@@ -570,15 +571,16 @@ class Session:
             self._progress_failed = True
 
     def _fraction_done(self) -> float | None:
-        """Of all samples that the newest loader is to give; None for a loader of the program's own."""
+        """Return the fraction of all samples that the newest loader is to give; None for a loader of the program's
+        own."""
         return min(1.0, self._course.position.samples / self._samples_wanted) if self._samples_wanted else None
 
     def _times(self) -> SaveTimes:
-        """What leaving takes. A step's time in two digits: it is written where it changes."""
+        """Return what leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
         budget_s = sum(each.budget_s for each in self._park_calls)
         later_s = self._pace.usual_step_s if self._agreement.is_quick else 0.0
-        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s + later_s + budget_s:.2g}"))
+        return SaveTimes(checkpoint_s, float(f"{self._pace.max_step_s + later_s + budget_s:.2g}"))
 
     def _agreed_seeds(self) -> Seeds:
         """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""

@@ -59,7 +59,7 @@ if "no_dist" not in inspect.signature(dcp_save).parameters:  # torch 2.6: these 
 
 
 def check(state: State) -> None:
-    """Raises TypeError if something in `state` cannot be saved."""
+    """Raise TypeError if something in `state` cannot be saved."""
     for name, thing in state.items():
         if isinstance(thing, torch.optim.Optimizer):
             owner(name, thing, state)
@@ -71,7 +71,7 @@ def check(state: State) -> None:
 
 
 def owner(name: str, optimizer: torch.optim.Optimizer, state: State) -> torch.nn.Module:
-    """The one module of `state` whose parameters `optimizer` trains. Raises TypeError if there is none."""
+    """Return the one module of `state` whose parameters `optimizer` trains. Raises TypeError if there is none."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for candidate in state.values():
         if isinstance(candidate, torch.nn.Module) and trained <= {id(p) for p in candidate.parameters()}:
@@ -83,7 +83,7 @@ def owner(name: str, optimizer: torch.optim.Optimizer, state: State) -> torch.nn
 
 
 def capture(state: State) -> dict[str, Any]:
-    """All of `state` as nested dictionaries for DCP; tensors are the live ones, not copies."""
+    """Return all of `state` as nested dictionaries for DCP; tensors are the live ones, not copies."""
     captured: dict[str, Any] = {}
     for name, thing in state.items():
         if isinstance(thing, torch.nn.Module):
@@ -96,7 +96,8 @@ def capture(state: State) -> dict[str, Any]:
 
 
 def digest(state: State, captured: Mapping[str, Any] | None = None) -> bytes:
-    """Of all of `state` that is neither a module nor an optimizer, as it is now or as it was `captured`."""
+    """Return a digest of all of `state` that is neither a module nor an optimizer, as it is now or as it was
+    `captured`."""
     found = hashlib.blake2b(digest_size=16)
     for name, thing in state.items():
         if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
@@ -105,7 +106,7 @@ def digest(state: State, captured: Mapping[str, Any] | None = None) -> bytes:
 
 
 def opaque(captured: Mapping[str, Any]) -> dict[str, bytes]:
-    """What was pickled whole, by its name in the state."""
+    """Return what was pickled whole, by its name in the state."""
     return {name: value[_OPAQUE] for name, value in captured.items() if value.keys() == {_OPAQUE}}
 
 
@@ -116,7 +117,8 @@ def put_opaque(captured: Mapping[str, Any], other: Mapping[str, bytes]) -> None:
 
 
 def part(captured: dict[str, Any]) -> int:
-    """Which part of the state this is: a number of 1 or more and below 2**57, the same for ranks that have the same."""
+    """Return which part of the state this is: a number of 1 or more and below 2**57, the same for ranks that have the
+    same."""
     planner = DefaultSavePlanner()
     planner.set_up_planner(captured, is_coordinator=True)
     described = sorted(
@@ -154,7 +156,8 @@ def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
 
 
 def incomplete(path: Data) -> str | None:
-    """What is missing from a written checkpoint, or None: checks that all files exist and have their full length.
+    """Return what is missing from a written checkpoint, or None: checks that all files exist and have their full
+    length.
 
     Raises StoreError while an object store does not answer, which says nothing about the checkpoint.
     """
@@ -197,7 +200,7 @@ def _reader(path: Data, files: Files | None = None) -> FileSystemReader:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an object store did not answer: that is no fault of the checkpoint."""
+    """True if an object store did not answer: that is no fault of the checkpoint."""
     return isinstance(error, StoreError) and not isinstance(error, MissingError)
 
 
@@ -215,7 +218,8 @@ class Item:
 
 
 def items(captured: dict[str, Any]) -> Iterator[Item]:
-    """What `write` would write of `captured` if this rank were alone, as DCP plans it. An object is pickled here."""
+    """Yield what `write` would write of `captured` if this rank were alone, as DCP plans it. An object is pickled
+    here."""
     planner = DefaultSavePlanner()
     planner.set_up_planner(captured, is_coordinator=True)
     for item in planner.create_local_plan().items:
@@ -227,8 +231,8 @@ def items(captured: dict[str, Any]) -> Iterator[Item]:
 
 
 def metadata_of(path: Data) -> Metadata:
-    """What a checkpoint has, and where. Raises StoreError while an object store does not answer, anything if it cannot
-    be read."""
+    """Return what a checkpoint has, and where. Raises StoreError while an object store does not answer, anything if it
+    cannot be read."""
     return _reader(path).read_metadata()
 
 
@@ -248,7 +252,7 @@ class Reading:
         self.items: list[ReadItem] = self._planner.create_local_plan().items
 
     def destination(self, item: ReadItem) -> torch.Tensor:
-        """Where a part of a tensor belongs."""
+        """Return where a part of a tensor belongs."""
         return self._planner.resolve_tensor(item).detach()
 
     def put_object(self, item: ReadItem, raw: bytes) -> None:
@@ -267,7 +271,7 @@ class Reading:
         return dict(self._planner.objects)
 
     def finish(self) -> None:
-        """All items are in place: load them into the state."""
+        """Finish: all items are in place: load them into the state."""
         captured = self._captured
         for name, thing in self._state.items():
             loaded = captured[name]
@@ -358,7 +362,7 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]  # torch is untype
 
 
 def _required(captured: dict[str, Any], state: State) -> set[str]:
-    """The entries that the checkpoint must have. Not those of optimizers: see `read`; a newer torch may add
+    """Return the entries that the checkpoint must have. Not those of optimizers: see `read`; a newer torch may add
     settings."""
     required = set()
     for name, thing in state.items():
@@ -389,7 +393,7 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is untyped he
         return super().create_local_plan()
 
     def prefixes(self, below: str) -> set[str]:
-        """All dotted beginnings of the checkpoint's keys below `below`: the parameter names among them."""
+        """Return all dotted beginnings of the checkpoint's keys below `below`: the parameter names among them."""
         parts = (key[len(below) :].split(".") for key in self.metadata.state_dict_metadata if key.startswith(below))
         return {".".join(key[:depth]) for key in parts for depth in range(1, len(key))}
 

@@ -84,8 +84,8 @@ def _stage(tensors: dict[str, torch.Tensor], room: Room) -> dict[str, Any]:
 
 
 def _places(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Where in a slot the bytes of which tensors are, and how many bytes they take in all. Only of plain tensors and
-    DTensors, which have one part per rank."""
+    """Return where in a slot the bytes of which tensors are, and how many bytes they take in all. Only of plain tensors
+    and DTensors, which have one part per rank."""
     places, at = {}, first_place()
     for name, tensor in tensors.items():
         local = _local(tensor)
@@ -104,7 +104,7 @@ def _local(tensor: Any) -> Any:
 
 
 def fingerprint(captured: dict[str, Any]) -> int:
-    """A number below 2**56, equal for ranks whose state has tensors of the same names and shapes."""
+    """Return a number below 2**56, equal for ranks whose state has tensors of the same names and shapes."""
     names = sorted((repr(path), *_kind(tensor)) for path, tensor in replicated(captured))
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "big")
 
@@ -126,7 +126,7 @@ def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
 
 
 def replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, torch.Tensor]]:
-    """The tensors that are whole on every rank; not those in lists, whose indices must not change."""
+    """Yield the tensors that are whole on every rank; not those in lists, whose indices must not change."""
     for key, leaf in value.items():
         if isinstance(leaf, dict):
             yield from replicated(leaf, (*path, key))

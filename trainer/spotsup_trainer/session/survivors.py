@@ -74,7 +74,7 @@ def choose(
     this_round: int,
     failed: Collection[int] = (),
 ) -> Choice | None:
-    """What the ranks of `this_round` restore; None: there is nothing.
+    """Return what the ranks of `this_round` restore; None: there is nothing.
 
     `memories`: of each node. `stored`: the newest checkpoint that may be readable, which storage says was last claimed
     by `owner_round`. `failed`: snapshots whose copies in memory turned out to be damaged.
@@ -150,7 +150,7 @@ class Transfer:
 def schedule(
     wanted: Sequence[Collection[Box]], held: Sequence[Collection[int]], nodes: Sequence[int], sizes: Mapping[int, int]
 ) -> list[Transfer]:
-    """All transfers, in the order in which every rank makes its own.
+    """Return all transfers, in the order in which every rank makes its own.
 
     `wanted`: the boxes that each rank needs and cannot read on its node. `held`: the pieces in the memory of each node.
     `nodes`: that of each rank. `sizes`: bytes of a piece, to share the work out. Each box is read from storage once, by
@@ -173,7 +173,7 @@ def schedule(
 
 
 def _near(first: int, others: list[int], nodes: Sequence[int]) -> list[int]:
-    """The ranks of the first one's own node first."""
+    """Return the ranks of the first one's own node first."""
     return sorted(others, key=lambda rank: (nodes[rank] != nodes[first], nodes[rank], rank))
 
 
@@ -198,7 +198,7 @@ class Message:
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """Return all of it."""
         return self.blocks[-1].at + self.blocks[-1].size_bytes
 
 
@@ -209,7 +209,8 @@ _ALIGNED = 16
 def messages(
     transfers: Sequence[Transfer], form: Callable[[Box], tuple[Sequence[int], int]], limit_bytes: int
 ) -> Iterator[Message]:
-    """What `transfers` send, in messages of at most `limit_bytes`, or of one item: models have hundreds of small parts.
+    """Yield what `transfers` send, in messages of at most `limit_bytes`, or of one item: models have hundreds of small
+    parts.
 
     `form`: lengths of a box, and bytes of an item. Ranks that leave out the same way, or not, have the others in the
     same order.
@@ -260,8 +261,8 @@ MAX_KEPT_SHARE = 0.75
 
 
 def slots_for(needed_bytes: int, available_bytes: int, held_bytes: int, ranks: int, kept: int = 0) -> int:
-    """How many snapshots of `needed_bytes` one of a node's `ranks` may keep: 2, 1 or 0. With one, there is none while
-    it is being replaced.
+    """Return how many snapshots of `needed_bytes` one of a node's `ranks` may keep: 2, 1 or 0. With one, there is none
+    while it is being replaced.
 
     `available_bytes` of the machine, beside `held_bytes` that this rank's files have already, among them `kept` that
     are large enough. The rest is for others: the program, data loading, the page cache.

@@ -28,7 +28,7 @@ _NAMED = 4
 
 
 def find(place: str | os.PathLike[str], *, best: str | None = None, step: int | None = None) -> Checkpoint:
-    """The newest checkpoint of a run from which nothing is missing; the best by a metric; or that of a step.
+    """Return the newest checkpoint of a run from which nothing is missing; the best by a metric; or that of a step.
 
     Raises CheckpointError if there is none, StoreError while an object store does not answer.
     """
@@ -55,7 +55,7 @@ def find(place: str | os.PathLike[str], *, best: str | None = None, step: int | 
 
 
 def _rank(position: Position, best: str | None) -> float | None:
-    """How good a checkpoint is, the higher the better; None if it is not one that was the best."""
+    """Return how good a checkpoint is, the higher the better; None if it is not one that was the best."""
     if best is None:
         return 0.0
     for each in position.best:
@@ -67,7 +67,7 @@ def _rank(position: Position, best: str | None) -> float | None:
 def weights(
     source: str | os.PathLike[str], *, module: str = "model", best: str | None = None, step: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of the module that the Session's state had under that name, by their names, on the CPU.
+    """Return the tensors of the module that the Session's state had under that name, by their names, on the CPU.
 
     `source`: the folder or address of a run's checkpoints; or a file by torch.save, with a dictionary of tensors or
     with one under `module`. Raises as `find`; CheckpointError if there is no such module.
@@ -163,7 +163,7 @@ def _stored(path: Any, module: str) -> dict[str, tuple[torch.Size, torch.dtype]]
 
 
 def main() -> int:
-    """Writes the file."""
+    """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("place", help="the folder or address of a run's checkpoints")
     parser.add_argument("file", type=Path)

@@ -45,12 +45,12 @@ class Work:
                 first.register_post_accumulate_grad_hook(self._has_gradient)
 
     def begin(self) -> None:
-        """The program asks for a batch."""
+        """Take note that the program asks for a batch."""
         self._end_stretch()
         self._began = self._mark()
 
     def complete(self, samples: int) -> None:
-        """A step is completed, of so many samples of this rank; 0: not known."""
+        """Take note that a step is completed, of so many samples of this rank; 0: not known."""
         self._end_stretch()
         if self._stretches:
             self._steps.append((self._stretches, samples))
@@ -66,14 +66,14 @@ class Work:
         self._began = self._ended = None
 
     def asks(self) -> bool:
-        """Whether all ranks are to be asked now."""
+        """True if all ranks are to be asked now."""
         is_due = self._since_asked >= MIN_STEPS and self._clock() - self._asked_at >= ASK_EVERY_S
         if is_due:
             self._asked_at, self._since_asked = self._clock(), 0
         return is_due
 
     def say(self) -> tuple[int, int]:
-        """The median of this rank's work in a step, and of that for each sample, in ns; 0: not known."""
+        """Return the median of this rank's work in a step, and of that for each sample, in ns; 0: not known."""
         took = [(sum(map(_seconds, stretches)), samples) for stretches, samples in self._steps if _is_over(stretches)]
         self._steps.clear()
         each = [seconds / samples for seconds, samples in took if samples]
@@ -85,7 +85,7 @@ def _ns(seconds: list[float]) -> int:
 
 
 def _event() -> Any:
-    """A point in what the GPU computes: the program is far ahead of it."""
+    """Return a point in what the GPU computes: the program is far ahead of it."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

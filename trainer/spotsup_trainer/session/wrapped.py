@@ -58,7 +58,7 @@ class Wrapped(Loop):
         self.sharded = shards is not None
         self.count = shards or part.world
         self._part, self._micro_batches, self._peers, self._compare = part, micro_batches, peers, compare
-        self._told = False
+        self._reported = False
         mine = range(part.rank, self.count, part.world) if self.sharded else range(part.rank, part.rank + 1)
         self._sources = [_Source(loader(number) if shards else loader, number, part.rank) for number in mine]
         course.begin(self._identity, epochs)
@@ -93,7 +93,7 @@ class Wrapped(Loop):
         return {source.number: source.record(interrupted) for source in self._sources}
 
     def _restore(self, saved: Saved, reshard: Reshard | None) -> bool:
-        """Whether the epoch has to begin again, because positions do not fit."""
+        """True if the epoch has to begin again, because positions do not fit."""
         for source in self._sources:
             source.set_epoch(self._course.cursor.epoch)
         if not saved.records:
@@ -200,7 +200,7 @@ class Wrapped(Loop):
         course.leave()
 
     def _next_step(self) -> tuple[Step | None, list[Any]]:
-        """The step, and what is trained on in it here; no step at the end of the epoch. Collective."""
+        """Return the step, and what is trained on in it here; no step at the end of the epoch. Collective."""
         at = self._course.cursor
         self._taken_after = self._course.position.step
         mine = [batch for source in self._sources for batch in source.take(self._micro_batches)]
@@ -224,8 +224,8 @@ class Wrapped(Loop):
         return step, mine
 
     def _weights(self, sizes: list[int], most: int) -> tuple[list[float], int]:
-        """The weights of this rank's batches, and the number of samples of all ranks: each sample weighs the same, or
-        each batch if the size of any is unknown. Collective."""
+        """Return the weights of this rank's batches, and the number of samples of all ranks: each sample weighs the
+        same, or each batch if the size of any is unknown. Collective."""
         rank, world = self._part
         own = sizes + [0] * (most - len(sizes))
         table = [0] * (rank * most) + own + [0] * ((world - rank - 1) * most)
@@ -244,8 +244,8 @@ class Wrapped(Loop):
 
     def _tell_of_ends(self, found: list[int], most: int) -> None:
         short = [str(rank) for rank in range(self._part.world) if not any(found[rank * most : (rank + 1) * most])]
-        if short and not self.sharded and not self._told:
-            self._told = True
+        if short and not self.sharded and not self._reported:
+            self._reported = True
             self._say(
                 f"the loader of rank {', '.join(short)} has ended in epoch {self._course.cursor.epoch}, and others go "
                 "on: until all have ended, it repeats a batch with weight 0"
@@ -340,14 +340,14 @@ class _Source:
         return batch
 
     def close(self, *, left_early: bool = False) -> None:
-        """The epoch is over."""
+        """Take note that the epoch is over."""
         self._iterator, self._begun, self._ended = None, False, False
         self._given, self._pending = [], []
         if left_early:
             self._boundary = None
 
     def record(self, interrupted: bool) -> Record:
-        """Where it is; `interrupted`: the step that it gave batches for is not complete."""
+        """Return where it is; `interrupted`: the step that it gave batches for is not complete."""
         held = [*(self._given if interrupted else ()), *self._pending]
         if self.knows_all and interrupted and self._begun:
             return self._before
@@ -384,7 +384,7 @@ class _Source:
 
 
 def _only_counts(state: Any) -> bool:
-    """Whether it is of a StatefulDataLoader over a stream without a state. With torchdata 0.11, a loader that was
+    """True if it is of a StatefulDataLoader over a stream without a state. With torchdata 0.11, a loader that was
     restored from it counts twice what it skips, so the next one leaves out data."""
     if not isinstance(state, dict):
         return False

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 HOUR_S = 3600.0
-# A job's months beyond these are one row, named EARLIER; so is what was spent before there were accounts.
+# A job's months beyond these are one row, named EARLIER; so is what was spent before there were bookings.
 MAX_MONTHS = 36
 EARLIER = ""
 
@@ -68,7 +68,7 @@ class RoundTimes:
     step_at: float = 0.0
 
     def until(self, at: float) -> RoundTimes:
-        """With what lasts counted until `at`."""
+        """Return the times with what lasts counted until `at`."""
         passed = max(0.0, at - self.since) if self.since else 0.0
         match self.phase:
             case Purpose.USEFUL:
@@ -89,7 +89,7 @@ class RoundTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAccount:
+class NodeBilling:
     """What one node's cost was for."""
 
     purpose: Purpose | None = None  # of the time since `booked_to`; None before the first booking, and after its end
@@ -105,11 +105,11 @@ class NodeAccount:
 
     @property
     def usd(self) -> float:
-        """What is booked."""
+        """Return what is booked."""
         return sum(each.usd for each in self.bookings)
 
     def counted(self) -> dict[Purpose, float]:
-        """The round totals at `booked_to`."""
+        """Return the round totals at `booked_to`."""
         return {
             Purpose.USEFUL: self.useful_s,
             Purpose.PAUSE: self.pause_s,
@@ -119,62 +119,62 @@ class NodeAccount:
 
 
 NO_ROUNDS = RoundTimes()
-NOTHING_BOOKED = NodeAccount()
+NOTHING_BOOKED = NodeBilling()
 
 
-def booked(account: NodeAccount, usd: float, at: float, rounds: RoundTimes) -> NodeAccount:
-    """The account with all of `usd`, what the node has cost until `at`, booked."""
-    at = max(at, account.booked_to)
-    length_s = at - account.booked_to
+def booked(billing: NodeBilling, usd: float, at: float, rounds: RoundTimes) -> NodeBilling:
+    """Return the billing with all of `usd`, what the node has cost until `at`, booked."""
+    at = max(at, billing.booked_to)
+    length_s = at - billing.booked_to
     counts = rounds.until(at)
-    if account.in_round:
-        account, shares = _round_shares(account, counts, length_s)
+    if billing.in_round:
+        billing, shares = _round_shares(billing, counts, length_s)
     else:
-        shares = {account.purpose or Purpose.UNKNOWN: 1.0}
-    rest = usd - account.usd
+        shares = {billing.purpose or Purpose.UNKNOWN: 1.0}
+    rest = usd - billing.usd
     if rest < 0:  # a clock was set back, and its cost with it: no purpose may have more than all
-        factor = usd / account.usd if account.usd > 0 else 0.0
-        account = replace(account, bookings=tuple(each._replace(usd=each.usd * factor) for each in account.bookings))
+        factor = usd / billing.usd if billing.usd > 0 else 0.0
+        billing = replace(billing, bookings=tuple(each._replace(usd=each.usd * factor) for each in billing.bookings))
         rest = 0.0
-    months = _months(account.booked_to, at)
+    months = _months(billing.booked_to, at)
     new = [
         Booking(month, purpose, share * part * length_s, share * part * rest)
         for month, part in months
         for purpose, share in shares.items()
     ]
     return replace(
-        account,
+        billing,
         booked_to=at,
         useful_s=counts.useful_s,
         pause_s=counts.pause_s,
         lost_s=counts.lost_s,
         unknown_s=counts.unknown_s,
-        bookings=merged((*account.bookings, *new)),
+        bookings=merged((*billing.bookings, *new)),
     )
 
 
 def _round_shares(
-    account: NodeAccount, counts: RoundTimes, length_s: float
-) -> tuple[NodeAccount, dict[Purpose, float]]:
-    """Of the time since `booked_to`, by the growth of the round totals. Useful time that turned out not to be so since
-    it was booked moves to what it was."""
-    before = account.counted()
+    billing: NodeBilling, counts: RoundTimes, length_s: float
+) -> tuple[NodeBilling, dict[Purpose, float]]:
+    """Share out the time since `booked_to`, by the growth of the round totals. Useful time that turned out not to be so
+    since it was booked moves to what it was."""
+    before = billing.counted()
     growth = {purpose: seconds - before[purpose] for purpose, seconds in counts.totals().items()}
     gained = {purpose: seconds for purpose, seconds in growth.items() if seconds > 0}
     total = sum(gained.values())
     if not total:
-        return account, {counts.phase: 1.0}
+        return billing, {counts.phase: 1.0}
     shares = {purpose: seconds / total for purpose, seconds in gained.items()}
     too_much_s = max(0.0, min(-growth[Purpose.USEFUL], total - length_s))
     for purpose, share in shares.items():
-        account = moved(account, too_much_s * share, purpose)
-    return account, shares
+        billing = moved(billing, too_much_s * share, purpose)
+    return billing, shares
 
 
-def moved(account: NodeAccount, seconds: float, purpose: Purpose) -> NodeAccount:
-    """The account with so many of its last useful seconds booked for another purpose."""
+def moved(billing: NodeBilling, seconds: float, purpose: Purpose) -> NodeBilling:
+    """Return the billing with so many of its last useful seconds booked for another purpose."""
     kept: list[Booking] = []
-    for each in sorted(account.bookings, key=lambda booking: booking.month, reverse=True):
+    for each in sorted(billing.bookings, key=lambda booking: booking.month, reverse=True):
         if each.purpose is not Purpose.USEFUL or seconds <= 0 or each.seconds <= 0:
             kept.append(each)
             continue
@@ -182,17 +182,17 @@ def moved(account: NodeAccount, seconds: float, purpose: Purpose) -> NodeAccount
         seconds -= part * each.seconds
         kept.append(each._replace(seconds=each.seconds * (1 - part), usd=each.usd * (1 - part)))
         kept.append(each._replace(purpose=purpose, seconds=each.seconds * part, usd=each.usd * part))
-    return replace(account, bookings=merged(kept))
+    return replace(billing, bookings=merged(kept))
 
 
-def priced(account: NodeAccount, usd_per_hour: float) -> NodeAccount:
-    """The account of a node whose price was not known until now: it is taken for that of the whole time."""
-    found = tuple(each._replace(usd=each.seconds / HOUR_S * usd_per_hour) for each in account.bookings)
-    return replace(account, bookings=found)
+def priced(billing: NodeBilling, usd_per_hour: float) -> NodeBilling:
+    """Return the billing of a node whose price was not known until now: it is taken for that of the whole time."""
+    found = tuple(each._replace(usd=each.seconds / HOUR_S * usd_per_hour) for each in billing.bookings)
+    return replace(billing, bookings=found)
 
 
 def merged(bookings: Iterable[Booking]) -> tuple[Booking, ...]:
-    """One booking per month and purpose, in order; the oldest months together."""
+    """Return one booking per month and purpose, in order; the oldest months together."""
     sums: dict[tuple[str, Purpose], tuple[float, float]] = {}
     found = [each for each in bookings if each.seconds or each.usd]
     kept = set(sorted({each.month for each in found})[-MAX_MONTHS:])
@@ -209,13 +209,13 @@ def month_of(at: float) -> str:
 
 
 def month_start(at: float) -> float:
-    """When the month of this time began, in UTC."""
+    """Return when the month of this time began, in UTC."""
     now = time.gmtime(at)
     return float(calendar.timegm((now.tm_year, now.tm_mon, 1, 0, 0, 0)))
 
 
 def _months(begin: float, end: float) -> list[tuple[str, float]]:
-    """The months from `begin` to `end`, each with its share of that time."""
+    """Return the months from `begin` to `end`, each with its share of that time."""
     if end <= begin or month_of(begin) == month_of(end):
         return [(month_of(end), 1.0)]
     parts: list[tuple[str, float]] = []

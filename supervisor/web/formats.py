@@ -52,5 +52,5 @@ def moment(at: float) -> str:
 
 
 def machine_moment(at: float) -> str:
-    """For the attribute of a `time` element."""
+    """Return a moment for the attribute of a `time` element."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

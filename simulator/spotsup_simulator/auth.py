@@ -24,7 +24,7 @@ class State:
     roles: Mapping[str, frozenset[tuple[str, str, str]]] = field(default_factory=dict)
 
 
-class SimAccounts:
+class SimAuth:
     """The users of one etcd. They are rolled back with its keys; tokens are in its memory only."""
 
     def __init__(self) -> None:
@@ -52,32 +52,32 @@ class SimAccounts:
         self.forget_tokens()
 
     def change(self, revision: int, **changes: Any) -> None:
-        """From now on it is so. `revision`: of the keys."""
+        """Change it from now on. `revision`: of the keys."""
         self._undo.append((revision, self.state))
         self.state = State(**{"users": self.state.users, "roles": self.state.roles, **changes})
         self.version += 1
 
     def may_use(self, name: str, password: str, grants: frozenset[tuple[str, str, str]]) -> bool:
-        """Whether who logs in so may do all of that."""
+        """True if who logs in so may do all of that."""
         found = self.state.users.get(name)
         if found is None or found[0] != password:
             return False
         return grants <= frozenset().union(*(self.state.roles.get(role, frozenset()) for role in found[1]))
 
     def log_in(self, name: str) -> str:
-        """A token."""
+        """Return a token."""
         self._issued += 1
         made = f"token.{self._issued}"
         self._tokens[made] = name
         return made
 
     def check(self, token: str | None) -> None:
-        """Raises EtcdRefusedError for a token that is none, or has ended."""
+        """Raise EtcdRefusedError for a token that is none, or has ended."""
         if token not in self._tokens:
             raise EtcdRefusedError("etcdserver: invalid auth token", _UNAUTHENTICATED)
 
     def manage(self, what: str, body: dict[str, Any], revision: int) -> dict[str, Any]:
-        """A call about users and roles. `revision`: of the keys. Raises EtcdRefusedError."""
+        """Make a call about users and roles. `revision`: of the keys. Raises EtcdRefusedError."""
         if self.stale_requests:
             self.stale_requests -= 1
             raise EtcdRefusedError("etcdserver: revision of auth store is old", _INVALID)
@@ -132,5 +132,5 @@ def _text(encoded: str) -> str:
 
 
 def grants_of(keys: Keys, job: str) -> frozenset[tuple[str, str, str]]:
-    """What the nodes of a job have to be allowed."""
+    """Return what the nodes of a job have to be allowed."""
     return frozenset((grant.kind, grant.begin, grant.end) for grant in keys.grants(job))
