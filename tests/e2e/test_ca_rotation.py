@@ -34,10 +34,12 @@ def documented() -> list[str]:
 
 def did(stack: Stack, line: str) -> str:
     """What one of them prints, on the folder of an embedded etcd."""
-    folder = str(stack.state / "etcd" / "tls")
-    line = line.replace("sudo -u spotsup ", "").replace("/var/lib/spotsup/tls", shlex.quote(folder))
-    line = line.replace("spotsupd ", f"{sys.executable} -m supervisor.cli.daemon ")
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=ROOT, timeout=150, check=False)
+    line = line.replace("sudo -u spotsup ", "").replace("/var/lib/spotsup/tls", '"$TLS"')
+    line = line.replace("spotsupd ", f"{shlex.quote(sys.executable)} -m supervisor.cli.daemon ")
+    environ = {**os.environ, "TLS": str(stack.state / "etcd" / "tls")}
+    done = subprocess.run(
+        ["sh", "-c", line], env=environ, capture_output=True, text=True, cwd=ROOT, timeout=150, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
