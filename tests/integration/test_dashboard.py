@@ -112,7 +112,9 @@ def test_a_token_opens_the_pages_and_its_cookie_is_for_them_alone(
     assert browser.get("/v1/health").status_code == 401, "the cookie is no key to the API"
     assert browser.get("/jobs/none").status_code == 404
     tokens.clear()
-    assert browser.get("/").status_code == 401, "a token that is revoked is refused at once"
+    refused = browser.get("/")
+    assert (refused.status_code, refused.headers["location"]) == (303, "/login"), "one that is revoked opens nothing"
+    assert "llama-8b-sft" not in refused.text
 
 
 def test_logging_out_forgets_the_cookie(browser: Browser) -> None:
