@@ -56,7 +56,7 @@ def test_a_new_key_is_in_the_schema_and_in_the_reference() -> None:
     assert "| `mood` | string, `calm`, `wild` | `calm` | How it runs. |" in page
     assert "| `flavours` | list of strings | empty | Only these flavours. Empty: any. |" in page
     below = page.split("\n## limits\n")[1]
-    assert "| `cups` | number | none | above 0 | The job is paused after this many cups. A refill lets it" in below
+    assert "| `cups` | number, above 0 | none | The job is paused after this many cups. A refill lets it" in below
 
 
 def test_a_new_key_is_an_option_of_the_command_line() -> None:
