@@ -75,6 +75,11 @@ class Channel:
         return [event for number, event in enumerate(pending) if number <= last.get(event.job, -1)]
 
 
+def wanted(channels: Iterable[Channel], events: Iterable[Event]) -> list[Event]:
+    """Return the events that a channel takes."""
+    return [event for event in events if is_wanted(channels, event)]
+
+
 def is_wanted(channels: Iterable[Channel], event: Event) -> bool:
     """True if any channel takes it."""
     return any(channel.takes(event) for channel in channels)

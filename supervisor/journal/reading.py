@@ -169,11 +169,13 @@ class Reader:
 
     def _mark(self, over: frozenset[str], before: frozenset[str]) -> None:
         """Say of jobs whether their nodes write more than is read."""
-        jobs = dict(self._jobs)
-        for job in (over | before) & jobs.keys():
-            if jobs[job].floods is not (job in over):
-                jobs[job] = replace(jobs[job], floods=job in over)
-        self._jobs = MappingProxyType(jobs)
+        marked = {
+            job: replace(self._jobs[job], floods=job in over)
+            for job in (over | before) & self._jobs.keys()
+            if self._jobs[job].floods is not (job in over)
+        }
+        if marked:  # nearly always there is none
+            self._jobs = MappingProxyType({**self._jobs, **marked})
 
     def known(self, kind: type[Record], found: KeyValue) -> Record | None:
         """Return the record of a key, where the mirror has shown it with these bytes: it need not be parsed again."""

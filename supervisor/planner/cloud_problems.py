@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from supervisor.events import EventKind
-from supervisor.model import NodeRecord
 from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named
 from supervisor.planner.world import CloudView, VolatileState, World
@@ -80,40 +80,47 @@ def _doubted(world: World, volatile: VolatileState) -> Iterator[Problem]:
             )
 
 
+class _Stuck(NamedTuple):
+    """A machine that does not end."""
+
+    id: str
+    since: float
+    error: str = ""  # why its cloud refuses to end it; "" where it does not
+    usd_per_hour: float = 0.0  # 0 where it is not known
+
+
 def _unended(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
     """Machines that a cloud does not end, whether it refuses to or says that it does."""
-    stuck: dict[str, list[tuple[str, str, float, NodeRecord | None]]] = {}
+    stuck: dict[str, list[_Stuck]] = {}
     for job in world.jobs.values():
         for node in job.terminating:
             since = max(node.state_since, world.timers_paused_until)
             view = volatile.clouds.get(node.offer.cloud, CloudView())
             if now - since >= UNENDED_S and node.offer.cloud in world.clouds and not view.is_ending(node):
-                stuck.setdefault(node.offer.cloud, []).append((node.instance_id, node.error, since, node))
+                found = _Stuck(node.instance_id, since, node.error, node.offer.usd_per_hour or 0.0)
+                stuck.setdefault(node.offer.cloud, []).append(found)
     for cloud, view in volatile.clouds.items():
         for key in view.instances.keys() & volatile.sightings.keys():
             seen = volatile.sightings[key]
             if seen.ended_at and now - seen.ended_at >= UNENDED_S:
-                stuck.setdefault(cloud, []).append((key, "", seen.ended_at, None))
+                stuck.setdefault(cloud, []).append(_Stuck(key, seen.ended_at))
     for cloud, machines in stuck.items():
-        errors = sorted({error.splitlines()[0] for _, error, _, _ in machines if error})
+        errors = sorted({each.error.splitlines()[0] for each in machines if each.error})
         why = errors[0] if errors else f"{cloud} accepts each request, and still lists them as running"
-        since = min(at for _, _, at, _ in machines)
-        ids = frozenset(each for each, _, _, _ in machines)
+        since = min(each.since for each in machines)
+        ids = frozenset(each.id for each in machines)
+        usd = sum(each.usd_per_hour for each in machines)
+        cost = f"${usd:.2f} an hour" if usd else "money"
         what = f"{len(ids)} machines of {cloud} do" if len(ids) > 1 else f"1 machine of {cloud} does"
         yield Problem(
             EventKind.NOT_ENDED,
             cloud,
             since,
-            f"{what} not end ({named(sorted(ids))}), the first since {moment(since)}, and cost{_dollars(machines)}: "
+            f"{what} not end ({named(sorted(ids))}), the first since {moment(since)}, and cost {cost}: "
             f"{why}. Give spotsup the permission, take the lock or protection away, or end them in the cloud's console",
             members=ids,
             over=f"all machines of {cloud} that had to end have ended",
         )
-
-
-def _dollars(machines: Iterable[tuple[str, str, float, NodeRecord | None]]) -> str:
-    found = sum(node.offer.usd_per_hour or 0.0 for *_, node in machines if node is not None)
-    return f" ${found:.2f} an hour" if found else " money"
 
 
 def _unremoved(volatile: VolatileState, now: float) -> Iterator[Problem]:
@@ -137,8 +144,9 @@ def _unremoved(volatile: VolatileState, now: float) -> Iterator[Problem]:
 
 def _not_configured(world: World) -> Iterator[Problem]:
     """Clouds on which machines run for jobs, and of which the configuration says nothing."""
-    nodes = [node for job in world.jobs.values() if not job.clouds <= set(world.clouds) for node in job.billed]
-    for cloud in sorted({node.offer.cloud for node in nodes} - set(world.clouds)):
+    known = frozenset(world.clouds)
+    nodes = [node for job in world.jobs.values() if not job.clouds <= known for node in job.billed]
+    for cloud in sorted({node.offer.cloud for node in nodes} - known):
         there = [node for node in nodes if node.offer.cloud == cloud]
         usd = sum(node.offer.usd_per_hour or 0.0 for node in there)
         count = f"{len(there)} machines" if len(there) > 1 else "1 machine"

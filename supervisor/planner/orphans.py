@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from provisioners.base import Instance, InstanceState, Leftover
-from supervisor.alerts.routes import is_wanted
+from supervisor.alerts.routes import wanted
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
@@ -130,7 +130,7 @@ def unjournaled(left: Sequence[Instance], since: float) -> Iterator[Problem]:
 
 def _commit(world: World, event: Event | None, *actions: Terminate | Remove) -> Commit:
     events = [event] if event is not None else []
-    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
+    alerts = wanted(world.rules.channels_used, events)
     return Commit(job="", guards={}, events=events, alerts=alerts, actions=actions)
 
 

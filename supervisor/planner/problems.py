@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from supervisor.alerts.routes import is_wanted
+from supervisor.alerts.routes import wanted
 from supervisor.events import EventKind
 from supervisor.model import Event
 from supervisor.planner.actions import Commit
@@ -61,15 +61,19 @@ def report(
             events.append(_event(known.over_kind, key.removeprefix(f"{known.kind}-"), known.over, now))
     if kept == before:
         return [], volatile, tuple(texts)
-    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
+    alerts = wanted(world.rules.channels_used, events)
     commits = [Commit(job="", guards={}, events=events, alerts=alerts)] if events else []
     return commits, replace(volatile, reminders=MappingProxyType(kept)), tuple(texts)
 
 
+def reminder_s(times: int) -> float:
+    """Return how long after the last alert people are reminded, in seconds. `times`: how often they were told, at
+    least once."""
+    return min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(times - 1, 10))
+
+
 def _wait_s(known: Reminder, problem: Problem) -> float:
-    if problem.members - known.members:
-        return GROWN_S
-    return min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(known.times - 1, 10))
+    return GROWN_S if problem.members - known.members else reminder_s(known.times)
 
 
 def _event(

@@ -464,11 +464,17 @@ class Loop:
         return written
 
     def _log_once(self, faults: Iterable[Fault]) -> None:
-        now = self._clock.now()
         for each in faults:
-            if self._logged.is_new(owner_of(each.cause), each.cause, now):
-                self._logged.add(owner_of(each.cause), each.cause, now)
+            if self._may_log(each.cause):
                 log.error(each.sentence, cause=each.cause, traceback=each.traceback)
+
+    def _may_log(self, cause: str) -> bool:
+        """Return whether a cause is to be logged, which it then was."""
+        owner, now = owner_of(cause), self._clock.now()
+        is_new = self._logged.is_new(owner, cause, now)
+        if is_new:
+            self._logged.add(owner, cause, now)
+        return is_new
 
     def _remember(self, causes: Iterable[str]) -> None:
         for cause in causes:
@@ -490,8 +496,7 @@ class Loop:
             for key, why in reading.unreadable.items():
                 if self._unreadable.get(key) != why:
                     self._count("messages_unreadable")
-                    if self._logged.is_new(owner_of(key), key, self._clock.now()):
-                        self._logged.add(owner_of(key), key, self._clock.now())
+                    if self._may_log(key):
                         log.error("ignored an unreadable message in etcd", key=printable(key), error=why)
             self._unreadable = reading.unreadable
 

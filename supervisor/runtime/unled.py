@@ -13,13 +13,12 @@ from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt, Sender
 from supervisor.events import EventKind
 from supervisor.model import Event
+from supervisor.planner.problems import reminder_s
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 
 AFTER_S = 120.0
 RETRY_S = 60.0
-# Between two reminders: doubled each time, up to a day.
-REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 MAX_EVENTS = 10  # that wait for a channel; the oldest go first
 
 log = structlog.get_logger("spotsupd")
@@ -51,7 +50,7 @@ class NoLeaderWatch:
         now, problem = self._clock.now(), self._problem()
         if problem:
             self._since = min(self._since or now, now)
-            wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(self._times - 1, 10)) if self._times else 0.0
+            wait_s = reminder_s(self._times) if self._times else 0.0
             if now - self._since >= AFTER_S and now - self._said_at >= wait_s:
                 self._times, self._said_at = self._times + 1, now
                 lasts = _minutes(now - self._since)

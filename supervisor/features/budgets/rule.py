@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from supervisor.alerts.routes import is_wanted
+from supervisor.alerts.routes import wanted
 from supervisor.billing import Spent, month_of, month_start
 from supervisor.budget import CLUSTER, BudgetRecord, BudgetUse
 from supervisor.events import EventKind
@@ -119,7 +119,7 @@ def drive_budgets(world: World, uses: Mapping[str, BudgetUse], now: float) -> li
     record = BudgetRecord(month, tuple(warned))
     if record == known:
         return []
-    alerts = [event for event in events if is_wanted(world.rules.channels_used, event)]
+    alerts = wanted(world.rules.channels_used, events)
     return [
         Commit("", {}, events=events, alerts=alerts, budgets=record, budgets_revision=world.budget_revision),
     ]

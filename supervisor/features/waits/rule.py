@@ -7,11 +7,10 @@ from supervisor.features.waits.record import WaitsRecord
 from supervisor.model import HISTORY_LIMIT, JobRecord, JobState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import part_of_round
+from supervisor.planner.problems import reminder_s
 from supervisor.planner.sentences import lasted, node_count
 
 _WAITING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
-# Between two alerts: doubled each time, up to a day.
-REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 
 
 def drive_wait_alerts(draft: Draft) -> None:
@@ -33,10 +32,9 @@ def _reported(draft: Draft, record: WaitsRecord, *, lacks: bool) -> WaitsRecord:
     job, rules = draft.job, draft.rules.waits
     since = job.state_since if lacks else max(waits_since(job), job.starts_at)
     lasts_s = draft.now - since
-    wait_s = min(MAX_REMINDER_S, REMINDER_S * 2.0 ** min(max(0, record.times - 1), 10))
-    if (record.reported_at and draft.now - record.reported_at < wait_s) or lasts_s < (
-        rules.lacks_s if lacks else rules.alert_s
-    ):
+    if record.reported_at and draft.now - record.reported_at < reminder_s(record.times):
+        return record
+    if lasts_s < (rules.lacks_s if lacks else rules.alert_s):
         return record
     if lacks:
         missing = job.desired_nodes - part_of_round(draft)
