@@ -43,7 +43,7 @@ def doubted(cluster: ClusterRecord, why: str, now: float, seen: Mark | None = No
     """Return the journal's record once it is doubted. `seen`: the newest mark that is known of it; the record's own
     becomes a newer one, so that each doubt is raised once."""
     epoch = max(cluster.epoch, seen.epoch if seen else 0) + 1
-    return replace(cluster, epoch=epoch, doubted_at=now, doubt=why)
+    return replace(cluster, epoch=epoch, doubted_at=cluster.doubted_at or now, doubt=cluster.doubt or why)
 
 
 def believed(cluster: ClusterRecord, accounts: Mapping[str, str]) -> ClusterRecord:

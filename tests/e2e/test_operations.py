@@ -199,3 +199,38 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     assert json.loads(stack.ctl("cost", "-o", "json").stdout)[0]["usd"] > 0
     assert stack.ctl("cancel", "steps").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+
+
+def test_an_etcd_that_is_put_back_begins_no_job_again_that_was_over(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    job = tmp_path / "code" / "job.yaml"
+    job.write_text("{name: waits, kind: data, run: sleep 100000}\n")
+    assert stack.ctl("submit", str(job)).returncode == 0
+    stack.wait_for(lambda: stack.ask("status", "waits")["state"] == "running", 90.0, "the job to run")
+    data, before = stack.state / "etcd" / "data", tmp_path / "before"
+
+    def stop() -> None:
+        stack.kill_daemon()
+        EmbeddedEtcd(stack.state / "etcd").stop()
+
+    def headline() -> str:
+        return str(stack.ask("daemon", "status")["headline"])
+
+    stop()
+    shutil.copytree(data, before)
+    stack.start_daemon()
+    assert stack.ctl("cancel", "waits").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 90.0, "the machine to be released")
+    stop()
+    shutil.rmtree(data)
+    shutil.copytree(before, data)
+    stack.start_daemon()
+    stack.wait_for(lambda: "etcd was restored from a backup" in headline(), 90.0, "the daemon to find out")
+    lost = '"kind": "node-lost"'
+    stack.wait_for(lambda: lost in json.dumps(stack.ask("events", "waits")), 90.0, "the node to be lost")
+    assert "nothing is launched: `spotsupd adopt`" in stack.ask("status", "waits")["sentence"]
+    assert stack.ctl("cancel", "waits").returncode == 0
+    assert spotsupd(stack, "adopt").returncode == 0
+    stack.wait_for(lambda: headline() == "watching 0 jobs", 90.0, "the journal to be believed")
+    assert stack.machines() == []
+    assert [node["id"].rpartition("-")[2] for node in stack.ask("status", "waits")["node_list"]] == ["1"]
