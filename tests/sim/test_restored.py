@@ -13,7 +13,7 @@ from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.market.warm import WarmRules
 from supervisor.model import JobState, NodeState
-from supervisor.planner.actions import Bootstrap, Clean, Launch
+from supervisor.planner.actions import Bootstrap, Clean, Launch, Terminate
 from tests.sim.harness import NO_FAULTS, RULES, adopt, alive, machine_of, record, service, submit, training_world
 from tests.sim.promises import Promises, jobs_of, settled
 
@@ -183,30 +183,37 @@ def test_a_machine_with_a_number_that_the_journal_has_not_given_yet_proves_it_to
     assert "machines run that it has not asked for yet (job-" in told(world)[0]
 
 
-def test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_ended() -> None:
+@pytest.mark.parametrize("snapshot_of", [JobState.RUNNING, NodeState.WARM])
+def test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_ended(snapshot_of: object) -> None:
+    """Whether the journal has it as at work for its first job, or as waiting for the next."""
     world = World(Conditions(1, NO_FAULTS, WARM))
     promises = Promises(world)
     world.run(1.0)
     submit(world, "first", 1, 1, 1)
     until(world, "first", JobState.RUNNING)
-    service(world).cancel("first")
-    nodes = jobs_of(world)["first"].nodes
-    assert world.run_until(lambda w: jobs_of(w)["first"].nodes[min(nodes)].state is NodeState.WARM, 100.0)
-    world.run(5.0)
+    world.run(20.0)
     before = snapshot(world)
+    service(world).cancel("first")
+    (node,) = jobs_of(world)["first"].nodes
+    assert world.run_until(lambda w: jobs_of(w)["first"].nodes[node].state is NodeState.WARM, 100.0)
+    world.run(5.0)
+    if snapshot_of is NodeState.WARM:
+        before = snapshot(world)
     submit(world, "second", 1, 1, 1)
     until(world, "second", JobState.RUNNING)
     world.run(20.0)
     promises.etcd_rolled_back(put_back(world, before))
-    machine = next(iter(world.cloud.machines.values()))
+    (machine,) = world.cloud.machines.values()
     done: list[object] = []
     world.hooks.action.append(
-        lambda _, action: done.append(action) if isinstance(action, Bootstrap | Clean | Launch) else None
+        lambda _, action: done.append(action) if isinstance(action, Bootstrap | Clean | Launch | Terminate) else None
     )
     machine.cut = True  # its job's user is not in that etcd
     world.wake_daemons()
     world.run(WARM.warm.keep_s + 600.0)
     assert (machine.alive, done) == (True, [])
+    if snapshot_of is NodeState.WARM:
+        assert jobs_of(world)["first"].nodes[node].state is NodeState.WARM
 
 
 # -- words that prove nothing ------------------------------------------------------------------------------

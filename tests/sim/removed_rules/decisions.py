@@ -75,6 +75,13 @@ DECISIONS = (
         "sim/test_restored.py::test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_ended",
     ),
     Mutant(
+        "nothing is ended by a doubted journal",
+        "supervisor.planner.release",
+        "    if not (draft.busy(action.key) or draft.doubted):\n",
+        "    if not draft.busy(action.key):\n",
+        "sim/test_restored.py::test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_ended",
+    ),
+    Mutant(
         "a forged node says nothing of other jobs' machines",
         "supervisor.planner.world",
         "        return frozenset(node for node in self.unjournaled if any(node in view.tags for view in views))\n",
