@@ -118,6 +118,9 @@ usd_per_month = 2000
 user_usd_per_month = 500
 users = {ann = 900}
 
+[retention]
+ended_jobs_days = 365
+
 [queue]
 preempt = true
 cluster = { gpus = 64, usd_per_hour = 60.0 }

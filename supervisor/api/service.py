@@ -34,6 +34,7 @@ from supervisor.curve import Curve
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import (
     CommandRefusedError,
+    JournalFullError,
     JournalUnavailableError,
     NotFoundError,
     SpotsupError,
@@ -43,6 +44,7 @@ from supervisor.events import EventKind
 from supervisor.features.limits.rule import PAUSED_BY_USER, reached
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
+from supervisor.features.retention.rule import kept_because, sweeps_by_member
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -319,6 +321,44 @@ class Service:
                 return seen
             raise
 
+    def delete(self, name: str) -> JobView:
+        """Delete an ended job with all that is kept of it; its checkpoints stay. Returns it as it was.
+
+        Raises NotFoundError, and CommandRefusedError for one that has machines or may go on.
+        """
+        self._catch_up(name)
+        view, tried = self.job(name), ""
+        for _ in range(MAX_TRIES):
+            self._terms.check(view.record)
+            if why := kept_because(view, sweeps_by_member(sweep for sweep, _ in self._journal.sweeps())):
+                raise CommandRefusedError(why)
+            tried = view.record.uid
+            if self._deleted(view):
+                self._await(lambda reading: name not in reading.jobs)
+                return view
+            if view.revision != self._journal.job_revision(name):
+                self._await_newer(view)
+            seen = self._read().jobs.get(name)
+            if seen is None or seen.record.uid != tried:
+                return view  # by this request, whose answer etcd's client lost, or by another one
+            view = seen
+        raise CommandRefusedError(f"job {name} changes too fast to be deleted; try again")
+
+    def _deleted(self, view: JobView) -> bool:
+        """Delete the job's keys, then its code where no other job needs it."""
+        try:
+            if not self._journal.delete_job(view, self._clock.now()):
+                return False
+        except JournalFullError as error:
+            raise JournalFullError(
+                f"etcd is full, and {view.name} has cost money this month: that sum has to be written before it is "
+                "deleted. Delete jobs first that cost nothing since the month began, then make room "
+                "(docs/operations.md#etcd-is-full)"
+            ) from error
+        with contextlib.suppress(SpotsupError):  # housekeeping deletes it within a day
+            self._journal.delete_code(view.record.code_sha256, view.revision)
+        return True
+
     def pause(self, name: str) -> JobView:
         """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""
 
@@ -456,7 +496,13 @@ class Service:
     def _sources(self, name: str, spec: JobSpec) -> tuple[str, ...]:
         """Return where the checkpoints of a job are, and of those that it resumed from itself. Raises NotFoundError,
         and CommandRefusedError if the new job could not read them."""
-        job = self.job(name).record
+        try:
+            job = self.job(name).record
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"cannot resume from {name}: there is no such job, or it was deleted. A deleted job's checkpoints are "
+                f"where they were, for your program to load; {error}"
+            ) from error
         if not (job.ended or job.state is JobState.PAUSED):
             raise CommandRefusedError(f"job {name} is {job.state}: cancel or pause it before another resumes from it")
         why = unreadable_by(job, spec, self._hosted)

@@ -47,6 +47,8 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
 _COMMANDS = {
     "change": {
         "cancel": "End jobs and release their machines.",
+        "delete": "Delete ended jobs with all that the daemon keeps of them: events, output, curves, costs, earlier "
+        "runs.",
         "drain": "Replace nodes without losing a step.",
         "limits": "Show a job's limits, or change them.",
         "pause": "Checkpoint jobs and release their machines.",

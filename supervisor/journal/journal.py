@@ -20,9 +20,10 @@ from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
 
 from supervisor.access import AuditEntry, TokenRecord
+from supervisor.budget import BudgetRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
-from supervisor.features.budgets.rule import spent_before
+from supervisor.features.budgets.rule import spent_before, with_deleted
 from supervisor.features.flood.rule import FLOOD
 from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
@@ -176,6 +177,28 @@ class Journal:
             operations.append(Delete(self._curve_key(old.job)))
         return operations
 
+    def delete_job(self, view: JobView, now: float, guard: Sequence[Compare] = ()) -> bool:
+        """Delete an ended job without machines, with all that etcd has of it and of earlier runs of its name. False if
+        its record, or the sum of what deleted jobs have spent, changed meanwhile. `guard`: the leader's.
+
+        Its record is guarded by its revision, and every later write of the job by a revision too: none brings part of
+        it back. A job that has cost nothing this month is deleted without a write, as an etcd that is full needs it.
+        """
+        name, keys, budgets = view.record.name, self.keys, f"{self.keys.world}{BUDGETS}"
+        guards = [*guard, Compare(self._job_key(name), "mod", view.revision)]
+        prefixes = [self._node_key(name, ""), keys.run(name), keys.logs(name), self._event_key(name, "")]
+        prefixes += [f"{keys.root}curves/{name}/", f"{keys.root}past/{name}/"]
+        operations: list[Put | Delete] = [
+            Delete(self._job_key(name)),
+            *(Delete(each, prefix=True) for each in prefixes),
+        ]
+        found = self._store.get(budgets)
+        spent = with_deleted(load(BudgetRecord, found.value, found.key) if found else None, view, now)
+        if spent is not None:
+            guards.append(Compare(budgets, "mod", found.mod_revision if found else 0))
+            operations.append(Put(budgets, dump(spent)))
+        return self._txn(guards, operations) > 0
+
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
         """Store a user's change to a job, and to one of its nodes. False if either changed meanwhile."""
         guards = [Compare(self._job_key(record.name), "mod", view.revision)]
@@ -215,8 +238,9 @@ class Journal:
         return len(old)
 
     def put_curve(self, job: JobRecord, curve: Curve, leader_guard: Sequence[Compare]) -> bool:
-        """Replace a job's training curve. False if another daemon leads, or a user paused them."""
+        """Replace a job's training curve. False if another daemon leads, a user paused them, or it was deleted."""
         guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
+        guards.append(Compare(self._job_key(job.name), "mod", self.job_revision(job.name) or -1))
         return self._txn(guards, [Put(self._curve_key(job), dump(curve))]) > 0
 
     def put_pool_day(self, key: DayKey, day: PoolDay, leader_guard: Sequence[Compare]) -> bool:

@@ -100,6 +100,10 @@ def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: P
         with pytest.raises(JobFailedError, match="cancelled"):
             job.wait()
         assert job.wait(check=False).ended
+        https.world.run_until(lambda world: not jobs_of(world)["mine"].billed, 600.0)
+        job.delete()
+        with pytest.raises(NotFoundError, match="no job is named 'mine'"):
+            job.status()
         with pytest.raises(NotFoundError) as caught:
             client.job("none")
         assert caught.value.request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,36 @@ def test_several_jobs_are_cancelled_by_one_command_and_a_refusal_keeps_none_from
     assert "no job is named 'nosuch'; jobs: one, two" in result.stderr
     assert [row["name"] for row in desk.ask("cancel", "one", "two")] == ["one", "two"]
     assert desk.ask("cancel", "two")["name"] == "two", "one is one object, as before"
+
+
+# -- what is deleted -----------------------------------------------------------------------------------------
+
+
+def test_ended_jobs_are_deleted_once_that_is_confirmed(desk: Desk) -> None:
+    for name in ("one", "two", "three"):
+        submit(desk, name, "--set", "checkpoints=/mnt/out/c")
+    result = desk.ctl("delete", "one", "-y")
+    assert (result.exit_code, "`spotsupctl cancel one`, and delete it once it has ended" in result.stderr) == (5, True)
+    desk.said("cancel", "one", "two")
+    done = [desk.service.job(name) for name in ("one", "two")]
+    assert desk.world.run_until(lambda _: all(desk.service.job(each.name).record.ended for each in done), 600.0)
+    assert desk.world.run_until(lambda _: not any(desk.service.job(each.name).billed for each in done), 600.0)
+    result = desk.ctl("delete", "one", stdin="n\n")
+    assert (result.exit_code, "Checkpoints stay. [y/N]" in result.stderr) == (5, True)
+    assert result.stderr.endswith("spotsupctl: nothing was deleted\n")
+    stay = f"one: deleted; its checkpoints stay in /mnt/out/c/{done[0].record.task_id}\n"
+    assert desk.ctl("delete", "one", stdin="y\n").stdout == stay
+    result = desk.ctl("delete", "one", "two", "three", "-y", "-o", "json")
+    assert result.exit_code == 4
+    assert [row["name"] for row in json.loads(result.stdout)] == ["two"]
+    assert "no job is named 'one'" in result.stderr
+    assert "job three is" in result.stderr
+    assert [row["name"] for row in desk.ask("list", "--all")] == ["three"]
+    options = ("--name", "four", "--nodes", "1", "--code", str(desk.folder), "--resume-from", "one")
+    result = desk.ctl("submit", *options, "--", "train.py")
+    assert result.exit_code == 4
+    assert "cannot resume from one: there is no such job, or it was deleted. A deleted job's" in result.stderr
+    submit(desk, "one")
 
 
 # -- what cannot be right ------------------------------------------------------------------------------------

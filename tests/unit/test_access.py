@@ -259,6 +259,20 @@ def test_jobs_are_changed_by_their_owner_and_admins_alone(desk: Desk, verb: str,
     ]
 
 
+def test_ended_jobs_are_deleted_by_their_owner_and_admins_alone(desk: Desk) -> None:
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").status_code == 409, "it has not ended"
+    desk.ask("ann", "POST", "/v1/jobs/anns/cancel")
+    desk.world.run_until(lambda world: jobs_of(world)["anns"].record.ended, 600.0)
+    desk.world.run_until(lambda world: not jobs_of(world)["anns"].billed, 600.0)
+    for user in ("bob", "eve"):
+        assert desk.ask(user, "POST", "/v1/jobs/anns/delete").status_code == 403
+        assert "anns" in jobs_of(desk.world)
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").json()["name"] == "anns"
+    assert "anns" not in jobs_of(desk.world)
+    assert (desk.entries[-1].action, desk.entries[-1].target) == ("POST /v1/jobs/{name}/delete", "anns")
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").status_code == 404
+
+
 def test_a_node_of_somebody_elses_job_is_not_drained(desk: Desk) -> None:
     node = next(iter(jobs_of(desk.world)["job"].nodes))
     assert "the job is nobody's" in desk.ask("ann", "POST", f"/v1/nodes/{node}/drain").json()["error"]
