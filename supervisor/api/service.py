@@ -55,6 +55,7 @@ from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
+from supervisor.sealed import missing_because
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_limits import LimitChanges
 from supervisor.starting_time import starts_at
@@ -180,6 +181,7 @@ class Service:
         now = self._clock.now()
         finish_by_at(spec.finish_by, spec.work, starts_at(spec.start_after, spec.schedule, now), now)
         check_admissible(spec, owner, self._queue)
+        self.check_secrets(spec, owner)
         present = self._find(spec.name)
         if present is not None:
             self._check_replaceable(present)
@@ -216,7 +218,14 @@ class Service:
             return known
         spec = self.parse(spec_value)
         check_admissible(spec, owner, self._queue)
+        self.check_secrets(spec, owner)
         return Checked(owner, spec_value, spec, None, now)
+
+    def check_secrets(self, spec: JobSpec, owner: str) -> None:
+        """Raise CommandRefusedError if the owner has not all secrets that a job names."""
+        known = {each.name for each, _ in self._journal.secrets(owner)} if spec.secrets else set()
+        if missing := [name for name in spec.secrets if name not in known]:
+            raise CommandRefusedError(f"job {spec.name} is refused: {missing_because(owner, missing)}")
 
     def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
         """Return the job with its places in order, and that order for people. Raises CommandRefusedError without the

@@ -71,6 +71,9 @@ _COMMANDS = {
     },
     "report": {"report": "Report a job's speed, pauses and cost."},
     "runs": {"runs": "List the jobs that have ended, newest first; or compare two jobs."},
+    "secret": {
+        "secret": "Set, list and delete secrets: a job that names one in `secrets` gets its value as a variable."
+    },
     "status": {
         "cost": "Show what jobs have cost, and cost per hour.",
         "events": "Tell what happened to a job, oldest first: a line for each happening, with all that came of it.",

@@ -1,9 +1,9 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
-tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`,
-`blobs/` and `unused/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10)
-and by the revision of each record that it changes.
+tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `secrets/`,
+`audit/`, `logs/`, `blobs/` and `unused/` are read on demand. Every write of the daemon is one transaction, guarded by
+leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
-from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
+from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, SECRETS, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
+from supervisor.sealed import SecretRecord
 from supervisor.sweep import SweepRecord
 from supervisor.uploads import Upload, displaced
 
@@ -307,6 +308,34 @@ class Journal:
             operations += [Put(code.key, code.value), Delete(self._unused_key(sweep.owner, sweep.code_sha256))]
         return self._txn(guards, operations)
 
+    def secrets(self, owner: str) -> list[tuple[SecretRecord, int]]:
+        """Return a user's secrets, sealed, and the revisions of their records. Those that cannot be read are left
+        out."""
+        return self._secrets(self._secret_key(owner, ""))
+
+    def all_secrets(self) -> list[tuple[SecretRecord, int]]:
+        """Return the secrets of all users."""
+        return self._secrets(f"{self.keys.root}{SECRETS}/")
+
+    def _secrets(self, prefix: str) -> list[tuple[SecretRecord, int]]:
+        found = []
+        for kv in self._store.range(prefix):
+            with contextlib.suppress(SchemaError):
+                record = load(SecretRecord, kv.value, kv.key)
+                if kv.key == self._secret_key(record.owner, record.name):
+                    found.append((record, kv.mod_revision))
+        return found
+
+    def put_secret(self, secret: SecretRecord, revision: int) -> bool:
+        """Store a secret in place of that of `revision`, 0 for none. False if it has changed."""
+        key = self._secret_key(secret.owner, secret.name)
+        return self._txn([Compare(key, "mod", revision)], [Put(key, dump(secret))]) > 0
+
+    def delete_secret(self, secret: SecretRecord, revision: int) -> bool:
+        """Delete a secret. False if it has changed."""
+        key = self._secret_key(secret.owner, secret.name)
+        return self._txn([Compare(key, "mod", revision)], [Delete(key)]) > 0
+
     def job_revision(self, name: str) -> int:
         """Return the revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))
@@ -493,6 +522,9 @@ class Journal:
     def sweep_key(self, name: str) -> str:
         """Return the key of a sweep's record, for who guards a write by it."""
         return f"{self.keys.root}sweeps/{name}"
+
+    def _secret_key(self, owner: str, name: str) -> str:
+        return f"{self.keys.root}{SECRETS}/{quote(owner, safe='')}/{name}"
 
     def _pool_key(self, key: DayKey) -> str:
         return f"{self.keys.root}pools/{'/'.join(filter(None, key))}"

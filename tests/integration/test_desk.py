@@ -81,6 +81,51 @@ def test_ended_jobs_are_deleted_once_that_is_confirmed(desk: Desk) -> None:
     submit(desk, "one")
 
 
+# -- secrets -------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_stored_listed_and_deleted_without_its_value_being_shown(desk: Desk) -> None:
+    options = ("--name", "one", "--nodes", "1", "--code", str(desk.folder), "--secret", "HF_TOKEN", "--", "train.py")
+    result = desk.ctl("submit", *options)
+    assert result.exit_code == 5
+    assert "job one is refused: " in result.stderr
+    assert result.stderr.endswith("has no secret HF_TOKEN: `spotsupctl secret set HF_TOKEN`\n")
+
+    result = desk.ctl("secret", "set", "HF_TOKEN", stdin="hf-marked-secret\n")
+    assert (result.exit_code, "that say `secrets: [HF_TOKEN]`" in result.stdout) == (0, True)
+    (row,) = json.loads(desk.said("secret", "list", "-o", "json"))
+    assert row.keys() == {"name", "owner", "created_at", "changed_at", "jobs"}
+    owner = row["owner"]
+    assert desk.said("submit", *options) == "one\n"
+    result = desk.ctl("secret", "set", "HF_TOKEN", stdin="hf-marked-other")
+    assert result.stdout.endswith("; nodes of one have it once they are replaced\n")
+    assert desk.said("secret", "list").startswith(f"{owner}  HF_TOKEN  ")
+    shown = [desk.said(*each) for each in (("status", "one"), ("events", "one"), ("list",), ("nodes",))]
+    shown += [json.dumps(desk.ask(*each)) for each in (("status", "one"), ("events", "one"), ("runs",))]
+    assert "hf-marked" not in "".join(shown)
+    assert desk.said("secret", "delete", "HF_TOKEN").endswith("no further node of one can be prepared without it\n")
+    result = desk.ctl("secret", "delete", "HF_TOKEN")
+    assert (result.exit_code, f"{owner} has no secret HF_TOKEN" in result.stderr) == (4, True)
+    assert desk.said("secret", "list") == "no secrets: `spotsupctl secret set NAME` stores one\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "stdin", "sentence"),
+    [
+        ("HF-TOKEN", "x", "'HF-TOKEN' is no name of a secret"),
+        ("HF_TOKEN", "", "the value of HF_TOKEN is empty"),
+        ("HF_TOKEN", "hf-marked" * 10_000, "at most 16384"),
+        ("HF_TOKEN", b"hf-marked\xff", "the value of HF_TOKEN is not UTF-8 text"),
+    ],
+)
+def test_a_secret_that_cannot_be_one_is_refused_without_being_shown(
+    desk: Desk, name: str, stdin: Any, sentence: str
+) -> None:
+    result = desk.ctl("secret", "set", name, stdin=stdin)
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.output
+    assert "hf-marked" not in result.output
+
+
 # -- what cannot be right ------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ SUPERVISOR = (
     ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
     ("deadlines", "spec_places"),
-    ("spec_limits",),
+    ("spec_limits", "sealed"),
     ("spec", "identity"),
     ("billing",),
     ("checkpoints", "curve", "budget", "access", "sweep"),

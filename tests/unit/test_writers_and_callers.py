@@ -26,6 +26,7 @@ JOURNAL_WRITERS = {
     "runtime.renewals": {"create_job"},
     "runtime.retention": {"delete_job", "delete_code"},
     "api.sweeps": {"put_sweep"},
+    "api.secrets": {"put_secret", "delete_secret"},
     "runtime.sweeps": {"put_sweep", "create_job", "update_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "runtime.daily": {"commit"},
