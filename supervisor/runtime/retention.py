@@ -26,10 +26,16 @@ class Retention:
     rules: RetentionRules
 
     def run(self) -> str:
-        """Delete what is due, each job by itself; says which. Raises SpotsupError, with what was done first."""
+        """Delete what is due, each job by itself; says which. Raises SpotsupError, with what was done first.
+
+        Nothing while the journal is doubted: a job that it has as ended may have machines that it does not know.
+        """
+        reading = self.journal.read()
+        if reading.cluster is None or reading.cluster.doubted_at:
+            return ""
         now, needed_by = self.clock.now(), sweeps_by_member(sweep for sweep, _ in self.journal.sweeps())
         done, problems = [], []
-        for view in to_delete(self.journal.read().jobs.values(), needed_by, self.rules, now):
+        for view in to_delete(reading.jobs.values(), needed_by, self.rules, now):
             try:
                 if self.journal.delete_job(view, now, self.guard()):
                     done.append(view.name)

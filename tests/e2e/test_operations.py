@@ -173,17 +173,22 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     assert spotsupd(stack, "adopt").stdout == "adopted 1 machine of steps\n"
     stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
     assert [machine["id"] for machine in stack.machines()] == machines
-    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine\n"
+    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine, and is believed\n"
     assert spotsupd(stack, "import", str(backup), "--embedded-etcd").returncode == 5
     steps.wait_for_more()
 
-    # with the backup: everything goes on
+    # with the backup: everything goes on, and is believed once an operator has looked
     lose_etcd()
     done = spotsupd(stack, "import", str(backup), "--embedded-etcd")
     assert done.returncode == 0, done.stderr
     stack.start_daemon()
+    doubt = "watching 1 job; the journal in etcd is not believed: it was imported from a file"
     stack.wait_for(
-        lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the daemon to know its job"
+        lambda: stack.ask("daemon", "status")["headline"].startswith(doubt), 90.0, "the daemon to know its job"
+    )
+    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine, and is believed\n"
+    stack.wait_for(
+        lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the journal to be believed"
     )
     # it waits for a moment where the node's agent is in the new etcd before its round is
     stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")

@@ -18,13 +18,13 @@ from supervisor.api.service import Service
 from supervisor.billing import Booking, Purpose, Spent, month_of
 from supervisor.budget import BudgetRecord
 from supervisor.curve import Curve, Point
-from supervisor.errors import JournalFullError, NotFoundError
+from supervisor.errors import CommandRefusedError, JournalFullError, NotFoundError
 from supervisor.events import EventKind
 from supervisor.features.retention.record import RetentionRules
 from supervisor.journal.codec import dump, load
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
-from supervisor.model import Event, JobRecord, JobState, PastRun
+from supervisor.model import ClusterRecord, Event, JobRecord, JobState, PastRun
 from supervisor.new_job import new_job
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import JobView
@@ -171,11 +171,19 @@ def test_the_leader_deletes_what_is_old_and_nobody_else_does(etcd: Etcd, journal
         store(etcd, record(name, digest if name == "old" else "", ended_at=NOW - days * 86400))
     until(lambda: len(journal.read().jobs) == 3)
     held = etcd.put(LEADER, b"me")
+    cluster = ClusterRecord(1.0, "me", doubted_at=NOW, doubt="it was put back")
+    etcd.put(f"{KEYS.world}cluster", dump(cluster))
+    until(lambda: journal.read().cluster is not None)
     rules = RetentionRules(ended_jobs_days=365.0)
+    leader = Retention(journal, SystemClock(), lambda: (Compare(LEADER, "mod", held),), rules)
+    assert leader.run() == "", "an ended job of a journal that was put back may have machines"
+    with pytest.raises(CommandRefusedError, match=r"machines of old may run that it does not know: .*`spotsupd adopt`"):
+        service(journal).delete("old")
+    etcd.put(f"{KEYS.world}cluster", dump(replace(cluster, doubted_at=0.0)))
+    until(lambda: journal.read().cluster == replace(cluster, doubted_at=0.0))
     foreign = Retention(journal, SystemClock(), lambda: (Compare(LEADER, "mod", held + 1),), rules)
     assert foreign.run() == ""
     assert set(journal.read().jobs) == {"old", "older", "new"}
-    leader = Retention(journal, SystemClock(), lambda: (Compare(LEADER, "mod", held),), rules)
     assert leader.run() == "deleted jobs that ended long ago: older, old"
     until(lambda: set(journal.read().jobs) == {"new"})
     assert keys_of(etcd, "old") == keys_of(etcd, "older") == []
