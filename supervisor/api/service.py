@@ -341,8 +341,8 @@ class Service:
             self._terms.check(view.record)
             if (cluster := self._read().cluster) is not None and cluster.doubted_at:
                 raise CommandRefusedError(
-                    f"the journal was put back, and machines of {name} may run that it does not know: an operator looks "
-                    "first, with `spotsupd adopt`"
+                    f"the journal was put back, and machines of {name} may run that it does not know: an operator "
+                    "looks first, with `spotsupd adopt`"
                 )
             if why := kept_because(view, sweeps_by_member(sweep for sweep, _ in self._journal.sweeps())):
                 raise CommandRefusedError(why)
