@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor import checkpoints
 from supervisor.api.changes import (
     Scale,
     Terms,
@@ -28,6 +27,7 @@ from supervisor.api.checked import Checked, LastChecked
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.place_order import prefers_the_cheapest, with_places
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
+from supervisor.api.supported import check_supported
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
@@ -164,7 +164,7 @@ class Service:
                 "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
                 f"{', '.join(first)} or {last}"
             )
-        self._check_supported(spec)
+        check_supported(spec, self._clouds, self._hosted)
         return spec
 
     def _with_cloud(self, value: Any) -> Any:
@@ -607,31 +607,6 @@ class Service:
             return seen is None or seen.revision != old.revision
 
         self._await(is_newer)
-
-    def _check_supported(self, spec: JobSpec) -> None:
-        if spec.image is not None and not spec.image.digest:
-            raise CommandRefusedError(
-                f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
-                "`spotsupctl submit` does"
-            )
-        for place in spec.all_places:
-            self._check_place(spec.at(place))
-
-    def _check_place(self, spec: JobSpec) -> None:
-        cloud = spec.placement.cloud
-        if cloud not in self._clouds:
-            have = ", ".join(self._clouds) or "none"
-            raise CommandRefusedError(
-                f"`placement.cloud` is {cloud}, which is not in the daemon's configuration: name "
-                f"one that is ({have}), or "
-                "ask an operator for it"
-            )
-        if cloud in self._hosted and spec.mounted:
-            raise CommandRefusedError(
-                f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
-            )
-        if cloud not in self._hosted and (why := checkpoints.lost_with_nodes(spec)):
-            raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 
 def _event(change: Change, now: float) -> tuple[Event, JobRecord]:
