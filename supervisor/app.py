@@ -361,6 +361,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.quote import Quotes
     from supervisor.api.report import on_demand_prices
     from supervisor.api.routes import create_app
+    from supervisor.api.secrets import Secrets, add_secrets
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address
     from supervisor.api.sweeps import Sweeps, add_sweeps
@@ -405,6 +406,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
     add_logins(app, service, partial(login_row, config, identity), clock)
     add_sweeps(app, Sweeps(service, journal, clock, config.queue.rules()))
+    add_secrets(app, Secrets(journal, identity, clock))
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:

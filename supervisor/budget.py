@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from supervisor.billing import Spent
+
 CLUSTER = "cluster"
 # Names of what pauses a job, beside the limits of its file.
 BUDGET, USER_BUDGET = "budget", "user_budget"
@@ -64,7 +66,8 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """What the journal holds of budgets."""
+    """What the journal holds of budgets, and of what is spent beside the records of jobs."""
 
     month: str  # the newest that a leader has seen begin
     warned: tuple[str, ...] = ()  # `SCOPE@LEVEL@LIMIT`, of that month
+    deleted: tuple[Spent, ...] = ()  # by jobs that were deleted, in the month of their deletion and later

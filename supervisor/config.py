@@ -21,6 +21,7 @@ from supervisor.alerts.settings import AlertSettings
 from supervisor.budget import Budgets
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
+from supervisor.features.retention.record import MAX_ENDED_JOBS, RetentionRules
 from supervisor.features.silence.record import SilenceRules
 from supervisor.features.waits.record import WaitsRules
 from supervisor.market.admission import Cap, QueueRules
@@ -206,6 +207,22 @@ class HousekeepingConfig(_Strict):
         return cron
 
 
+class RetentionConfig(_Strict):
+    """For how long ended jobs are kept; `spotsupctl delete` deletes single ones. The oldest are deleted first, each
+    with its events, output and curves. Never deleted are checkpoints, jobs whose schedule submits them again, and jobs
+    of a sweep that goes on; what a deleted job has spent still counts for the budgets of the month."""
+
+    ended_jobs_days: Annotated[float, Field(ge=0, le=36500)] = 0.0
+    """So many days after its end. 0: for ever, so that nobody misses what a run cost and how it went."""
+    ended_jobs: Annotated[int, Field(ge=0)] = MAX_ENDED_JOBS
+    """At most so many: each takes 15 KB of etcd and of every daemon's memory, and up to 16 MiB of etcd for what it has
+    printed. 0: any number."""
+
+    def rules(self) -> RetentionRules:
+        """Return the rules as the leader takes them."""
+        return RetentionRules(self.ended_jobs_days, self.ended_jobs)
+
+
 class CapConfig(_Strict):
     """What may be in use at once. A key that is left out limits nothing.
 
@@ -347,6 +364,8 @@ class Config(_CloudTables):
     """Machines of ended jobs that wait for the next job."""
     budget: BudgetConfig = BudgetConfig()
     """Budgets per month."""
+    retention: RetentionConfig = RetentionConfig()
+    """For how long ended jobs are kept."""
     housekeeping: HousekeepingConfig = HousekeepingConfig()
     """Backups and the maintenance of etcd."""
     prices: dict[PriceKey, UsdPerHour] = Field(default_factory=dict, max_length=1000)

@@ -1,4 +1,4 @@
-"""SSH keys, all derived from one secret: nothing is stored per node, and a standby derives the same keys.
+"""SSH keys, and the key of users' secrets, all derived from one secret: none is stored, and a standby derives the same.
 
 A node's SSH host key exists before the node and is passed in at launch, so that even the first connection is verified.
 """
@@ -52,6 +52,10 @@ class Identity:
     def etcd_password(self, user: str) -> str:
         """Return the password of a user of etcd: none is stored, and a standby knows it, too."""
         return self._derive(f"etcd:{user}").hex()
+
+    def secrets_key(self) -> bytes:
+        """Return the key that seals users' secrets: 32 bytes, of which a standby knows the same."""
+        return self._derive("secrets")
 
     @property
     def mark(self) -> str:

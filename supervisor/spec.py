@@ -27,6 +27,7 @@ from supervisor.cron import next_run
 from supervisor.deadlines import check_finish_by, why_not, work_of
 from supervisor.errors import UsageError
 from supervisor.run_line import arguments_of
+from supervisor.sealed import check_name
 from supervisor.spec_limits import Limits
 from supervisor.spec_places import (
     Alternatives,
@@ -248,6 +249,10 @@ class JobSpec(Strict):
     """Environment variables for `setup` and `run`: texts, as they are written (3.10 stays 3.10). `PATH` and
     `LD_LIBRARY_PATH` may name the machine's own, as in `/opt/bin:$PATH`; no other variable is expanded. They are stored
     in etcd and visible on the nodes."""
+    secrets: Annotated[tuple[str, ...], Field(max_length=32)] = ()
+    """Names of [secrets](../secrets.md) of the job's owner: variables for `setup` and `run`, as `env` has them, whose
+    values are in no job file and no record. `spotsupctl secret set` brings a value. One that is changed reaches nodes
+    that are prepared from then on."""
     limits: Limits = Limits()
     """What the job may use: hours, dollars, failures ([limits](#limits))."""
     checkpoints: str = ""
@@ -337,6 +342,14 @@ class JobSpec(Strict):
                     f"{' and '.join(SEARCH_PATHS)} may name the machine's own, as in PATH: /opt/bin:$PATH"
                 )
         return value
+
+    @field_validator("secrets")
+    @classmethod
+    def _names_of_secrets(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for name in value:
+            if check_name(name) in info.data.get("env", ()):
+                raise ValueError(f"{name} is in `env`, too: leave it out of one of them")
+        return tuple(dict.fromkeys(value))
 
     @field_validator("preload")
     @classmethod

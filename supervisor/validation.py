@@ -24,7 +24,7 @@ def first_error(error: ValidationError, what: str, model: type[BaseModel], alone
 
 def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
     kind, given = error["type"], error.get("input")
-    if "env" in error["loc"] and isinstance(given, str | list | tuple | dict):
+    if {"env", "secrets"} & set(error["loc"]) and isinstance(given, str | list | tuple | dict):
         given = "…"  # it may hold a secret, and the daemon's log is where a sentence on its configuration goes
     if kind == "extra_forbidden":
         return _unknown(where, error["loc"], model)

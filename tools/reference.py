@@ -56,6 +56,7 @@ environment: requirements.txt
 setup: python -m nltk.downloader punkt
 run: train.py --data /mnt/data --lr 0.1
 env: {LR: "0.1", WANDB_MODE: offline}
+secrets: [WANDB_API_KEY]
 limits:
   {hours: 48, usd: 200, usd_per_month: 100, usd_per_hour: 12, usd_per_node_hour: 3, app_failures: 3,
    finish_minutes: 2, stop_seconds: 60, hang: alert, slow: tell}
@@ -117,6 +118,9 @@ suspect_s = 30.0
 usd_per_month = 2000
 user_usd_per_month = 500
 users = {ann = 900}
+
+[retention]
+ended_jobs_days = 365
 
 [queue]
 preempt = true

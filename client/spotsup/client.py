@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from spotsup.archive import pack_directory
 from spotsup.contexts import Context, checked_url, default_daemon
@@ -121,10 +122,29 @@ class Client:
         rows = self._transport.get("/v1/events", jobs="true" if jobs else None)
         return [Event(row["id"], row["at"], row["kind"], row["text"]) for row in rows]
 
+    def set_secret(self, name: str, value: str) -> None:
+        """Store a secret of yours, which jobs name in `secrets`; one that is there gets this value."""
+        self._transport.post(_secret(name), {"value": value})
+
+    def secrets(self) -> list[Mapping[str, Any]]:
+        """Return your secrets, without values: `name`, `owner`, `changed_at`, `jobs`. As an admin those of all."""
+        found: list[Mapping[str, Any]] = self._transport.get("/v1/secrets")
+        return found
+
+    def delete_secret(self, name: str) -> None:
+        """Delete a secret of yours. Raises NotFoundError."""
+        self._transport.post(_secret(name, "/delete"), {})
+
     def me(self) -> Mapping[str, Any]:
         """Whom the daemon takes this client for: `name`, `role`."""
         found: Mapping[str, Any] = self._transport.get("/v1/me")
         return found
+
+
+def _secret(name: str, rest: str = "") -> str:
+    if not name:
+        raise UsageError("the name of the secret is empty: give one")
+    return f"/v1/secrets/{quote(name, safe='')}{rest}"
 
 
 def _made(

@@ -142,6 +142,11 @@ class Job:
         """End it. Repeating that is fine."""
         return self._post("/cancel")
 
+    def delete(self) -> None:
+        """Delete it with all that the daemon keeps of it, once it has ended; its checkpoints stay. Raises
+        CommandRefusedError while it has machines, or may go on."""
+        self._transport.post(self._path("/delete"), {})
+
     def pause(self) -> Status:
         """Checkpoint, and release its machines until it is resumed."""
         return self._post("/pause")

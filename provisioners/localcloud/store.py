@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ from provisioners.localcloud.rules import ADDRESSES
 # sockaddr_un.sun_path holds 108 bytes, the last of them a zero.
 SOCKET_PATH_BYTES = 107
 _RECORD = "record.json"
+# As deep in a machine's home are files of spotsup's own that nobody else may read; what is deeper may be very much.
+PRIVATE_DEPTH = 4
 
 
 class StoreError(Exception):
@@ -194,9 +197,16 @@ class Store:
         return folder
 
     def drop_secrets(self, machine: str) -> None:
-        """Remove an ended machine's private key, also in its user data."""
-        self.folder(machine).host_key.unlink(missing_ok=True)
-        shutil.rmtree(self.folder(machine).seed, ignore_errors=True)
+        """Remove an ended machine's private key, also in its user data; and its user's private files, such as a job's
+        variables. The rest of its disk stays for a while, for people who look why it ended."""
+        folder = self.folder(machine)
+        folder.host_key.unlink(missing_ok=True)
+        shutil.rmtree(folder.seed, ignore_errors=True)
+        for depth in range(1, PRIVATE_DEPTH + 1):
+            for path in folder.home.glob("/".join("*" * depth)):
+                with suppress(OSError):  # a rented machine's disk would be gone: as much of it as can be
+                    if stat.S_ISREG(found := path.lstat().st_mode) and not found & 0o077:
+                        path.unlink()
 
     def wipe(self, machine: str) -> None:
         """Remove an ended machine's disk; its record and its log stay. Raises OSError."""

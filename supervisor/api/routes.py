@@ -37,6 +37,7 @@ from supervisor.api.rows import (
     DatedDetail,
     DatedJob,
     DatedNode,
+    DeletedRow,
     EventRow,
     HealthRow,
     JobRow,
@@ -50,7 +51,7 @@ from supervisor.api.service import Service
 from supervisor.api.stream import add_stream
 from supervisor.api.targets import add_targets
 from supervisor.api.uploads import add_uploads
-from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_rows
+from supervisor.api.views import cost_row, deleted_row, event_row, in_order, job_detail, job_row, node_rows
 from supervisor.curve import Curve
 from supervisor.errors import NotFoundError, UsageError
 from supervisor.planner.sentences import ENDED_AS
@@ -384,6 +385,10 @@ def _changing_routes(app: FastAPI, service: Service, status: Callable[[], Status
     @app.post("/v1/jobs/{name}/cancel", openapi_extra=may(Action.CHANGE))
     def cancel(name: str, request: Request) -> JobRow:
         return row(bound(request).cancel(name))
+
+    @app.post("/v1/jobs/{name}/delete", openapi_extra=may(Action.CHANGE))
+    def delete(name: str, request: Request) -> DeletedRow:
+        return deleted_row(bound(request).delete(name), clock.now())
 
     @app.post("/v1/jobs/{name}/pause", openapi_extra=may(Action.CHANGE))
     def pause(name: str, request: Request) -> JobRow:

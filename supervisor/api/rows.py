@@ -73,6 +73,17 @@ class JobRow(TypedDict):
     limits: dict[str, LimitRow]
 
 
+class DeletedRow(TypedDict):
+    """A job that was deleted. `checkpoints`: the folder or URL where they stay, "" for none that outlive its machines.
+    `usd`: what it has cost; `month_usd`: what still counts this month, of it and of earlier runs of its name."""
+
+    name: str
+    task_id: str
+    checkpoints: str
+    usd: float
+    month_usd: float
+
+
 class NodeRow(TypedDict):
     """A node."""
 

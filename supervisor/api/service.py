@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor import checkpoints
 from supervisor.api.changes import (
     Scale,
     Terms,
@@ -28,12 +27,14 @@ from supervisor.api.checked import Checked, LastChecked
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.place_order import prefers_the_cheapest, with_places
 from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
+from supervisor.api.supported import check_supported
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import (
     CommandRefusedError,
+    JournalFullError,
     JournalUnavailableError,
     NotFoundError,
     SpotsupError,
@@ -43,6 +44,7 @@ from supervisor.events import EventKind
 from supervisor.features.limits.rule import PAUSED_BY_USER, reached
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
+from supervisor.features.retention.rule import kept_because, sweeps_by_member
 from supervisor.journal.journal import DayKey, Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
@@ -53,6 +55,7 @@ from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
+from supervisor.sealed import missing_because
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_limits import LimitChanges
 from supervisor.starting_time import starts_at
@@ -161,7 +164,7 @@ class Service:
                 "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
                 f"{', '.join(first)} or {last}"
             )
-        self._check_supported(spec)
+        check_supported(spec, self._clouds, self._hosted)
         return spec
 
     def _with_cloud(self, value: Any) -> Any:
@@ -178,6 +181,7 @@ class Service:
         now = self._clock.now()
         finish_by_at(spec.finish_by, spec.work, starts_at(spec.start_after, spec.schedule, now), now)
         check_admissible(spec, owner, self._queue)
+        self.check_secrets(spec, owner)
         present = self._find(spec.name)
         if present is not None:
             self._check_replaceable(present)
@@ -214,7 +218,14 @@ class Service:
             return known
         spec = self.parse(spec_value)
         check_admissible(spec, owner, self._queue)
+        self.check_secrets(spec, owner)
         return Checked(owner, spec_value, spec, None, now)
+
+    def check_secrets(self, spec: JobSpec, owner: str) -> None:
+        """Raise CommandRefusedError if the owner has not all secrets that a job names."""
+        known = {each.name for each, _ in self._journal.secrets(owner)} if spec.secrets else set()
+        if missing := [name for name in spec.secrets if name not in known]:
+            raise CommandRefusedError(f"job {spec.name} is refused: {missing_because(owner, missing)}")
 
     def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
         """Return the job with its places in order, and that order for people. Raises CommandRefusedError without the
@@ -318,6 +329,49 @@ class Service:
             if seen.record.uid == view.record.uid and seen.record.cancel_requested:
                 return seen
             raise
+
+    def delete(self, name: str) -> JobView:
+        """Delete an ended job with all that is kept of it; its checkpoints stay. Returns it as it was.
+
+        Raises NotFoundError, and CommandRefusedError for one that has machines or may go on.
+        """
+        self._catch_up(name)
+        view, tried = self.job(name), ""
+        for _ in range(MAX_TRIES):
+            self._terms.check(view.record)
+            if (cluster := self._read().cluster) is not None and cluster.doubted_at:
+                raise CommandRefusedError(
+                    f"the journal was put back, and machines of {name} may run that it does not know: an operator "
+                    "looks first, with `spotsupd adopt`"
+                )
+            if why := kept_because(view, sweeps_by_member(sweep for sweep, _ in self._journal.sweeps())):
+                raise CommandRefusedError(why)
+            tried = view.record.uid
+            if self._deleted(view):
+                self._await(lambda reading: name not in reading.jobs)
+                return view
+            if view.revision != self._journal.job_revision(name):
+                self._await_newer(view)
+            seen = self._read().jobs.get(name)
+            if seen is None or seen.record.uid != tried:
+                return view  # by this request, whose answer etcd's client lost, or by another one
+            view = seen
+        raise CommandRefusedError(f"job {name} changes too fast to be deleted; try again")
+
+    def _deleted(self, view: JobView) -> bool:
+        """Delete the job's keys, then its code where no other job needs it."""
+        try:
+            if not self._journal.delete_job(view, self._clock.now()):
+                return False
+        except JournalFullError as error:
+            raise JournalFullError(
+                f"etcd is full, and {view.name} has cost money this month: that sum has to be written before it is "
+                "deleted. Delete jobs first that cost nothing since the month began, then make room "
+                "(docs/operations.md#etcd-is-full)"
+            ) from error
+        with contextlib.suppress(SpotsupError):  # housekeeping deletes it within a day
+            self._journal.delete_code(view.record.code_sha256, view.revision)
+        return True
 
     def pause(self, name: str) -> JobView:
         """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""
@@ -456,7 +510,13 @@ class Service:
     def _sources(self, name: str, spec: JobSpec) -> tuple[str, ...]:
         """Return where the checkpoints of a job are, and of those that it resumed from itself. Raises NotFoundError,
         and CommandRefusedError if the new job could not read them."""
-        job = self.job(name).record
+        try:
+            job = self.job(name).record
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"cannot resume from {name}: there is no such job, or it was deleted. A deleted job's checkpoints are "
+                f"where they were, for your program to load; {error}"
+            ) from error
         if not (job.ended or job.state is JobState.PAUSED):
             raise CommandRefusedError(f"job {name} is {job.state}: cancel or pause it before another resumes from it")
         why = unreadable_by(job, spec, self._hosted)
@@ -547,31 +607,6 @@ class Service:
             return seen is None or seen.revision != old.revision
 
         self._await(is_newer)
-
-    def _check_supported(self, spec: JobSpec) -> None:
-        if spec.image is not None and not spec.image.digest:
-            raise CommandRefusedError(
-                f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
-                "`spotsupctl submit` does"
-            )
-        for place in spec.all_places:
-            self._check_place(spec.at(place))
-
-    def _check_place(self, spec: JobSpec) -> None:
-        cloud = spec.placement.cloud
-        if cloud not in self._clouds:
-            have = ", ".join(self._clouds) or "none"
-            raise CommandRefusedError(
-                f"`placement.cloud` is {cloud}, which is not in the daemon's configuration: name "
-                f"one that is ({have}), or "
-                "ask an operator for it"
-            )
-        if cloud in self._hosted and spec.mounted:
-            raise CommandRefusedError(
-                f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
-            )
-        if cloud not in self._hosted and (why := checkpoints.lost_with_nodes(spec)):
-            raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 
 def _event(change: Change, now: float) -> tuple[Event, JobRecord]:

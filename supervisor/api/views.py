@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from spotsup_trainer.objects import url as urls
 from spotsup_trainer.wire import Pause
 
 from supervisor.api.ranks import rank_rows
@@ -12,6 +13,7 @@ from supervisor.api.rows import (
     AlternativeRow,
     CostRow,
     DeadlineRow,
+    DeletedRow,
     EventRow,
     JobDetail,
     JobRow,
@@ -19,8 +21,9 @@ from supervisor.api.rows import (
     NodeRow,
     PauseRow,
 )
-from supervisor.billing import Booking, by_purpose
+from supervisor.billing import Booking, by_purpose, month_of
 from supervisor.features.billing.bookings import bookings_of, bookings_of_node
+from supervisor.features.budgets.rule import spending
 from supervisor.features.deadline.rule import as_text as deadline_in_words
 from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.limits.rule import USED, spent_usd, trained_s
@@ -213,6 +216,18 @@ def _reason(view: JobView, node: NodeRecord, ranks: Mapping[str, int]) -> str:
     if node.state is NodeState.BOOTSTRAPPING and is_preparing(view, node.id):
         return view.agents[node.id].preparing
     return node.history[-1].reason if node.history else "asked for"
+
+
+def deleted_row(view: JobView, now: float) -> DeletedRow:
+    """Return what is told of a job that was just deleted."""
+    job = view.record
+    return {
+        "name": job.name,
+        "task_id": job.task_id,
+        "checkpoints": kept if (kept := job.checkpoint_path).startswith(("/", "~")) or urls.is_url(kept) else "",
+        "usd": round(spent_usd(job, view.nodes.values(), now), 4),
+        "month_usd": round(sum(each.usd for each in spending(view, month_of(now), now)), 4),
+    }
 
 
 def cost_row(view: JobView, now: float) -> CostRow:

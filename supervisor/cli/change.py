@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from supervisor.cli.common import connected, job_path, node_path, output_option, print_json
+from supervisor.cli.common import connected, exit_on_error, job_path, node_path, output_option, print_json
 from supervisor.cli.completing import complete_jobs, complete_nodes
 from supervisor.cli.job_options import limit_options
-from supervisor.errors import DaemonUnreachableError, SpotsupError
+from supervisor.errors import CommandRefusedError, DaemonUnreachableError, SpotsupError
 
 
 def _change(
@@ -139,6 +139,34 @@ def cancel(job: str, reply: Any) -> str:
     if reply["state"] in ("succeeded", "failed"):  # of such a job only its schedule is left to be cancelled
         return f"{job}: its schedule has ended"
     return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
+
+
+@click.command()
+@click.argument("job", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_jobs)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.pass_context
+def delete(context: click.Context, /, job: tuple[str, ...], output: str, *, yes: bool) -> None:
+    """Delete ended jobs with all that the daemon keeps of them: events, output, curves, costs, earlier runs.
+
+    Their checkpoints stay. What they have cost this month still counts for budgets. Their names are free.
+    """
+    names = tuple(dict.fromkeys(job))
+    paths = {name: job_path(name, "/delete") for name in names}
+    question = f"Delete {', '.join(names)}, with events, output, curves and costs? Checkpoints stay."
+    if not yes and not click.confirm(question, err=True):
+        with exit_on_error("spotsupctl"):
+            raise CommandRefusedError("nothing was deleted")
+    if len(names) == 1:
+        _change(context, paths[names[0]], output, partial(_deleted, names[0]))
+    else:
+        sys.exit(_change_each(context, paths, output, _deleted))
+
+
+def _deleted(job: str, reply: Any) -> str:
+    stay = f"; its checkpoints stay in {reply['checkpoints']}" if reply["checkpoints"] else ""
+    counts = f"; ${reply['month_usd']:.2f} still count for this month" if reply["month_usd"] >= 0.005 else ""
+    return f"{job}: deleted{stay}{counts}"
 
 
 @_command("job", job_path)

@@ -111,6 +111,11 @@ def sweep_path(sweep: str, rest: str = "") -> str:
     return _path("sweeps", sweep, rest)
 
 
+def secret_path(name: str, rest: str = "") -> str:
+    """Return the API's path of a secret."""
+    return _path("secrets", name, rest)
+
+
 def _path(kind: str, name: str, rest: str) -> str:
     if not name:
         raise click.UsageError(f"the name of the {kind.removesuffix('s')} is empty")

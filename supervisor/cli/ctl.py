@@ -47,6 +47,8 @@ def main(context: click.Context, socket_path: Path | None, context_name: str | N
 _COMMANDS = {
     "change": {
         "cancel": "End jobs and release their machines.",
+        "delete": "Delete ended jobs with all that the daemon keeps of them: events, output, curves, costs, earlier "
+        "runs.",
         "drain": "Replace nodes without losing a step.",
         "limits": "Show a job's limits, or change them.",
         "pause": "Checkpoint jobs and release their machines.",
@@ -69,6 +71,9 @@ _COMMANDS = {
     },
     "report": {"report": "Report a job's speed, pauses and cost."},
     "runs": {"runs": "List the jobs that have ended, newest first; or compare two jobs."},
+    "secret": {
+        "secret": "Set, list and delete secrets: a job that names one in `secrets` gets its value as a variable."
+    },
     "status": {
         "cost": "Show what jobs have cost, and cost per hour.",
         "events": "Tell what happened to a job, oldest first: a line for each happening, with all that came of it.",

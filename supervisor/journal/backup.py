@@ -1,4 +1,5 @@
-"""Exports the journal to one file and imports it: jobs, nodes, events, code, and messages that carry no lease.
+"""Exports the journal to one file and imports it: jobs, nodes, events, code, messages that carry no lease, and users'
+secrets, sealed: what opens them is `cluster.key`, which no export has.
 
 The file is gzipped lines of JSON: a header, one line per key, and a last line with the number of keys, so that a
 truncated file is detected. Keys under a lease are left out (live nodes write them again), and so are the logs.
@@ -23,7 +24,7 @@ from spotsup_trainer.wire import Keys
 from supervisor.cron import next_run
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.journal.codec import dump, load, schema_of
-from supervisor.journal.reading import CLUSTER, TOKENS
+from supervisor.journal.reading import CLUSTER, SECRETS, TOKENS
 from supervisor.model import SCHEMA_VERSION, ClusterRecord
 from supervisor.planner.continuity import IMPORTED, doubted
 
@@ -125,8 +126,9 @@ def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
     """
     events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
     past, curves = etcd.range(f"{keys.root}past/").kvs, etcd.range(f"{keys.root}curves/").kvs
-    sweeps = etcd.range(f"{keys.root}sweeps/").kvs
-    return [kv for kv in (*world, *past, *curves, *sweeps, *events) if not kv.lease and not _is_left_out(keys, kv.key)]
+    sweeps, sealed = etcd.range(f"{keys.root}sweeps/").kvs, etcd.range(f"{keys.root}{SECRETS}/").kvs
+    found = (*world, *past, *curves, *sweeps, *sealed, *events)
+    return [kv for kv in found if not kv.lease and not _is_left_out(keys, kv.key)]
 
 
 def _is_left_out(keys: Keys, key: str) -> bool:

@@ -16,6 +16,7 @@ from supervisor.curve import Curve
 from supervisor.errors import SchemaError
 from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
+from supervisor.sealed import SecretRecord
 from supervisor.sweep import SweepRecord
 
 AnyRecord: TypeAlias = (
@@ -31,6 +32,7 @@ AnyRecord: TypeAlias = (
     | TokenRecord
     | AuditEntry
     | SweepRecord
+    | SecretRecord
 )
 Record = TypeVar(
     "Record",
@@ -46,6 +48,7 @@ Record = TypeVar(
     TokenRecord,
     AuditEntry,
     SweepRecord,
+    SecretRecord,
 )
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter[Any](kind) for kind in get_args(AnyRecord)}

@@ -1,9 +1,9 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the API's
-tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `audit/`, `logs/`,
-`blobs/` and `unused/` are read on demand. Every write of the daemon is one transaction, guarded by leadership (P10)
-and by the revision of each record that it changes.
+tokens, the messages between daemon and nodes); `past/`, `events/`, `curves/`, `pools/`, `sweeps/`, `secrets/`,
+`audit/`, `logs/`, `blobs/` and `unused/` are read on demand. Every write of the daemon is one transaction, guarded by
+leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import CaBundle, Keys, encode
 
 from supervisor.access import AuditEntry, TokenRecord
+from supervisor.budget import BudgetRecord
 from supervisor.curve import Curve
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
-from supervisor.features.budgets.rule import spent_before
+from supervisor.features.budgets.rule import spent_before, with_deleted
 from supervisor.features.flood.rule import FLOOD
 from supervisor.features.warm.rule import carry_over, warm_nodes
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
-from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
+from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, SECRETS, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
 from supervisor.model import ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
+from supervisor.sealed import SecretRecord
 from supervisor.sweep import SweepRecord
 from supervisor.uploads import Upload, displaced
 
@@ -176,6 +178,28 @@ class Journal:
             operations.append(Delete(self._curve_key(old.job)))
         return operations
 
+    def delete_job(self, view: JobView, now: float, guard: Sequence[Compare] = ()) -> bool:
+        """Delete an ended job without machines, with all that etcd has of it and of earlier runs of its name. False if
+        its record, or the sum of what deleted jobs have spent, changed meanwhile. `guard`: the leader's.
+
+        Its record is guarded by its revision, and every later write of the job by a revision too: none brings part of
+        it back. A job that has cost nothing this month is deleted without a write, as an etcd that is full needs it.
+        """
+        name, keys, budgets = view.record.name, self.keys, f"{self.keys.world}{BUDGETS}"
+        guards = [*guard, Compare(self._job_key(name), "mod", view.revision)]
+        prefixes = [self._node_key(name, ""), keys.run(name), keys.logs(name), self._event_key(name, "")]
+        prefixes += [f"{keys.root}curves/{name}/", f"{keys.root}past/{name}/"]
+        operations: list[Put | Delete] = [
+            Delete(self._job_key(name)),
+            *(Delete(each, prefix=True) for each in prefixes),
+        ]
+        found = self._store.get(budgets)
+        spent = with_deleted(load(BudgetRecord, found.value, found.key) if found else None, view, now)
+        if spent is not None:
+            guards.append(Compare(budgets, "mod", found.mod_revision if found else 0))
+            operations.append(Put(budgets, dump(spent)))
+        return self._txn(guards, operations) > 0
+
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
         """Store a user's change to a job, and to one of its nodes. False if either changed meanwhile."""
         guards = [Compare(self._job_key(record.name), "mod", view.revision)]
@@ -220,8 +244,9 @@ class Journal:
         return len(old)
 
     def put_curve(self, job: JobRecord, curve: Curve, leader_guard: Sequence[Compare]) -> bool:
-        """Replace a job's training curve. False if another daemon leads, or a user paused them."""
+        """Replace a job's training curve. False if another daemon leads, a user paused them, or it was deleted."""
         guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
+        guards.append(Compare(self._job_key(job.name), "mod", self.job_revision(job.name) or -1))
         return self._txn(guards, [Put(self._curve_key(job), dump(curve))]) > 0
 
     def put_pool_day(self, key: DayKey, day: PoolDay, leader_guard: Sequence[Compare]) -> bool:
@@ -287,6 +312,34 @@ class Journal:
             guards.append(Compare(code.key, "mod", code.mod_revision))
             operations += [Put(code.key, code.value), Delete(self._unused_key(sweep.owner, sweep.code_sha256))]
         return self._txn(guards, operations)
+
+    def secrets(self, owner: str) -> list[tuple[SecretRecord, int]]:
+        """Return a user's secrets, sealed, and the revisions of their records. Those that cannot be read are left
+        out."""
+        return self._secrets(self._secret_key(owner, ""))
+
+    def all_secrets(self) -> list[tuple[SecretRecord, int]]:
+        """Return the secrets of all users."""
+        return self._secrets(f"{self.keys.root}{SECRETS}/")
+
+    def _secrets(self, prefix: str) -> list[tuple[SecretRecord, int]]:
+        found = []
+        for kv in self._store.range(prefix):
+            with contextlib.suppress(SchemaError):
+                record = load(SecretRecord, kv.value, kv.key)
+                if kv.key == self._secret_key(record.owner, record.name):
+                    found.append((record, kv.mod_revision))
+        return found
+
+    def put_secret(self, secret: SecretRecord, revision: int) -> bool:
+        """Store a secret in place of that of `revision`, 0 for none. False if it has changed."""
+        key = self._secret_key(secret.owner, secret.name)
+        return self._txn([Compare(key, "mod", revision)], [Put(key, dump(secret))]) > 0
+
+    def delete_secret(self, secret: SecretRecord, revision: int) -> bool:
+        """Delete a secret. False if it has changed."""
+        key = self._secret_key(secret.owner, secret.name)
+        return self._txn([Compare(key, "mod", revision)], [Delete(key)]) > 0
 
     def job_revision(self, name: str) -> int:
         """Return the revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
@@ -474,6 +527,9 @@ class Journal:
     def sweep_key(self, name: str) -> str:
         """Return the key of a sweep's record, for who guards a write by it."""
         return f"{self.keys.root}sweeps/{name}"
+
+    def _secret_key(self, owner: str, name: str) -> str:
+        return f"{self.keys.root}{SECRETS}/{quote(owner, safe='')}/{name}"
 
     def _pool_key(self, key: DayKey) -> str:
         return f"{self.keys.root}pools/{'/'.join(filter(None, key))}"

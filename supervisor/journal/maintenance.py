@@ -109,7 +109,7 @@ def make_room(etcd: Etcd, quota_bytes: int) -> str:
     if size_bytes > MAX_FULL_FRACTION * quota_bytes:
         raise MaintenanceError(
             f"the embedded etcd refuses writes: what it holds fills its space quota ({size_bytes:,} of {quota_bytes:,} "
-            "bytes). Training goes on; docs/operations.md says what can be deleted"
+            "bytes). Training goes on; `spotsupctl delete` deletes ended jobs, docs/operations.md says what else to do"
         )
     for alarm in etcd.call("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", ()):
         etcd.call("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})

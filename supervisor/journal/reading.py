@@ -45,6 +45,8 @@ from supervisor.planner.world import JobView
 CLUSTER, PAUSE, CAPACITY, BUDGETS = "cluster", "pause", "capacity", "budgets"
 # The section of the API's tokens, below `world/`: mirrored, so that a revoked one is refused at once, everywhere.
 TOKENS = "tokens"
+# Of users' secrets, sealed, below the root: read when a node is prepared.
+SECRETS = "secrets"
 ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause, CapacityRecord, BudgetRecord)
 # What stands for a cluster-wide record that cannot be read.
 _UNREADABLE: dict[type, ClusterRecord | DaemonPause | CapacityRecord | BudgetRecord] = {

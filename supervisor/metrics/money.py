@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from supervisor.billing import Booking, Purpose, month_of
 from supervisor.features.billing.bookings import bookings_of
-from supervisor.features.budgets.rule import budget_uses, spending
+from supervisor.features.budgets.rule import budget_uses, by_deleted, spending
 from supervisor.metrics.picture import JOB_LABEL, Picture
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.world import JobView, Rules, VolatileState, World
@@ -69,6 +69,7 @@ def _cluster(picture: Picture) -> Iterator[Metric]:
     now_usd = sum(map(_usd_per_hour, views))
     yield GaugeMetricFamily("spotsup_usd_per_hour", "US dollars per hour that all machines cost now.", value=now_usd)
     spent = sum(each.usd for view in views for each in spending(view, month, picture.now))
+    spent += sum(each.usd for each in by_deleted(picture.reading.budgets, month))
     yield GaugeMetricFamily("spotsup_month_usd", "US dollars spent in this month (UTC).", value=spent)
     unpriced = sum(
         node.offer.usd_per_hour is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +16,14 @@ from provisioners.registry import CLOUDS
 from provisioners.settings import Section
 from supervisor.checkpoints import output_of
 from supervisor.config import Config, NodeConfig
-from supervisor.errors import JournalUnavailableError, SpotsupError
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, SpotsupError
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.nodes.uv import pack_uv
 from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.clock import Clock
+from supervisor.sealed import values_of
 
 if TYPE_CHECKING:
     from bootstrap import Archive, BootstrapError, Setup, SshHost
@@ -71,7 +72,7 @@ class SshPreparer:
             lock = lock_of(code, job.spec.environment, torch=job.spec.kind != "data")
             trainer, uv = self._trainer_archive(), pack_uv() if lock else None
             setup = setup_of(self._config, node, job, self._endpoints_for(node), code, trainer, lock, uv)
-            setup = replace(setup, etcd_access=self._access_for(job))
+            setup = replace(setup, env={**setup.env, **self._secrets_of(job, node)}, etcd_access=self._access_for(job))
             bootstrap(ssh, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
             if isinstance(error, BootstrapError) and error.step == "reach":
@@ -79,6 +80,21 @@ class SshPreparer:
                 return without_etcd(node.id, error, tunnel, live=self._journal.read().live)
             return outcome_of(node.id, error)
         return BootstrapDone(node.id)
+
+    def _secrets_of(self, job: JobRecord, node: NodeRecord) -> Mapping[str, str]:
+        """Return the values of the secrets that a job names, as they are now. Raises BootstrapError, and
+        JournalUnavailableError."""
+        from bootstrap import BootstrapError
+
+        if not job.spec.secrets:
+            return {}
+        stored = [each for each, _ in self._journal.secrets(job.owner)]
+        key = self._identity.secrets_key()
+        try:
+            return values_of(key, self._config.cluster, job.owner, job.spec.secrets, stored)
+        except CommandRefusedError as error:
+            # No machine would have it: as what a job brings that fails alike on each.
+            raise BootstrapError(str(error), node=node.id, step="secrets", tried=True) from error
 
     def _code(self, job: JobRecord) -> Archive:
         from bootstrap import Archive

@@ -12,7 +12,7 @@ from spotsup_trainer.etcd import Compare
 from supervisor.alerts.routes import Channel, is_wanted
 from supervisor.billing import month_of
 from supervisor.events import EventKind
-from supervisor.features.budgets.rule import month_usd
+from supervisor.features.budgets.rule import by_deleted, spending
 from supervisor.journal.journal import Journal
 from supervisor.model import Event, JobState, NodeState
 from supervisor.planner.actions import Commit
@@ -39,7 +39,9 @@ class DailySummary:
     def run(self) -> str:
         """Write the summary of the last day, once per day. Returns what was done, or ""."""
         now = self.clock.now()
-        text = summary(self.journal.read().jobs.values(), now)
+        reading = self.journal.read()
+        deleted_usd = sum(each.usd for each in by_deleted(reading.budgets, month_of(now)))
+        text = summary(reading.jobs.values(), now, deleted_usd)
         event_id = f"{EventKind.DAILY_SUMMARY}-{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
         event = Event(event_id, now, "", EventKind.DAILY_SUMMARY, text)
         if not is_wanted(self.channels, event) or any(each.id == event_id for each in self.journal.events("")):
@@ -48,8 +50,9 @@ class DailySummary:
         return text
 
 
-def summary(jobs: Iterable[JobView], now: float) -> str:
-    """Return what runs and waits, and what the last day brought."""
+def summary(jobs: Iterable[JobView], now: float, deleted_usd: float = 0.0) -> str:
+    """Return what runs and waits, and what the last day brought. `deleted_usd`: spent this month by jobs that were
+    deleted."""
     views = list(jobs)
     counts = {what: sum(view.record.state in states for view in views) for what, states in _STATES.items()}
     nodes = sum(node.state is NodeState.MEMBER for view in views for node in view.nodes.values())
@@ -64,7 +67,7 @@ def summary(jobs: Iterable[JobView], now: float) -> str:
         for each in node.history
     )
     month = month_of(now)
-    usd = sum(month_usd(view.record, view.nodes.values(), month, now) for view in views)
+    usd = deleted_usd + sum(each.usd for view in views for each in spending(view, month, now))
     running = counts["running"]
     now_text = (
         f"{running} {'job' if running == 1 else 'jobs'} running on {nodes} {'node' if nodes == 1 else 'nodes'}, "

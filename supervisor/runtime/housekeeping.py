@@ -30,6 +30,7 @@ from supervisor.runtime.clock import Clock
 from supervisor.runtime.daily import DailySummary
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.renewals import Renewals
+from supervisor.runtime.retention import Retention
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.background import BackgroundScheduler
@@ -43,6 +44,7 @@ BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 AUDIT_RETENTION_CRON = "*/10 * * * *"
 UNUSED_CODE_CRON = "*/5 * * * *"
+RETENTION_CRON = "*/10 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
 TASK_LIMIT_S = 120.0
 BACKUP_LIMIT_S = 600.0
@@ -207,6 +209,7 @@ def housekeeping_tasks(
         Task("event_retention", EVENT_RETENTION_CRON, trim_events),
         Task("audit_retention", AUDIT_RETENTION_CRON, trim_audit),
         Task("unused_code", UNUSED_CODE_CRON, delete_unused),
+        Task("ended_jobs", RETENTION_CRON, Retention(journal, clock, leader.guard, config.retention.rules()).run),
     ]
     if not compacts_itself:
         tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))

@@ -13,7 +13,7 @@ from supervisor.api.queue import queue_rows, waits
 from supervisor.api.ranks import is_waited_for
 from supervisor.api.rows import NodeRow, RankRow
 from supervisor.api.views import job_detail, job_row, node_rows
-from supervisor.billing import Purpose
+from supervisor.billing import Purpose, month_of
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError
 from supervisor.model import Event, JobState, NodeState
@@ -235,7 +235,9 @@ class Pages:
     def money(self) -> str:
         """Return what is spent and saved."""
         source = self._source
-        found = spending_of(list(source.jobs()), source.budgets, self._usd, source.on_demand, source.now())
+        now = source.now()
+        deleted = source.deleted(month_of(now))
+        found = spending_of(list(source.jobs()), source.budgets, self._usd, source.on_demand, now, deleted)
         return self._page("money.html", "Money", money=found, purposes=PURPOSES)
 
     def login(self, problem: str = "") -> str:

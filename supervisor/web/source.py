@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from supervisor.api.report import OnDemand
 from supervisor.api.service import Service
+from supervisor.billing import Spent
 from supervisor.budget import Budgets
 from supervisor.curve import Curve
+from supervisor.features.budgets.rule import by_deleted
 from supervisor.journal.journal import DayKey, Journal
 from supervisor.model import DaemonPause, Event
 from supervisor.planner.world import JobView, Rules
@@ -40,6 +42,7 @@ class Source:
     pool_days: Callable[[], Mapping[DayKey, PoolDay | None]]
     on_demand: Callable[[JobView], OnDemand | None]  # None while it is not known yet
     budgets: Budgets
+    deleted: Callable[[str], Sequence[Spent]]  # what jobs have spent in a month that are deleted
 
 
 def source_of(
@@ -73,6 +76,7 @@ def source_of(
         pool_days=PoolDays(journal.pool_days, clock).read,
         on_demand=prices.of,
         budgets=rules.budgets,
+        deleted=lambda month: by_deleted(journal.read().budgets, month),
     )
 
 

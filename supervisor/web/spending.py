@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from supervisor.api.report import OnDemand, on_demand_row
-from supervisor.billing import Purpose, by_purpose, month_of
+from supervisor.billing import Purpose, Spent, by_purpose, month_of
 from supervisor.budget import CLUSTER, Budgets
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.features.budgets.rule import spending
@@ -145,12 +145,13 @@ def spending_of(
     usd_of: Callable[[JobView], dict[Purpose, float]],
     on_demand: Callable[[JobView], OnDemand | None],
     now: float,
+    deleted: Sequence[Spent] = (),
 ) -> Spending:
-    """Return all jobs together. `usd_of`: a job's dollars by purpose."""
+    """Return all jobs together. `usd_of`: a job's dollars by purpose. `deleted`: spent this month by deleted jobs."""
     month, left_h = month_of(now), hours_left(now)
     rate = sum(map(usd_per_hour, views))
     users: dict[str, float] = {}
-    for each in (spent for view in views for spent in spending(view, month, now)):
+    for each in (*deleted, *(spent for view in views for spent in spending(view, month, now))):
         users[each.owner] = users.get(each.owner, 0.0) + each.usd
     month_usd, highest_usd = sum(users.values()), max(users.values(), default=0.0)
     sums = dict.fromkeys(Purpose, 0.0)

@@ -91,6 +91,7 @@ class Cluster:
             pool_days=lambda: self.days,
             on_demand=prices,
             budgets=self.budgets,
+            deleted=lambda _: (),
         )
 
 

@@ -79,6 +79,11 @@ def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: P
         url = f"https://localhost:{https.port}"
         client = Client(url, token=TOKEN, ca=https.ca)
         assert client.me()["name"] == "ann"
+        client.set_secret("HF_TOKEN", "hf-marked")
+        assert [(row["name"], row["owner"]) for row in client.secrets()] == [("HF_TOKEN", "ann")]
+        client.delete_secret("HF_TOKEN")
+        with pytest.raises(NotFoundError, match="ann has no secret HF_TOKEN"):
+            client.delete_secret("HF_TOKEN")
         job = client.submit("train.py --lr 0.1", name="mine", code=code, nodes={"min": 1, "desired": 2, "max": 4})
         status = job.status()
         assert (status.name, status.owner, status.desired, status.ended) == ("mine", "ann", 2, False)
@@ -100,6 +105,10 @@ def test_a_notebook_submits_waits_and_cancels_over_https(tmp_path: Path, code: P
         with pytest.raises(JobFailedError, match="cancelled"):
             job.wait()
         assert job.wait(check=False).ended
+        https.world.run_until(lambda world: not jobs_of(world)["mine"].billed, 600.0)
+        job.delete()
+        with pytest.raises(NotFoundError, match="no job is named 'mine'"):
+            job.status()
         with pytest.raises(NotFoundError) as caught:
             client.job("none")
         assert caught.value.request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,81 @@ def test_several_jobs_are_cancelled_by_one_command_and_a_refusal_keeps_none_from
     assert "no job is named 'nosuch'; jobs: one, two" in result.stderr
     assert [row["name"] for row in desk.ask("cancel", "one", "two")] == ["one", "two"]
     assert desk.ask("cancel", "two")["name"] == "two", "one is one object, as before"
+
+
+# -- what is deleted -----------------------------------------------------------------------------------------
+
+
+def test_ended_jobs_are_deleted_once_that_is_confirmed(desk: Desk) -> None:
+    for name in ("one", "two", "three"):
+        submit(desk, name, "--set", "checkpoints=/mnt/out/c")
+    result = desk.ctl("delete", "one", "-y")
+    assert (result.exit_code, "`spotsupctl cancel one`, and delete it once it has ended" in result.stderr) == (5, True)
+    desk.said("cancel", "one", "two")
+    done = [desk.service.job(name) for name in ("one", "two")]
+    assert desk.world.run_until(lambda _: all(desk.service.job(each.name).record.ended for each in done), 600.0)
+    assert desk.world.run_until(lambda _: not any(desk.service.job(each.name).billed for each in done), 600.0)
+    result = desk.ctl("delete", "one", stdin="n\n")
+    assert (result.exit_code, "Checkpoints stay. [y/N]" in result.stderr) == (5, True)
+    assert result.stderr.endswith("spotsupctl: nothing was deleted\n")
+    stay = f"one: deleted; its checkpoints stay in /mnt/out/c/{done[0].record.task_id}\n"
+    assert desk.ctl("delete", "one", stdin="y\n").stdout == stay
+    result = desk.ctl("delete", "one", "two", "three", "-y", "-o", "json")
+    assert result.exit_code == 4
+    assert [row["name"] for row in json.loads(result.stdout)] == ["two"]
+    assert "no job is named 'one'" in result.stderr
+    assert "job three is" in result.stderr
+    assert [row["name"] for row in desk.ask("list", "--all")] == ["three"]
+    options = ("--name", "four", "--nodes", "1", "--code", str(desk.folder), "--resume-from", "one")
+    result = desk.ctl("submit", *options, "--", "train.py")
+    assert result.exit_code == 4
+    assert "cannot resume from one: there is no such job, or it was deleted. A deleted job's" in result.stderr
+    submit(desk, "one")
+
+
+# -- secrets -------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_stored_listed_and_deleted_without_its_value_being_shown(desk: Desk) -> None:
+    options = ("--name", "one", "--nodes", "1", "--code", str(desk.folder), "--secret", "HF_TOKEN", "--", "train.py")
+    result = desk.ctl("submit", *options)
+    assert result.exit_code == 5
+    assert "job one is refused: " in result.stderr
+    assert result.stderr.endswith("has no secret HF_TOKEN: `spotsupctl secret set HF_TOKEN`\n")
+
+    result = desk.ctl("secret", "set", "HF_TOKEN", stdin="hf-marked-secret\n")
+    assert (result.exit_code, "that say `secrets: [HF_TOKEN]`" in result.stdout) == (0, True)
+    (row,) = json.loads(desk.said("secret", "list", "-o", "json"))
+    assert row.keys() == {"name", "owner", "created_at", "changed_at", "jobs"}
+    owner = row["owner"]
+    assert desk.said("submit", *options) == "one\n"
+    result = desk.ctl("secret", "set", "HF_TOKEN", stdin="hf-marked-other")
+    assert result.stdout.endswith("; nodes of one have it once they are replaced\n")
+    assert desk.said("secret", "list").startswith(f"{owner}  HF_TOKEN  ")
+    shown = [desk.said(*each) for each in (("status", "one"), ("events", "one"), ("list",), ("nodes",))]
+    shown += [json.dumps(desk.ask(*each)) for each in (("status", "one"), ("events", "one"), ("runs",))]
+    assert "hf-marked" not in "".join(shown)
+    assert desk.said("secret", "delete", "HF_TOKEN").endswith("no further node of one can be prepared without it\n")
+    result = desk.ctl("secret", "delete", "HF_TOKEN")
+    assert (result.exit_code, f"{owner} has no secret HF_TOKEN" in result.stderr) == (4, True)
+    assert desk.said("secret", "list") == "no secrets: `spotsupctl secret set NAME` stores one\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "stdin", "sentence"),
+    [
+        ("HF-TOKEN", "x", "'HF-TOKEN' is no name of a secret"),
+        ("HF_TOKEN", "", "the value of HF_TOKEN is empty"),
+        ("HF_TOKEN", "hf-marked" * 10_000, "at most 16384"),
+        ("HF_TOKEN", b"hf-marked\xff", "the value of HF_TOKEN is not UTF-8 text"),
+    ],
+)
+def test_a_secret_that_cannot_be_one_is_refused_without_being_shown(
+    desk: Desk, name: str, stdin: Any, sentence: str
+) -> None:
+    result = desk.ctl("secret", "set", name, stdin=stdin)
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.output
+    assert "hf-marked" not in result.output
 
 
 # -- what cannot be right ------------------------------------------------------------------------------------

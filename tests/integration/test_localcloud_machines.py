@@ -282,6 +282,13 @@ def test_a_pending_machine_has_no_process_and_ends_at_once(slow_cloud: LocalClou
 
 def test_an_ended_machine_keeps_no_private_key(local_cloud: LocalCloud, machine: Instance) -> None:
     assert folder(local_cloud, machine).host_key.exists()
+    with login(machine) as connection:
+        run(
+            connection, "mkdir -p .spotsup/nodes/n && cd .spotsup/nodes/n && touch env.sh agent.log && chmod 600 env.sh"
+        )
+    own = folder(local_cloud, machine).home / ".spotsup" / "nodes" / "n"
+    assert {path.name for path in own.iterdir()} == {"env.sh", "agent.log"}
     local_cloud.provisioner.terminate(machine.id, 5.0)
     wait_state(local_cloud.provisioner, machine.token, InstanceState.TERMINATED)
     assert not folder(local_cloud, machine).host_key.exists()
+    assert {path.name for path in own.iterdir()} == {"agent.log"}, "private files are gone, too"

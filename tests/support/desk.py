@@ -20,11 +20,13 @@ from structlog.testing import capture_logs
 
 from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
+from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
 from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl
+from supervisor.identity import Identity
 from supervisor.market.admission import QueueRules
 from tests.sim.harness import empty_world, wait_in
 from tools.stack import ROOT
@@ -101,6 +103,7 @@ def _desk(folder: Path, quotes: Quotes | None, *, rented: bool) -> Iterator[Desk
     )
     app = create_app(service, lambda: world.daemon.loop.status, world.clock, "0")
     add_sweeps(app, Sweeps(service, daemon.journal, world.clock, QueueRules()))
+    add_secrets(app, Secrets(daemon.journal, Identity(b"s" * 32), world.clock))
     with tempfile.TemporaryDirectory(prefix="desk-") as short:
         server = ApiServer(app, bind_socket(Path(short) / "s"))
         server.start()

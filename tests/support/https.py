@@ -20,9 +20,11 @@ from starlette.types import Receive, Scope, Send
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
 from supervisor.api.gate import Users
 from supervisor.api.routes import create_app
+from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.serving import ApiServer, bind_address
 from supervisor.api.tls import certificate_of, own_ca, own_files
 from supervisor.config import parse_config
+from supervisor.identity import Identity
 from supervisor.runtime.loop import Status
 from tests.sim.harness import empty_world, service
 
@@ -111,7 +113,7 @@ class Https:
 
 
 def _most_routes(https: Https) -> FastAPI:
-    return create_app(
+    app = create_app(
         service(https.world),
         lambda: Status(0.0, "", {}, {}),
         https.world.clock,
@@ -120,3 +122,5 @@ def _most_routes(https: Https) -> FastAPI:
         audit=lambda: https.entries,
         ca=lambda: own_ca(https.config),
     )
+    add_secrets(app, Secrets(https.world.daemon.journal, Identity(b"s" * 32), https.world.clock))
+    return app

@@ -19,6 +19,7 @@ from supervisor.api.metrics import add_metrics
 from supervisor.api.quote import Quotes
 from supervisor.api.report import on_demand_prices
 from supervisor.api.routes import create_app
+from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.service import Service
 from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.api.throttle import Throttle
@@ -82,6 +83,7 @@ def whole_api(world: World, users: Users, entries: list[AuditEntry]) -> FastAPI:
     add_metrics(app, lambda: b"spotsup_up 1\n")
     add_logins(app, api, partial(login_row, config, Identity(b"s" * 32)), world.clock)
     add_sweeps(app, Sweeps(api, daemon.journal, world.clock, QueueRules()))
+    add_secrets(app, Secrets(daemon.journal, Identity(b"s" * 32), world.clock))
     source = source_of(
         api, daemon.journal, lambda: daemon.loop.status, PriceBook(prices, world.clock), world.clock, "0", "c", Rules()
     )

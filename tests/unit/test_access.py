@@ -34,6 +34,7 @@ from supervisor.api.logins import add_logins, login_row
 from supervisor.api.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
 from supervisor.api.routes import create_app
+from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.sweeps import add_sweeps
 from supervisor.api.throttle import Folded, Throttle
 from supervisor.api.unix_socket import PEER
@@ -198,6 +199,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route(desk: Desk) -> None:
     add_dashboard(app, Cluster().source())
     add_sweeps(app, object())  # type: ignore[arg-type]  # as above
     add_logins(app, service(desk.world), object(), desk.world.clock)  # type: ignore[arg-type]  # as above
+    add_secrets(app, object())  # type: ignore[arg-type]  # as above
     found = rules.rules_of(app.routes)
     assert len(found) == len(app.routes) >= 50
     assert [name for name, rule in found.items() if rule is None] == []
@@ -257,6 +259,54 @@ def test_jobs_are_changed_by_their_owner_and_admins_alone(desk: Desk, verb: str,
         ("ann", "anns", 200),
         ("root", "anns", 200),
     ]
+
+
+def test_ended_jobs_are_deleted_by_their_owner_and_admins_alone(desk: Desk) -> None:
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").status_code == 409, "it has not ended"
+    desk.ask("ann", "POST", "/v1/jobs/anns/cancel")
+    desk.world.run_until(lambda world: jobs_of(world)["anns"].record.ended, 600.0)
+    desk.world.run_until(lambda world: not jobs_of(world)["anns"].billed, 600.0)
+    for user in ("bob", "eve"):
+        assert desk.ask(user, "POST", "/v1/jobs/anns/delete").status_code == 403
+        assert "anns" in jobs_of(desk.world)
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").json()["name"] == "anns"
+    assert "anns" not in jobs_of(desk.world)
+    assert (desk.entries[-1].action, desk.entries[-1].target) == ("POST /v1/jobs/{name}/delete", "anns")
+    assert desk.ask("ann", "POST", "/v1/jobs/anns/delete").status_code == 404
+
+
+def test_secrets_are_their_owners_and_only_admins_see_whose_there_are(desk: Desk) -> None:
+    add_secrets(desk.app, Secrets(desk.world.daemon.journal, IDENTITY, desk.world.clock))
+    assert desk.ask("ann", "POST", "/v1/secrets/KEY", json={"value": "hf-marked"}).json()["owner"] == "ann"
+    assert desk.ask("bob", "POST", "/v1/secrets/KEY", json={"value": "hf-marked-bob"}).json()["owner"] == "bob"
+    assert desk.ask("eve", "POST", "/v1/secrets/KEY", json={"value": "hf-marked"}).status_code == 403
+    seen = {user: desk.ask(user, "GET", "/v1/secrets") for user in ("ann", "bob", "eve", "root")}
+    owners = {user: [row["owner"] for row in reply.json()] for user, reply in seen.items()}
+    assert owners == {"ann": ["ann"], "bob": ["bob"], "eve": [], "root": ["ann", "bob"]}
+    assert not [reply.text for reply in seen.values() if "hf-marked" in reply.text]
+    assert desk.ask("bob", "POST", "/v1/secrets/KEY/delete?owner=ann").status_code == 403
+    for wrong in ({"value": ["hf-marked"]}, {"value": "hf-marked" * 9000}, {"other": "hf-marked"}, "hf-marked"):
+        reply = desk.ask("ann", "POST", "/v1/secrets/KEY", json=wrong)
+        assert (reply.status_code, "hf-marked" in reply.text) == (422, False)
+    assert desk.ask("root", "POST", "/v1/secrets/KEY/delete?owner=ann").json()["owner"] == "ann"
+    assert desk.ask("ann", "POST", "/v1/secrets/KEY/delete").status_code == 404
+    assert [row["owner"] for row in desk.ask("root", "GET", "/v1/secrets").json()] == ["bob"]
+    assert {("bob", "KEY", 403), ("root", "KEY", 200)} <= {(e.user, e.target, e.status) for e in desk.entries}
+    assert "hf-marked" not in repr(desk.entries)
+
+
+def test_a_job_names_secrets_of_its_owner_alone(desk: Desk) -> None:
+    add_secrets(desk.app, Secrets(desk.world.daemon.journal, IDENTITY, desk.world.clock))
+    desk.ask("bob", "POST", "/v1/secrets/KEY", json={"value": "x"})
+    digest = desk.ask("ann", "PUT", "/v1/blobs", content=b"code").json()["sha256"]
+    body = {"spec": {"name": "new", "nodes": 1, "run": "t.py", "secrets": ["KEY"]}}
+    stored = {**body, "code_sha256": digest, "submission": "12345678"}
+    for path, sent in (("/v1/check", body), ("/v1/jobs", stored)):
+        reply = desk.ask("ann", "POST", path, json=sent)
+        assert reply.status_code == 409
+        assert "ann has no secret KEY: `spotsupctl secret set KEY`" in reply.json()["error"]
+    desk.ask("ann", "POST", "/v1/secrets/KEY", json={"value": "x"})
+    assert desk.ask("ann", "POST", "/v1/jobs", json=stored).status_code == 200
 
 
 def test_a_node_of_somebody_elses_job_is_not_drained(desk: Desk) -> None:

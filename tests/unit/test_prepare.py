@@ -14,7 +14,7 @@ from spotsup_trainer.wire import AgentConfig, decode
 from bootstrap.assumed import UBUNTU_PYTHON
 from bootstrap.blame import OF_JOB
 from bootstrap.environment.interpreter import PYTHON_MIN
-from bootstrap.errors import BootstrapTimeoutError, CommandError, LoginShellError
+from bootstrap.errors import BootstrapError, BootstrapTimeoutError, CommandError, LoginShellError
 from bootstrap.log_agent.model import LogAgent
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
@@ -199,3 +199,12 @@ def test_an_index_and_a_wheelhouse_reach_both_tools() -> None:
     assert package_variables(NodeConfig(wheelhouse="/mnt/wheels")) == {
         "PIP_FIND_LINKS": "/mnt/wheels", "UV_FIND_LINKS": "/mnt/wheels", "PIP_NO_INDEX": "1"
     }  # fmt: skip
+
+
+def test_a_secret_that_is_missing_is_the_jobs_fault_and_no_machines() -> None:
+    why = "ann has no secret HF_TOKEN: `spotsupctl secret set HF_TOKEN`"
+    found = [
+        outcome_of(node, BootstrapError(why, node=node, step="secrets", tried=True)) for node in ("job-a-1", "job-a-2")
+    ]
+    assert [(each.unhealthy, each.unreachable, why in each.error) for each in found] == [(False, False, True)] * 2
+    assert found[0].of_job == found[1].of_job != "", "the second that fails alike ends a job that never trained"

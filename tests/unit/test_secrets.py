@@ -16,11 +16,14 @@ from spotsup_trainer.wire import AgentConfig, Metadata
 
 from provisioners.base import Market, Offer
 from supervisor.api.routes import SubmitBody
+from supervisor.api.secrets import SecretBody
 from supervisor.cli.daemon import set_up_logging
 from supervisor.config import parse_config
+from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
 from supervisor.new_job import new_job
 from supervisor.planner.actions import Bootstrap
+from supervisor.sealed import SecretRecord
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.sweep import SweepRecord
 from tests.unit.test_imports import HOMES
@@ -47,6 +50,7 @@ def carriers() -> list[Any]:
     raw = json.dumps(JOB).encode()
     return [
         *(job.spec, job, Bootstrap(node, job), agent, config),
+        *(SecretBody(value=MARK), SecretRecord("TOKEN", "me", MARK, 1.0, 1.0)),
         *(SubmitBody(spec=JOB, code_sha256=DIGEST), SweepRecord("s", "x", "me", JOB, DIGEST, 1.0, 1, ())),
         *(KeyValue("k", raw, 1, 1), Compare("k", "value", raw), Put("k", raw), WatchEvent("k", raw, 1)),
     ]
@@ -86,6 +90,13 @@ def test_a_logged_exception_shows_no_secret(
     assert shown.count("an action failed unexpectedly") == len(carriers())
     assert "2 validation errors" in shown
     assert [line for line in shown.splitlines() if MARK in line] == []
+
+
+@pytest.mark.parametrize("wrong", [{"HF_TOKEN": MARK}, f"HF_TOKEN={MARK}", [{"HF_TOKEN": MARK}], [[MARK]]])
+def test_a_value_where_a_secrets_name_belongs_is_not_repeated(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="`secrets") as refused:
+        parse_spec({**JOB, "env": {}, "secrets": wrong})
+    assert MARK not in str(refused.value)
 
 
 def test_a_configuration_that_is_refused_shows_no_variable() -> None:

@@ -10,12 +10,12 @@ REPO = Path(__file__).resolve().parents[2]
 SUPERVISOR = REPO / "supervisor"
 
 # Module of the supervisor -> the methods of Journal that it calls and that write. Only the loop writes what the daemon
-# decides about jobs; the API stores what a user asked for; housekeeping deletes old events and code,
+# decides about jobs; the API stores what a user asked for; housekeeping deletes old events, code and ended jobs,
 # names etcd's CA to nodes, and reports certificates that end; training curves and what pools granted decide nothing,
 # nor does who may use the API, and did.
 JOURNAL_WRITERS = {
     "runtime.loop": {"commit"},
-    "api.service": {"create_job", "update_job", "set_pause", "put_blob", "delete_code"},
+    "api.service": {"create_job", "update_job", "delete_job", "set_pause", "put_blob", "delete_code"},
     "api.adoption": {"adopt", "set_cluster"},
     "runtime.curves": {"put_curve"},
     "runtime.pools": {"put_pool_day", "delete_pool_days"},
@@ -24,7 +24,9 @@ JOURNAL_WRITERS = {
     "api.audit": {"add_audit"},
     "cli.user": {"add_token", "delete_tokens"},
     "runtime.renewals": {"create_job"},
+    "runtime.retention": {"delete_job", "delete_code"},
     "api.sweeps": {"put_sweep"},
+    "api.secrets": {"put_secret", "delete_secret"},
     "runtime.sweeps": {"put_sweep", "create_job", "update_job"},
     "journal.etcd_trust": {"commit", "publish_ca"},
     "runtime.daily": {"commit"},

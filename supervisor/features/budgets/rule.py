@@ -1,7 +1,7 @@
 """Budgets of the cluster and its users: what is spent of them this month, warnings, and which jobs they pause.
 
 What is spent is added up anew for each plan, from the records: a pause that could not be written is decided again. The
-journal has only of what people were warned.
+journal has only of what people were warned, and what jobs had spent that were deleted.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def budget_uses(world: World, within: Boundary, now: float) -> Mapping[str, Budg
         for each in within.within(f"(what {name} has spent)", partial(_spending, view, month, now), []):
             for scope in (CLUSTER, f"user {each.owner}"):
                 spent[scope] = spent.get(scope, 0.0) + each.usd
+    for each in by_deleted(world.budget_record, month):
+        for scope in (CLUSTER, f"user {each.owner}"):
+            spent[scope] = spent.get(scope, 0.0) + each.usd
     limits = {CLUSTER: budgets.usd_per_month}
     limits |= {scope: budgets.of_user(scope.removeprefix("user ")) for scope in spent if scope != CLUSTER}
     return {
@@ -96,6 +99,24 @@ def spent_before(view: JobView, now: float) -> tuple[Spent, ...]:
     return tuple(Spent(*key, usd) for key, usd in sorted(sums.items()) if usd)
 
 
+def by_deleted(record: BudgetRecord | None, month: str) -> tuple[Spent, ...]:
+    """Return what jobs have spent in a month that are deleted by now."""
+    return tuple(each for each in record.deleted if each.month == month) if record is not None else ()
+
+
+def with_deleted(known: BudgetRecord | None, view: JobView, now: float) -> BudgetRecord | None:
+    """Return the record with what a job, and those before it, have spent since this month began: it still counts once
+    the job is deleted. None where that is nothing, and nothing has to be written."""
+    if not (spent := spent_before(view, now)):
+        return None
+    month, sums = current_month(known, now), dict[tuple[str, str], float]()
+    for each in (*(known.deleted if known is not None else ()), *spent):
+        if each.month >= month_of(now):
+            sums[each.owner, each.month] = sums.get((each.owner, each.month), 0.0) + each.usd
+    warned = known.warned if known is not None and known.month == month else ()
+    return BudgetRecord(month, warned, tuple(Spent(*key, usd) for key, usd in sorted(sums.items())))
+
+
 def drive_budgets(world: World, uses: Mapping[str, BudgetUse], now: float) -> list[Commit]:
     """Return the commit that warns people, once of each level: guarded by the record's revision, with which it is
     written."""
@@ -116,7 +137,8 @@ def drive_budgets(world: World, uses: Mapping[str, BudgetUse], now: float) -> li
                 warned.append(entry)
         if new:
             events.append(_event(use, new, now))
-    record = BudgetRecord(month, tuple(warned))
+    deleted = tuple(each for each in known.deleted if each.month >= month) if known is not None else ()
+    record = BudgetRecord(month, tuple(warned), deleted)
     if record == known:
         return []
     alerts = wanted(world.rules.channels_used, events)
