@@ -18,9 +18,10 @@ MAX_REFUSALS = 1000
 LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
-# A pool that had too few machines for a job is not asked for so long, times the square of how many it had, at most …:
-# each bills a minute at least, so that few are asked for often, and many seldom.
+# A pool that had too few machines for a job is not asked for so long, times the square of how many it had: each bills a
+# minute at least, so that few are asked for often, and many seldom; but at least, and at most, …
 TOO_FEW_S = 15.0
+MIN_TOO_FEW_S = 120.0
 MAX_TOO_FEW_S = 1800.0
 MAX_LATE_POOLS = 1000
 MAX_EXPOSURES = 1000
@@ -131,7 +132,8 @@ class CapacityMemory:
 
     def with_too_few(self, job: str, offer: Offer, machines: int, now: float) -> CapacityMemory:
         """After a pool has granted a job this many machines, and refused the rest of what it needs."""
-        key, wait_s = (job, *pool_of(offer)), min(MAX_TOO_FEW_S, TOO_FEW_S * machines**2)
+        key = (job, *pool_of(offer))
+        wait_s = min(MAX_TOO_FEW_S, max(MIN_TOO_FEW_S, TOO_FEW_S * machines**2))
         newest = [*_without(self.too_few, key).items(), (key, TooFew(machines, now + wait_s))]
         return replace(self, too_few=MappingProxyType(dict(newest[-MAX_LATE_POOLS:])))
 

@@ -76,13 +76,13 @@ def test_when_the_next_refusal_is_not_believed_any_more() -> None:
     memory = CapacityMemory()
     assert changes_at(memory, NOW) == math.inf
     memory = memory.with_late_refusal(OFFER, NOW, NOW, spare=False)
-    memory = memory.with_too_few("job", ELSEWHERE, 2, NOW + 1.0)
+    memory = memory.with_too_few("job", ELSEWHERE, 3, NOW + 1.0)
     memory = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False)
-    assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, 4 * TOO_FEW_S + 1.0)] == [
+    assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, 9 * TOO_FEW_S + 1.0)] == [
         NOW + 10.0,
         NOW + 10.0,
         NOW + LATE_S,
-        NOW + 4 * TOO_FEW_S + 1.0,
+        NOW + 9 * TOO_FEW_S + 1.0,
         math.inf,
     ]
 
@@ -100,7 +100,7 @@ def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
 def test_a_pool_with_too_few_machines_is_not_asked_for_the_longer_the_more_it_had_and_for_half_an_hour_at_most() -> (
     None
 ):
-    for machines, wait_s in ((1, 15.0), (3, 135.0), (8, 960.0), (11, 1800.0), (63, 1800.0)):
+    for machines, wait_s in ((1, 120.0), (2, 120.0), (3, 135.0), (8, 960.0), (11, 1800.0), (63, 1800.0)):
         memory = CapacityMemory().with_too_few("job", OFFER, machines, NOW).with_a_machine_that_works(OFFER)
         refusal = memory.refusal(OFFER, NOW + wait_s - 1, spare=False, job="job", needed=64)
         assert refusal is not None

@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, OfferQuery, Scope
 from supervisor.events import EventKind
-from supervisor.market.capacity import LATE_DECAY_S, TOO_FEW_S, CapacityMemory, CapacityRefusal
+from supervisor.market.capacity import LATE_DECAY_S, MIN_TOO_FEW_S, TOO_FEW_S, CapacityMemory, CapacityRefusal
 from supervisor.model import JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.predicates import machine_room
@@ -427,7 +427,7 @@ def test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_
         return any(each.kind is EventKind.TOO_FEW_NODES for each in after.events)
 
     assert released(500.0) is (state is not N.READY)
-    assert not released(4 * TOO_FEW_S + LATE_DECAY_S), "that is long ago"
+    assert not released(MIN_TOO_FEW_S + LATE_DECAY_S), "that is long ago"
 
 
 @pytest.mark.parametrize(("low", "asked"), [(3, False), (2, True)])

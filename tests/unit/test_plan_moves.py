@@ -9,7 +9,7 @@ import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.events import EventKind
-from supervisor.market.capacity import TOO_FEW_S, CapacityMemory
+from supervisor.market.capacity import MIN_TOO_FEW_S, CapacityMemory
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import FetchOffers, Launch, LaunchDone
 from supervisor.planner.world import Rules
@@ -270,7 +270,7 @@ def test_a_job_moves_to_no_place_that_had_fewer_than_the_move_is_worth(*, had: i
 
 def test_what_a_place_had_for_a_move_is_remembered() -> None:
     (few,) = moving(trains(1), trains(2), coming(3), record=UNDER_WAY).volatile.capacity.too_few.values()
-    assert (few.machines, few.until) == (1, NOW + TOO_FEW_S)
+    assert (few.machines, few.until) == (1, NOW + MIN_TOO_FEW_S)
 
 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:

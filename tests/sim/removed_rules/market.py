@@ -103,10 +103,9 @@ MARKET = (
     Mutant(
         "places: a place is asked the more rarely, the more machines it had that were too few",
         "supervisor.market.capacity",
-        "TOO_FEW_S * machines**2",
-        "TOO_FEW_S",
-        "sim/test_places.py::"
-        "test_a_zone_that_has_nearly_enough_for_a_gang_is_asked_a_few_times_in_hours_and_again_within_half_an_hour",
+        "max(MIN_TOO_FEW_S, TOO_FEW_S * machines**2)",
+        "MIN_TOO_FEW_S",
+        "sim/test_places.py::test_a_zone_that_has_nearly_enough_for_a_gang_is_asked_a_few_times_an_hour",
     ),
     Mutant(
         "places: a place that had as many as a job needs now is asked at once",
