@@ -19,9 +19,9 @@ LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
 # A pool that had too few machines for a job is not asked for so long, times the square of how many it had: each bills a
-# minute at least, so that few are asked for often, and many seldom; but at least, and at most, …
+# minute at least, so that few are asked for often, and many seldom. At least … for each that the job needs; at most …
 TOO_FEW_S = 15.0
-MIN_TOO_FEW_S = 120.0
+MIN_TOO_FEW_S = 30.0
 MAX_TOO_FEW_S = 1800.0
 MAX_LATE_POOLS = 1000
 MAX_EXPOSURES = 1000
@@ -130,10 +130,10 @@ class CapacityMemory:
         said = f"{offer.instance_type} in {offer.zone} ended before it was ready"
         return replace(self, late=_with_one_more(self.late, pool_of(offer), now, said, spare=spare))
 
-    def with_too_few(self, job: str, offer: Offer, machines: int, now: float) -> CapacityMemory:
-        """After a pool has granted a job this many machines, and refused the rest of what it needs."""
+    def with_too_few(self, job: str, offer: Offer, machines: int, needed: int, now: float) -> CapacityMemory:
+        """After a pool has granted a job this many machines, and refused the rest of those that it needs."""
         key = (job, *pool_of(offer))
-        wait_s = min(MAX_TOO_FEW_S, max(MIN_TOO_FEW_S, TOO_FEW_S * machines**2))
+        wait_s = min(MAX_TOO_FEW_S, max(MIN_TOO_FEW_S * needed, TOO_FEW_S * machines**2))
         newest = [*_without(self.too_few, key).items(), (key, TooFew(machines, now + wait_s))]
         return replace(self, too_few=MappingProxyType(dict(newest[-MAX_LATE_POOLS:])))
 

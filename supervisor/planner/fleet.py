@@ -227,10 +227,12 @@ def _give_up_too_few(draft: Draft) -> None:
     here = limits.place(held[0].offer)
     text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes {for_long}: they are released"
     draft.add_event(EventKind.TOO_FEW_NODES, text)
-    if not held_back and not must_wait:
+    if not (may_add or must_wait):
         granted = Counter(pool_of(node.offer) for node in held)
         for pool, offer in {pool_of(node.offer): node.offer for node in held}.items():
-            draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, granted[pool], draft.now)
+            draft.capacity = draft.capacity.with_too_few(
+                draft.job.name, offer, granted[pool], draft.job.min_nodes, draft.now
+            )
     for node in released:
         if not draft.full:
             release(draft, node, "too few nodes to train")

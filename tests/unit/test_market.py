@@ -76,7 +76,7 @@ def test_when_the_next_refusal_is_not_believed_any_more() -> None:
     memory = CapacityMemory()
     assert changes_at(memory, NOW) == math.inf
     memory = memory.with_late_refusal(OFFER, NOW, NOW, spare=False)
-    memory = memory.with_too_few("job", ELSEWHERE, 3, NOW + 1.0)
+    memory = memory.with_too_few("job", ELSEWHERE, 3, 4, NOW + 1.0)
     memory = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False)
     assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, 9 * TOO_FEW_S + 1.0)] == [
         NOW + 10.0,
@@ -100,18 +100,18 @@ def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
 def test_a_pool_with_too_few_machines_is_not_asked_for_the_longer_the_more_it_had_and_for_half_an_hour_at_most() -> (
     None
 ):
-    for machines, wait_s in ((1, 120.0), (2, 120.0), (3, 135.0), (8, 960.0), (11, 1800.0), (63, 1800.0)):
-        memory = CapacityMemory().with_too_few("job", OFFER, machines, NOW).with_a_machine_that_works(OFFER)
-        refusal = memory.refusal(OFFER, NOW + wait_s - 1, spare=False, job="job", needed=64)
+    for machines, needed, wait_s in ((1, 4, 120.0), (3, 4, 135.0), (3, 16, 480.0), (8, 16, 960.0), (63, 64, 1800.0)):
+        memory = CapacityMemory().with_too_few("job", OFFER, machines, needed, NOW).with_a_machine_that_works(OFFER)
+        refusal = memory.refusal(OFFER, NOW + wait_s - 1, spare=False, job="job", needed=needed)
         assert refusal is not None
-        assert (refusal.until, refusal.message) == (NOW + wait_s, f"zone-a had {machines} of 64 small")
-        assert memory.refusal(OFFER, NOW + wait_s, spare=False, job="job", needed=64) is None
+        assert (refusal.until, refusal.message) == (NOW + wait_s, f"zone-a had {machines} of {needed} small")
+        assert memory.refusal(OFFER, NOW + wait_s, spare=False, job="job", needed=needed) is None
         assert memory.had_too_few("job", OFFER, NOW + wait_s + LATE_DECAY_S - 1), "and when it is asked again"
         assert not memory.had_too_few("job", OFFER, NOW + wait_s + LATE_DECAY_S)
 
 
 def test_too_few_is_a_matter_of_one_job_and_pool_until_it_has_enough_or_the_job_needs_fewer() -> None:
-    memory = CapacityMemory().with_too_few("job", OFFER, 9, NOW)
+    memory = CapacityMemory().with_too_few("job", OFFER, 9, 16, NOW)
     assert memory.refusal(ELSEWHERE, NOW, spare=False, job="job", needed=16) is None
     assert memory.refusal(OFFER, NOW, spare=False, job="other", needed=16) is None
     assert not memory.had_too_few("other", OFFER, NOW)

@@ -103,7 +103,7 @@ def test_what_is_over_is_not_written() -> None:
 
 
 def test_another_daemon_is_as_wary_and_knows_which_pools_had_too_few() -> None:
-    memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=False).with_too_few("a", OFFER, 3, NOW)
+    memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=False).with_too_few("a", OFFER, 3, 4, NOW)
     later = NOW + 601.0
     found = memory_of(written(memory, later), later)
     assert found.refusal(OFFER, later, spare=False, job="a", needed=4) is None
@@ -111,9 +111,9 @@ def test_another_daemon_is_as_wary_and_knows_which_pools_had_too_few() -> None:
     assert found.is_wary(OFFER, later)
     assert found.too_few == memory.too_few
     assert memory_of(written(memory, NOW + 2), NOW + 2).refusal(OFFER, NOW + 2, spare=False, job="a", needed=4)
-    ahead = written(CapacityMemory().with_too_few("a", OFFER, 15, NOW + 1e6), NOW + 1e6)
+    ahead = written(CapacityMemory().with_too_few("a", OFFER, 15, 16, NOW + 1e6), NOW + 1e6)
     assert [each.until for each in memory_of(ahead, NOW).too_few.values()] == [NOW + MAX_TOO_FEW_S]
-    few = CapacityMemory().with_too_few("a", OFFER, 3, NOW)
+    few = CapacityMemory().with_too_few("a", OFFER, 3, 4, NOW)
     assert due_record(few, None, NOW + 9 * TOO_FEW_S + LATE_DECAY_S - 1)
     assert due_record(few, None, NOW + 9 * TOO_FEW_S + LATE_DECAY_S) is None
 

@@ -10,6 +10,7 @@ from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, OfferQuery, Scope
 from supervisor.events import EventKind
+from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.capacity import LATE_DECAY_S, MIN_TOO_FEW_S, TOO_FEW_S, CapacityMemory, CapacityRefusal
 from supervisor.model import JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
@@ -421,13 +422,13 @@ def test_too_few_machines_are_released_once_they_were_so_many_for_long(
 @pytest.mark.parametrize("state", [N.PENDING, N.BOOTING, N.READY])
 def test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work(state: NodeState) -> None:
     def released(ago_s: float) -> bool:
-        capacity = FULL["capacity"].with_too_few("job", OFFER, 2, NOW - ago_s)
+        capacity = FULL["capacity"].with_too_few("job", OFFER, 2, 4, NOW - ago_s)
         record = job(4, J.WAITING, state_since=NOW - 1, min_nodes=4, gang={"machines": 2, "since": NOW - 1})
         after = scene(node(1, state), node(2, N.BOOTING), record=record, volatile=FULL | {"capacity": capacity})
         return any(each.kind is EventKind.TOO_FEW_NODES for each in after.events)
 
     assert released(500.0) is (state is not N.READY)
-    assert not released(MIN_TOO_FEW_S + LATE_DECAY_S), "that is long ago"
+    assert not released(4 * MIN_TOO_FEW_S + LATE_DECAY_S), "that is long ago"
 
 
 @pytest.mark.parametrize(("low", "asked"), [(3, False), (2, True)])
@@ -435,10 +436,20 @@ def test_a_pool_that_had_too_few_is_asked_again_at_once_where_the_job_needs_no_m
     *, low: int, asked: bool
 ) -> None:
     """As where its user scales it down: the machines that were given back would be enough."""
-    capacity = CapacityMemory().with_too_few("job", OFFER, 2, NOW - 1)
+    capacity = CapacityMemory().with_too_few("job", OFFER, 2, 4, NOW - 1)
     record = job(4, J.WAITING, state_since=NOW - 1, min_nodes=low)
     after = scene(record=record, volatile=offering(OFFER) | {"capacity": capacity})
     assert bool(after.new) is asked
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_is_given_back_for_want_of_room_is_remembered_where_its_pool_has_no_more_either(*, refused: bool) -> None:
+    rules = Rules(queue=QueueRules(Cap(nodes=2)), leftovers_s=1e9)
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, min_nodes=4, gang={"machines": 2, "since": NOW - DAY_S})
+    volatile = FULL if refused else offering(OFFER)
+    after = scene(node(1, N.READY), node(2, N.READY), record=record, rules=rules, volatile=volatile)
+    assert [after.state(each) for each in (1, 2)] == [N.DRAINING] * 2
+    assert [each.machines for each in after.volatile.capacity.too_few.values()] == [2] * refused
 
 
 def test_what_a_pool_had_of_too_few_is_remembered() -> None:

@@ -264,13 +264,13 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
 @pytest.mark.parametrize(("had", "moves"), [(2, False), (3, True)])
 def test_a_job_moves_to_no_place_that_had_fewer_than_the_move_is_worth(*, had: int, moves: bool) -> None:
     """Three would be worth the pause, and two are enough to train."""
-    capacity = FULL_HERE.with_too_few("job", ELSEWHERE, had, NOW - 1)
+    capacity = FULL_HERE.with_too_few("job", ELSEWHERE, had, 3, NOW - 1)
     assert (zones(moving(volatile={"capacity": capacity})) == ["zone-b"]) is moves
 
 
 def test_what_a_place_had_for_a_move_is_remembered() -> None:
     (few,) = moving(trains(1), trains(2), coming(3), record=UNDER_WAY).volatile.capacity.too_few.values()
-    assert (few.machines, few.until) == (1, NOW + MIN_TOO_FEW_S)
+    assert (few.machines, few.until) == (1, NOW + 3 * MIN_TOO_FEW_S)
 
 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:

@@ -103,8 +103,8 @@ MARKET = (
     Mutant(
         "places: a place is asked the more rarely, the more machines it had that were too few",
         "supervisor.market.capacity",
-        "max(MIN_TOO_FEW_S, TOO_FEW_S * machines**2)",
-        "MIN_TOO_FEW_S",
+        "max(MIN_TOO_FEW_S * needed, TOO_FEW_S * machines**2)",
+        "120.0",
         "sim/test_places.py::test_a_zone_that_has_nearly_enough_for_a_gang_is_asked_a_few_times_an_hour",
     ),
     Mutant(
