@@ -67,6 +67,7 @@ from supervisor.runtime.housekeeping import (
 )
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
+from supervisor.runtime.marks import Continuity, MarkFile
 from supervisor.runtime.pools import PoolKeeper
 from supervisor.runtime.senders import BoundedSender
 from supervisor.runtime.signals import set_on_signals
@@ -158,7 +159,16 @@ def _serve(
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(channels)
-    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
+    loop = Loop(
+        journal,
+        leader,
+        actor,
+        clock,
+        rules,
+        tuple(provisioners),
+        Continuity(identity.mark, MarkFile(config.state / "journal.json")),
+        leader.etcd_problem,
+    )
     housekeeping = Housekeeping(
         [
             *housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
