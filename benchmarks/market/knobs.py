@@ -51,6 +51,8 @@ GROUPS: Mapping[str, tuple[Knob, ...]] = MappingProxyType(
             Knob("LATE_S", capacity),
             Knob("MAX_LATE_S", capacity),
             Knob("LATE_DECAY_S", capacity),
+            Knob("TOO_FEW_S", capacity),
+            Knob("MIN_TOO_FEW_S", capacity),
             Knob("MAX_TOO_FEW_S", capacity),
             Knob("gang.timeout_s"),
         ),

@@ -18,8 +18,11 @@ MAX_REFUSALS = 1000
 LATE_S = 30.0
 MAX_LATE_S = 600.0
 LATE_DECAY_S = 900.0
-# The same of a pool that had too few for a job: it is asked again as soon as one that refused a job that cannot train.
-MAX_TOO_FEW_S = 120.0
+# A pool that had too few machines for a job is not asked for so long, times the square of how many it had: each bills a
+# minute at least, so that few are asked for often, and many seldom. At least … for each that the job needs; at most …
+TOO_FEW_S = 15.0
+MIN_TOO_FEW_S = 30.0
+MAX_TOO_FEW_S = 1800.0
 MAX_LATE_POOLS = 1000
 MAX_EXPOSURES = 1000
 # For so long after a refusal is not believed any more, its pool is asked for one machine, and for more once it grants.
@@ -66,6 +69,14 @@ class LateRefusal:
     spare: bool  # as of CapacityRefusal
 
 
+@dataclass(frozen=True, slots=True)
+class TooFew:
+    """What a pool had for a job that needed more."""
+
+    machines: int
+    until: float  # UNIX seconds; not asked before
+
+
 @dataclass(frozen=True)
 class CapacityMemory:
     """All refusals that are still believed, and which machine types keep being unhealthy."""
@@ -76,31 +87,40 @@ class CapacityMemory:
 
     # Pool -> its last late refusal; oldest first, at most MAX_LATE_POOLS
     late: Mapping[Pool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
-    # The same of a job and the pools that had too few machines for it to train.
-    too_few: Mapping[JobsPool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
+    # A job, and a pool that had too few machines for it -> how many; oldest first, at most MAX_LATE_POOLS
+    too_few: Mapping[JobsPool, TooFew] = field(default_factory=lambda: MappingProxyType({}))
     # Spot pool -> what was counted of its preemptions; oldest first, at most MAX_EXPOSURES
     exposures: Mapping[Pool, Exposure] = field(default_factory=lambda: MappingProxyType({}))
 
-    def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
+    def refusal(
+        self, offer: Offer, now: float, *, spare: bool, job: str = "", needed: int = 0
+    ) -> CapacityRefusal | None:
         """Return the refusal that speaks against requesting an offer now for this job, for a spare or a node that
-        trains."""
+        trains. `needed`: fewer nodes are of no use to the job."""
         if self.refusals:
             for subject in product(_reaches(offer), (False, True) if spare else (False,), ("", job)):
                 found = self._by_subject.get(subject)
                 if found is not None and found.until > now:
                     return found
-        return self._late_refusal(offer, now, spare=spare, job=job)
+        return self._late_refusal(offer, now, spare=spare) or self._too_few(offer, now, job, needed)
 
     @cached_property
     def _by_subject(self) -> Mapping[_Subject, CapacityRefusal]:
         """Cached: a tick may look up each offer of each job that lacks nodes."""
         return {_subject(refusal): refusal for refusal in self.refusals}
 
-    def _late_refusal(self, offer: Offer, now: float, *, spare: bool, job: str) -> CapacityRefusal | None:
-        for late in (self.late.get(pool_of(offer)), self.too_few.get((job, *pool_of(offer)))):
-            if late is not None and late.until > now and (spare or not late.spare):
-                return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, late.until, late.message, late.spare)
-        return None
+    def _late_refusal(self, offer: Offer, now: float, *, spare: bool) -> CapacityRefusal | None:
+        late = self.late.get(pool_of(offer))
+        if late is None or late.until <= now or (late.spare and not spare):
+            return None
+        return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, late.until, late.message, late.spare)
+
+    def _too_few(self, offer: Offer, now: float, job: str, needed: int) -> CapacityRefusal | None:
+        few = self.too_few.get((job, *pool_of(offer)))
+        if few is None or few.until <= now or few.machines >= needed:
+            return None
+        said = f"{offer.zone} had {few.machines} of {needed} {offer.instance_type}"
+        return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, few.until, said)
 
     def with_late_refusal(self, offer: Offer, requested_at: float, now: float, *, spare: bool) -> CapacityMemory:
         """After a machine that was requested then has ended, or proved to be of no use, before it was bootstrapped."""
@@ -110,15 +130,17 @@ class CapacityMemory:
         said = f"{offer.instance_type} in {offer.zone} ended before it was ready"
         return replace(self, late=_with_one_more(self.late, pool_of(offer), now, said, spare=spare))
 
-    def with_too_few(self, job: str, offer: Offer, now: float) -> CapacityMemory:
-        """After a pool has granted a job too few machines to train, and no more for long."""
-        key, said = (job, *pool_of(offer)), f"{offer.zone} had too few {offer.instance_type}"
-        return replace(self, too_few=_with_one_more(self.too_few, key, now, said, MAX_TOO_FEW_S, spare=False))
+    def with_too_few(self, job: str, offer: Offer, machines: int, needed: int, now: float) -> CapacityMemory:
+        """After a pool has granted a job this many machines, and refused the rest of those that it needs."""
+        key = (job, *pool_of(offer))
+        wait_s = min(MAX_TOO_FEW_S, max(MIN_TOO_FEW_S * needed, TOO_FEW_S * machines**2))
+        newest = [*_without(self.too_few, key).items(), (key, TooFew(machines, now + wait_s))]
+        return replace(self, too_few=MappingProxyType(dict(newest[-MAX_LATE_POOLS:])))
 
     def had_too_few(self, job: str, offer: Offer, now: float) -> bool:
-        """True if the pool had too few machines for the job to train, not long ago."""
+        """True if the pool had too few machines for the job, and was to be asked again not long ago."""
         found = self.too_few.get((job, *pool_of(offer)))
-        return found is not None and now - found.at < LATE_DECAY_S
+        return found is not None and now < found.until + LATE_DECAY_S
 
     def with_enough(self, job: str, offer: Offer) -> CapacityMemory:
         """Note that the pool has what the job needs to train."""
@@ -231,14 +253,14 @@ def _wary_reaches(offer: Offer) -> tuple[Reach, ...]:
 
 
 def _with_one_more(
-    late: Mapping[Key, LateRefusal], key: Key, now: float, said: str, max_s: float = MAX_LATE_S, *, spare: bool
-) -> Mapping[Key, LateRefusal]:
-    before = late.get(key)
+    late: Mapping[Pool, LateRefusal], pool: Pool, now: float, said: str, *, spare: bool
+) -> Mapping[Pool, LateRefusal]:
+    before = late.get(pool)
     decayed = before.count - int((now - before.at) // LATE_DECAY_S) if before is not None else 0
     count = 1 + max(0, decayed)
-    wait_s = min(max_s, LATE_S * 2.0 ** min(count - 1, 30))
+    wait_s = min(MAX_LATE_S, LATE_S * 2.0 ** min(count - 1, 30))
     message = f"{said}, {count} times in a row"
-    newest = [*_without(late, key).items(), (key, LateRefusal(count, now, now + wait_s, message, spare))]
+    newest = [*_without(late, pool).items(), (pool, LateRefusal(count, now, now + wait_s, message, spare))]
     return MappingProxyType(dict(newest[-MAX_LATE_POOLS:]))
 
 

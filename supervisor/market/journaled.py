@@ -9,12 +9,13 @@ from types import MappingProxyType
 from supervisor.market.capacity import (
     LATE_DECAY_S,
     MAX_LATE_S,
+    MAX_TOO_FEW_S,
     CapacityMemory,
     CapacityRefusal,
     JobsPool,
-    Key,
     LateRefusal,
     Pool,
+    TooFew,
     is_remembered,
 )
 from supervisor.market.hazard import HOUR_S, Exposure
@@ -40,7 +41,7 @@ class CapacityRecord:
     # How many machines in a row of a (cloud, instance type) were unhealthy.
     unhealthy: tuple[tuple[tuple[str, str], int], ...] = ()
     # Pools that had too few machines for a job to train.
-    too_few: tuple[tuple[JobsPool, LateRefusal], ...] = ()
+    too_few: tuple[tuple[JobsPool, TooFew], ...] = ()
     # How often pools took their machines.
     exposures: tuple[tuple[Pool, Exposure], ...] = ()
 
@@ -59,21 +60,17 @@ def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
     refusals = [_cut(r) for r in memory.refusals]
     wary = [r for r in refusals if r.until <= now and is_remembered(r, now)]
     believed = [r for r in refusals if r.until > now]
+    late = [(pool, each) for pool, each in memory.late.items() if now < each.at + each.count * LATE_DECAY_S]
+    too_few = [(key, each) for key, each in memory.too_few.items() if now < each.until + LATE_DECAY_S]
     exposures = [(pool, each) for pool, each in memory.exposures.items() if now < each.at + MAX_EXPOSURE_S]
     return CapacityRecord(
         now,
         tuple([*wary, *believed][-MAX_JOURNALED:]),
-        _recent(memory.late, now),
+        tuple(late[-MAX_JOURNALED:]),
         tuple(list(memory.unhealthy_streaks.items())[-MAX_JOURNALED:]),
-        _recent(memory.too_few, now),
+        tuple(too_few[-MAX_JOURNALED:]),
         tuple(exposures[-MAX_JOURNALED:]),
     )
-
-
-def _recent(late: Mapping[Key, LateRefusal], now: float) -> tuple[tuple[Key, LateRefusal], ...]:
-    """Return the newest of those that have not decayed."""
-    found = [(key, each) for key, each in late.items() if now < each.at + each.count * LATE_DECAY_S]
-    return tuple(found[-MAX_JOURNALED:])
 
 
 def _cut(refusal: CapacityRefusal) -> CapacityRefusal:
@@ -88,18 +85,19 @@ def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
     latest = now + MAX_BELIEVED_S
     refusals = (r if r.until <= latest else replace(r, until=latest) for r in record.refusals)
     exposures = {pool: each if each.at <= now else replace(each, at=now) for pool, each in record.exposures}
+    too_few = {key: replace(each, until=min(each.until, now + MAX_TOO_FEW_S)) for key, each in record.too_few}
     return CapacityMemory(
         tuple(r for r in refusals if is_remembered(r, now)),
         MappingProxyType(dict(record.unhealthy)),
         _bounded(record.late, now),
-        _bounded(record.too_few, now),
+        MappingProxyType(too_few),
         MappingProxyType(exposures),
     )
 
 
-def _bounded(late: Iterable[tuple[Key, LateRefusal]], now: float) -> Mapping[Key, LateRefusal]:
+def _bounded(late: Iterable[tuple[Pool, LateRefusal]], now: float) -> Mapping[Pool, LateRefusal]:
     def bounded(each: LateRefusal) -> LateRefusal:
         at, until = min(each.at, now), min(each.until, now + MAX_LATE_S)
         return each if (at, until) == (each.at, each.until) else replace(each, at=at, until=until)
 
-    return MappingProxyType({key: bounded(each) for key, each in late})
+    return MappingProxyType({pool: bounded(each) for pool, each in late})

@@ -39,6 +39,7 @@ class Constraints:
     admitted_usd_per_hour: float | None = None  # what the operator's limits leave for all of its machines together
     kinds: tuple[str, ...] = ()  # names of its alternatives: all of its nodes are of one; empty where there is only one
     usd_per_node_hour: float | None = None  # the limit for each of its machines
+    needed: int = 0  # fewer nodes are of no use to it
 
     def in_place(self, offer: Offer) -> bool:
         """True if it is where the job's nodes are."""
@@ -105,7 +106,7 @@ def expected_usd(
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
     """True if an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
-    refused = memory.refusal(offer, now, spare=spare, job=constraints.job) is not None
+    refused = memory.refusal(offer, now, spare=spare, job=constraints.job, needed=constraints.needed) is not None
     return not refused and constraints.in_place(offer) and constraints.affordable(offer)
 
 
@@ -121,7 +122,8 @@ def obstacle(
     within = [offer for offer in near if constraints.within_cap(offer)]
     if len(within) < len(near) and all(offer.usd_per_hour is None for offer in within):
         return _above_cap(near, constraints)
-    refusals = [(offer, memory.refusal(offer, now, spare=spare, job=constraints.job)) for offer in within]
+    job, needed = constraints.job, constraints.needed
+    refusals = [(offer, memory.refusal(offer, now, spare=spare, job=job, needed=needed)) for offer in within]
     open_offers = [offer for offer, refusal in refusals if refusal is None]
     if not open_offers:
         first = refusals[0][1]

@@ -7,6 +7,7 @@ missing among the spares.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from provisioners.base import Market, Offer
@@ -228,9 +229,12 @@ def _give_up_too_few(draft: Draft) -> None:
     here = limits.place(held[0].offer)
     text = f"{here} had {len(held)} of at least {draft.job.min_nodes} nodes {for_long}: they are released"
     draft.add_event(EventKind.TOO_FEW_NODES, text)
-    if not held_back and not must_wait:
-        for offer in {pool_of(node.offer): node.offer for node in held}.values():
-            draft.capacity = draft.capacity.with_too_few(draft.job.name, offer, draft.now)
+    if not (may_add or must_wait):
+        granted = Counter(pool_of(node.offer) for node in held)
+        for pool, offer in {pool_of(node.offer): node.offer for node in held}.items():
+            draft.capacity = draft.capacity.with_too_few(
+                draft.job.name, offer, granted[pool], draft.job.min_nodes, draft.now
+            )
     for node in released:
         if not draft.full:
             release(draft, node, "too few nodes to train")
@@ -318,4 +322,5 @@ def constraints(draft: Draft, *, anywhere: bool = False) -> Constraints:
         admitted_usd_per_hour=admission.usd_per_hour if admission else None,
         kinds=draft.job.spec.kinds,
         usd_per_node_hour=draft.job.spec.limits.usd_per_node_hour,
+        needed=draft.job.min_nodes,
     )

@@ -21,6 +21,8 @@ from supervisor.planner.predicates import (
 )
 
 N = NodeState
+# Clouds bill a machine for a minute at least.
+MIN_BILLED_S = 60.0
 _TRAINING_NODE_STATES = frozenset({N.MEMBER, N.SUSPECT})
 LEAVING_NODE_STATES = frozenset({N.DRAINING, N.LOST, N.FAILED, N.TERMINATING, N.GONE})
 
@@ -78,7 +80,8 @@ def release_done(draft: Draft) -> None:
 
 def release_surplus(draft: Draft, surplus: int) -> None:
     """Release nodes in flight first, newest first; then spares; then members: those whose ranks have ended well, and
-    those with the highest ranks."""
+    those with the highest ranks. Up to the job's `max` they stay for the minute that each bills anyway: whoever scales
+    up again meanwhile has them."""
     order = draft.view.round.nodes() if draft.view.round else ()
     ranks, ended = {node: rank for rank, node in enumerate(order)}, done(draft)
 
@@ -87,9 +90,15 @@ def release_surplus(draft: Draft, surplus: int) -> None:
         return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, node.id not in ended, -rank)
 
     newest_first = sorted(counted(draft), key=lambda node: (node.created_at, node.id), reverse=True)
-    for node in sorted(newest_first, key=usefulness)[:surplus]:
-        if not draft.full:
+    above_max = len(newest_first) - draft.job.max_nodes - draft.job.spare_nodes
+    for number, node in enumerate(sorted(newest_first, key=usefulness)[:surplus]):
+        if not draft.full and (number < above_max or not _is_paid_for(draft, node)):
             release(draft, node, "fewer nodes are wanted")
+
+
+def _is_paid_for(draft: Draft, node: NodeRecord) -> bool:
+    is_new = bool(node.instance_id) and not node.launched_as
+    return is_new and draft.now - node.launched_at < MIN_BILLED_S
 
 
 def release_strays(draft: Draft) -> None:

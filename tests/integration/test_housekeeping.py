@@ -202,6 +202,7 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
         "event_retention",
         "audit_retention",
         "unused_code",
+        "ended_jobs",
         "compaction",
         "backup",
         "defragmentation",
@@ -281,4 +282,10 @@ def test_code_that_is_sent_again_just_as_it_would_go_stays(etcd: Etcd, journal: 
 def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal, leader: Leadership) -> None:
     config = Config.model_validate({"housekeeping": {"backup": "", "defragment": ""}})
     tasks = housekeeping_tasks(config, etcd, journal, leader, SystemClock(), compacts_itself=True)
-    assert [task.name for task in tasks] == ["schedules", "event_retention", "audit_retention", "unused_code"]
+    assert [task.name for task in tasks] == [
+        "schedules",
+        "event_retention",
+        "audit_retention",
+        "unused_code",
+        "ended_jobs",
+    ]

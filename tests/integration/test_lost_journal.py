@@ -136,7 +136,7 @@ def test_a_daemon_goes_on_with_an_etcd_that_was_restored_from_a_backup(tmp_path:
         server.kill()
         server.restore()
         assert server.start()
-        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
+        daemon.tick_until(lambda: "etcd was restored from a backup" in daemon.loop.status.headline)
         daemon.submit("next")
         assert daemon.journal.read().revision < revision, "the revisions were counted again"
 

@@ -122,7 +122,7 @@ def test_drained_nodes_are_replaced_where_they_are() -> None:
     assert {machine.instance.zone for machine in world.cloud.machines.values() if machine.alive} == {"zone-a"}
 
 
-def test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_grants_is_given_back_at_once() -> None:
+def test_a_zone_that_had_few_is_asked_again_every_few_minutes_and_what_it_grants_is_given_back_at_once() -> None:
     world = empty_world()
     world.cloud.capacity.update({"zone-a": 2, "zone-b": 1})
     submit(world, "job", 4, 6, 6)
@@ -136,6 +136,27 @@ def test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_gr
     assert billed_s < 1.0 * 1800.0, "less than one machine all the time"
     world.cloud.capacity["zone-b"] = 6
     assert world.run_until(in_state(JobState.RUNNING), 240.0)
+
+
+def test_a_zone_that_has_nearly_enough_for_a_gang_is_asked_a_few_times_an_hour() -> None:
+    world = empty_world()
+    world.cloud.no_capacity_s = 600.0
+    world.cloud.capacity.update({"zone-a": 7, "zone-b": 0})
+    submit(world, "job", 8, 8, 8)
+    world.run(1000.0)
+    assert world.cloud.launched == 2 * 7, "each bills a minute"
+    world.cloud.capacity["zone-a"] = 8
+    assert world.run_until(in_state(JobState.RUNNING), 800.0)
+
+
+def test_a_gang_that_is_scaled_down_to_what_a_zone_had_asks_it_at_once() -> None:
+    world = empty_world()
+    world.cloud.capacity.update({"zone-a": 11, "zone-b": 0})
+    submit(world, "job", 16, 16, 16)
+    world.run(300.0)
+    assert alive(world) == 0
+    service(world).scale("job", Scale(desired=11, min_nodes=11))
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
 
 
 def test_a_zone_that_refused_is_asked_for_one_machine_before_it_is_asked_for_all() -> None:

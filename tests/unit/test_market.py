@@ -17,6 +17,7 @@ from supervisor.market.capacity import (
     MAX_EXPOSURES,
     MAX_LATE_POOLS,
     MAX_REFUSALS,
+    TOO_FEW_S,
     WARY_S,
     CapacityMemory,
     CapacityRefusal,
@@ -75,13 +76,13 @@ def test_when_the_next_refusal_is_not_believed_any_more() -> None:
     memory = CapacityMemory()
     assert changes_at(memory, NOW) == math.inf
     memory = memory.with_late_refusal(OFFER, NOW, NOW, spare=False)
-    memory = memory.with_too_few("job", ELSEWHERE, NOW + 1.0)
+    memory = memory.with_too_few("job", ELSEWHERE, 3, 4, NOW + 1.0)
     memory = memory.remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=False)
-    assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, LATE_S + 1.0)] == [
+    assert [changes_at(memory, NOW + after_s) for after_s in (0.0, 9.9, 10.0, LATE_S, 9 * TOO_FEW_S + 1.0)] == [
         NOW + 10.0,
         NOW + 10.0,
         NOW + LATE_S,
-        NOW + LATE_S + 1.0,
+        NOW + 9 * TOO_FEW_S + 1.0,
         math.inf,
     ]
 
@@ -96,22 +97,28 @@ def test_a_pool_that_refused_is_asked_for_one_machine_until_it_grants() -> None:
     assert memory.with_a_grant(ELSEWHERE, NOW) is memory
 
 
-def test_a_pool_with_too_few_machines_is_asked_more_rarely_until_it_has_enough_and_every_two_minutes_at_least() -> None:
-    memory, now, waits = CapacityMemory(), NOW, []
-    for _ in range(7):
-        memory = memory.with_too_few("job", OFFER, now)
-        refusal = memory.refusal(OFFER, now, spare=False, job="job")
+def test_a_pool_with_too_few_machines_is_not_asked_for_the_longer_the_more_it_had_and_for_half_an_hour_at_most() -> (
+    None
+):
+    for machines, needed, wait_s in ((1, 4, 120.0), (3, 4, 135.0), (3, 16, 480.0), (8, 16, 960.0), (63, 64, 1800.0)):
+        memory = CapacityMemory().with_too_few("job", OFFER, machines, needed, NOW).with_a_machine_that_works(OFFER)
+        refusal = memory.refusal(OFFER, NOW + wait_s - 1, spare=False, job="job", needed=needed)
         assert refusal is not None
-        waits.append(refusal.until - now)
-        memory, now = memory.with_a_machine_that_works(OFFER), refusal.until
-    assert waits == [30, 60, 120, 120, 120, 120, 120]
-    assert memory.had_too_few("job", OFFER, now - 120.0 + LATE_DECAY_S - 1)
-    assert not memory.had_too_few("job", OFFER, now - 120.0 + LATE_DECAY_S)
-    assert not memory.had_too_few("other", OFFER, now)
-    assert memory.refusal(ELSEWHERE, now - 1, spare=False, job="job") is None
-    assert memory.refusal(OFFER, now - 1, spare=False, job="other") is None, "another job may need fewer"
+        assert (refusal.until, refusal.message) == (NOW + wait_s, f"zone-a had {machines} of {needed} small")
+        assert memory.refusal(OFFER, NOW + wait_s, spare=False, job="job", needed=needed) is None
+        assert memory.had_too_few("job", OFFER, NOW + wait_s + LATE_DECAY_S - 1), "and when it is asked again"
+        assert not memory.had_too_few("job", OFFER, NOW + wait_s + LATE_DECAY_S)
+
+
+def test_too_few_is_a_matter_of_one_job_and_pool_until_it_has_enough_or_the_job_needs_fewer() -> None:
+    memory = CapacityMemory().with_too_few("job", OFFER, 9, 16, NOW)
+    assert memory.refusal(ELSEWHERE, NOW, spare=False, job="job", needed=16) is None
+    assert memory.refusal(OFFER, NOW, spare=False, job="other", needed=16) is None
+    assert not memory.had_too_few("other", OFFER, NOW)
     assert memory.with_enough("other", OFFER) is memory
-    assert memory.with_enough("job", OFFER).refusal(OFFER, now - 1, spare=False, job="job") is None
+    assert memory.with_enough("job", OFFER).refusal(OFFER, NOW, spare=False, job="job", needed=16) is None
+    assert memory.refusal(OFFER, NOW, spare=False, job="job", needed=10)
+    assert memory.refusal(OFFER, NOW, spare=False, job="job", needed=9) is None
 
 
 def test_the_refusals_that_are_remembered_are_bounded() -> None:

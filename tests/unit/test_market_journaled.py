@@ -9,7 +9,15 @@ from typing import Any, cast
 import pytest
 
 from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
-from supervisor.market.capacity import LATE_DECAY_S, LATE_S, MAX_LATE_S, WARY_S, CapacityMemory
+from supervisor.market.capacity import (
+    LATE_DECAY_S,
+    LATE_S,
+    MAX_LATE_S,
+    MAX_TOO_FEW_S,
+    TOO_FEW_S,
+    WARY_S,
+    CapacityMemory,
+)
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import (
     EVERY_S,
@@ -95,17 +103,19 @@ def test_what_is_over_is_not_written() -> None:
 
 
 def test_another_daemon_is_as_wary_and_knows_which_pools_had_too_few() -> None:
-    memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=False).with_too_few("a", OFFER, NOW)
-    memory = memory.with_too_few("a", OFFER, NOW + 1)
+    memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=False).with_too_few("a", OFFER, 3, 4, NOW)
     later = NOW + 601.0
     found = memory_of(written(memory, later), later)
-    assert found.refusal(OFFER, later, spare=False, job="a") is None
+    assert found.refusal(OFFER, later, spare=False, job="a", needed=4) is None
+    assert found.had_too_few("a", OFFER, later)
     assert found.is_wary(OFFER, later)
     assert found.too_few == memory.too_few
-    assert memory_of(written(memory, NOW + 2), NOW + 2).refusal(OFFER, NOW + 2, spare=False, job="a")
-    assert found.with_too_few("a", OFFER, later).too_few["a", "local", "zone-a", "small", Market.SPOT].count == 3
-    ahead = written(CapacityMemory().with_too_few("a", OFFER, NOW + 1e6), NOW + 1e6)
-    assert [each.until for each in memory_of(ahead, NOW).too_few.values()] == [NOW + MAX_LATE_S]
+    assert memory_of(written(memory, NOW + 2), NOW + 2).refusal(OFFER, NOW + 2, spare=False, job="a", needed=4)
+    ahead = written(CapacityMemory().with_too_few("a", OFFER, 15, 16, NOW + 1e6), NOW + 1e6)
+    assert [each.until for each in memory_of(ahead, NOW).too_few.values()] == [NOW + MAX_TOO_FEW_S]
+    few = CapacityMemory().with_too_few("a", OFFER, 3, 4, NOW)
+    assert due_record(few, None, NOW + 9 * TOO_FEW_S + LATE_DECAY_S - 1)
+    assert due_record(few, None, NOW + 9 * TOO_FEW_S + LATE_DECAY_S) is None
 
 
 def test_what_is_believed_is_written_before_what_only_makes_wary() -> None:

@@ -10,7 +10,8 @@ from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, OfferQuery, Scope
 from supervisor.events import EventKind
-from supervisor.market.capacity import LATE_DECAY_S, CapacityMemory, CapacityRefusal
+from supervisor.market.admission import Cap, QueueRules
+from supervisor.market.capacity import LATE_DECAY_S, MIN_TOO_FEW_S, TOO_FEW_S, CapacityMemory, CapacityRefusal
 from supervisor.model import JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.predicates import machine_room
@@ -421,13 +422,41 @@ def test_too_few_machines_are_released_once_they_were_so_many_for_long(
 @pytest.mark.parametrize("state", [N.PENDING, N.BOOTING, N.READY])
 def test_machines_that_are_too_few_again_are_released_at_once_unless_they_could_work(state: NodeState) -> None:
     def released(ago_s: float) -> bool:
-        capacity = FULL["capacity"].with_too_few("job", OFFER, NOW - ago_s)
+        capacity = FULL["capacity"].with_too_few("job", OFFER, 2, 4, NOW - ago_s)
         record = job(4, J.WAITING, state_since=NOW - 1, min_nodes=4, gang={"machines": 2, "since": NOW - 1})
         after = scene(node(1, state), node(2, N.BOOTING), record=record, volatile=FULL | {"capacity": capacity})
         return any(each.kind is EventKind.TOO_FEW_NODES for each in after.events)
 
     assert released(500.0) is (state is not N.READY)
-    assert not released(LATE_DECAY_S), "that is long ago"
+    assert not released(4 * MIN_TOO_FEW_S + LATE_DECAY_S), "that is long ago"
+
+
+@pytest.mark.parametrize(("low", "asked"), [(3, False), (2, True)])
+def test_a_pool_that_had_too_few_is_asked_again_at_once_where_the_job_needs_no_more_now(
+    *, low: int, asked: bool
+) -> None:
+    """As where its user scales it down: the machines that were given back would be enough."""
+    capacity = CapacityMemory().with_too_few("job", OFFER, 2, 4, NOW - 1)
+    record = job(4, J.WAITING, state_since=NOW - 1, min_nodes=low)
+    after = scene(record=record, volatile=offering(OFFER) | {"capacity": capacity})
+    assert bool(after.new) is asked
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_is_given_back_for_want_of_room_is_remembered_where_its_pool_has_no_more_either(*, refused: bool) -> None:
+    rules = Rules(queue=QueueRules(Cap(nodes=2)), leftovers_s=1e9)
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, min_nodes=4, gang={"machines": 2, "since": NOW - DAY_S})
+    volatile = FULL if refused else offering(OFFER)
+    after = scene(node(1, N.READY), node(2, N.READY), record=record, rules=rules, volatile=volatile)
+    assert [after.state(each) for each in (1, 2)] == [N.DRAINING] * 2
+    assert [each.machines for each in after.volatile.capacity.too_few.values()] == [2] * refused
+
+
+def test_what_a_pool_had_of_too_few_is_remembered() -> None:
+    record = job(4, J.WAITING, state_since=NOW - DAY_S, min_nodes=4, gang={"machines": 3, "since": NOW - DAY_S})
+    after = scene(*(node(n, N.READY) for n in (1, 2, 3)), record=record, volatile=FULL)
+    (few,) = after.volatile.capacity.too_few.values()
+    assert (few.machines, few.until) == (3, NOW + 9 * TOO_FEW_S)
 
 
 @pytest.mark.parametrize("read", [True, False])
@@ -482,6 +511,30 @@ def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> 
     after = scene(*nodes, record=job(wanted), round=round_of(2, 1), hint=hint_of(2, 1, spares=[3]))
     assert after.released == set(names(*gone))
     assert after.state(1) is (N.DRAINING if 1 in gone else N.MEMBER), "a member has time to checkpoint"
+
+
+@pytest.mark.parametrize("state", [N.PENDING, N.BOOTSTRAPPING, N.READY])
+@pytest.mark.parametrize(
+    ("ago_s", "high", "launched_as", "released"),
+    [
+        (59.0, 4, "", ()),
+        (60.0, 4, "", (2, 3)),
+        (59.0, 2, "", (3,)),  # never more than `max`
+        (59.0, 4, "other-u-1", (2, 3)),  # a machine of an earlier job has had its minute
+    ],
+)
+def test_surplus_machines_stay_for_the_minute_that_they_bill_anyway(
+    state: NodeState, ago_s: float, high: int, launched_as: str, released: tuple[int, ...]
+) -> None:
+    new = [
+        node(n, state, launched_at=NOW - ago_s, launched_as=launched_as, state_since=NOW - 1, retry_at=NOW + 9)
+        for n in (2, 3)
+    ]
+    record = job(1, max_nodes=high)
+    after = scene(member(1), *new, record=record, round=round_of(1), hint=hint_of(1))
+    assert after.released == set(names(*released))
+    again = scene(member(1), *new, record=replace(record, desired_nodes=3, max_nodes=4))
+    assert (again.new, again.released) == ([], set()), "who scales up again has them"
 
 
 def test_doomed_nodes_are_no_surplus() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Scope
 from supervisor.events import EventKind
-from supervisor.market.capacity import CapacityMemory
+from supervisor.market.capacity import MIN_TOO_FEW_S, CapacityMemory
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import FetchOffers, Launch, LaunchDone
 from supervisor.planner.world import Rules
@@ -259,6 +259,18 @@ def test_too_few_or_too_late_ones_are_given_back_and_the_next_try_is_later() -> 
     assert moving(trains(1), trains(2), *(coming(n) for n in (3, 4, 5, 6)), record=old).released == set(
         names(3, 4, 5, 6)
     )
+
+
+@pytest.mark.parametrize(("had", "moves"), [(2, False), (3, True)])
+def test_a_job_moves_to_no_place_that_had_fewer_than_the_move_is_worth(*, had: int, moves: bool) -> None:
+    """Three would be worth the pause, and two are enough to train."""
+    capacity = FULL_HERE.with_too_few("job", ELSEWHERE, had, 3, NOW - 1)
+    assert (zones(moving(volatile={"capacity": capacity})) == ["zone-b"]) is moves
+
+
+def test_what_a_place_had_for_a_move_is_remembered() -> None:
+    (few,) = moving(trains(1), trains(2), coming(3), record=UNDER_WAY).volatile.capacity.too_few.values()
+    assert (few.machines, few.until) == (1, NOW + 3 * MIN_TOO_FEW_S)
 
 
 def test_machines_that_are_too_few_to_move_to_are_kept_no_longer_than_those_that_are_too_few_to_train() -> None:

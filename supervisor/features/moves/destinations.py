@@ -68,8 +68,11 @@ def best_destination(draft: Draft, offers: Sequence[Offer], limits: Constraints)
         if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.moves.probe_s):
             continue
         destination = destination_of(draft, offer, offers, limits)
-        billed = (*limits.billed, *[offer] * (destination.needed - 1)) if destination else ()
-        if destination is not None and replace(anywhere, billed=billed).affordable(offer):
+        if destination is None:
+            continue
+        billed = (*limits.billed, *[offer] * (destination.needed - 1))
+        all_of_them = replace(anywhere, billed=billed, needed=destination.needed)
+        if is_allowed(offer, draft.capacity, all_of_them, draft.now, spare=False):
             return destination
     return None
 

@@ -165,7 +165,8 @@ def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
         if admitted < destination.needed:
             _give_up(draft, coming, _beside(destination, admitted))
             return
-        draft.capacity = draft.capacity.with_too_few(draft.job.name, destination.offer, draft.now)
+        granted, needed = sum(bool(node.instance_id) for node in coming), destination.needed
+        draft.capacity = draft.capacity.with_too_few(draft.job.name, destination.offer, granted, needed, draft.now)
         _give_up(draft, coming, f"{destination.needed} are needed")
         return
     ready = [node for node in coming if node.state is N.READY and node.id in draft.view.members]

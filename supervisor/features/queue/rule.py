@@ -175,6 +175,7 @@ def _next_offers(
         job=view.record.name,
         kinds=spec.kinds,
         usd_per_node_hour=spec.limits.usd_per_node_hour,
+        needed=view.record.min_nodes,
     )
     allowed = (each for each in known if is_allowed(each, memory, limits, now, spare=False))
     first = next(allowed, None)

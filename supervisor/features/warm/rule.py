@@ -163,7 +163,8 @@ def _chosen(draft: Draft, missing: int, limits: Constraints) -> list[Waiting]:
 
 
 def _may_grow(draft: Draft, offer: Offer) -> bool:
-    return draft.capacity.refusal(offer, draft.now, spare=False, job=draft.job.name) is None
+    job = draft.job
+    return draft.capacity.refusal(offer, draft.now, spare=False, job=job.name, needed=job.min_nodes) is None
 
 
 def _on_offer(draft: Draft) -> Iterator[Waiting]:

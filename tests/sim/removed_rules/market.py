@@ -101,12 +101,39 @@ MARKET = (
         "unit/test_plan_fleet.py::test_too_few_machines_are_released_once_they_were_so_many_for_long",
     ),
     Mutant(
-        "places: a place with too few is asked more rarely",
+        "places: a place is asked the more rarely, the more machines it had that were too few",
         "supervisor.market.capacity",
-        "    count = 1 + max(0, decayed)\n",
-        "    count = 1\n",
-        "sim/test_places.py::"
-        "test_a_zone_that_had_too_few_is_asked_again_every_two_minutes_and_what_it_grants_is_given_back_at_once",
+        "max(MIN_TOO_FEW_S * needed, TOO_FEW_S * machines**2)",
+        "120.0",
+        "sim/test_places.py::test_a_zone_that_has_nearly_enough_for_a_gang_is_asked_a_few_times_an_hour",
+    ),
+    Mutant(
+        "places: a place that had as many as a job needs now is asked at once",
+        "supervisor.market.capacity",
+        " or few.machines >= needed:",
+        ":",
+        "sim/test_places.py::test_a_gang_that_is_scaled_down_to_what_a_zone_had_asks_it_at_once",
+    ),
+    Mutant(
+        "fleet: surplus machines stay for the minute that they bill anyway",
+        "supervisor.planner.release",
+        "(number < above_max or not _is_paid_for(draft, node))",
+        "True",
+        "unit/test_plan_fleet.py::test_surplus_machines_stay_for_the_minute_that_they_bill_anyway",
+    ),
+    Mutant(
+        "fleet: no surplus machine stays beyond max",
+        "supervisor.planner.release",
+        "(number < above_max or not _is_paid_for(draft, node))",
+        "not _is_paid_for(draft, node)",
+        "unit/test_plan_fleet.py::test_surplus_machines_stay_for_the_minute_that_they_bill_anyway",
+    ),
+    Mutant(
+        "moves: none to a place that had fewer than the move is worth",
+        "supervisor.features.moves.destinations",
+        "billed=billed, needed=destination.needed)",
+        "billed=billed)",
+        "unit/test_plan_moves.py::test_a_job_moves_to_no_place_that_had_fewer_than_the_move_is_worth",
     ),
     Mutant(
         "places: what a place with too few grants is given back at once, if it is too few again",
@@ -218,7 +245,7 @@ MARKET = (
     Mutant(
         "places: another daemon knows which pools had too few",
         "supervisor.market.journaled",
-        "        _bounded(record.too_few, now),\n",
+        "        MappingProxyType(too_few),\n",
         "",
         "sim/test_journaled_capacity.py::test_a_standby_does_not_ask_the_zone_that_had_too_few_again",
     ),
