@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
-from supervisor.alerts.batches import ChannelState, after, next_batch, tokens
+from supervisor.alerts.batches import ChannelState, after, next_batch
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing
 from supervisor.alerts.stories import Story, Thread
@@ -69,7 +69,7 @@ def threads_of(world: World, channel: Channel) -> Mapping[str, Thread]:
 def absorb_delivery(volatile: VolatileState, done: AlertsDone, now: float) -> VolatileState:
     """Return the state with one more attempt."""
     channel = done.channel
-    state = after(channel, _state(volatile, channel), done.events, done.receipt, now)
+    state = after(channel, _state(volatile, channel), done.message, done.receipt, now)
     state = replace(state, threads=MappingProxyType({**state.threads, **done.receipt.threads}))
     return replace(volatile, alert_channels=MappingProxyType({**volatile.alert_channels, channel.name: state}))
 
@@ -127,7 +127,7 @@ def _stories(
         for view in (world.jobs[name] for name in sorted(jobs & world.jobs.keys())):
             if story := _story(view, within, now):
                 found[view.record.task_id] = story
-    elif threads and now >= state.next_at and tokens(channel, state, now) >= 2.0:  # one is kept for an event
+    elif threads and now >= state.next_at and channel.pace.allows(state.used, now, 2.0):  # one is kept for an event
         for view in world.jobs.values():
             task = view.record.task_id
             if task in threads and now - threads[task].at >= UPDATE_S:
