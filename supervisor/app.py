@@ -107,7 +107,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         _serve(config, server, version, wake, stop, stack)
 
 
-def _serve(
+def _serve(  # noqa: PLR0915 - it connects all parts
     config: Config,
     embedded: EmbeddedEtcd | None,
     version: str,
@@ -158,7 +158,18 @@ def _serve(
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(channels)
-    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
+    sweeps = SweepKeeper(journal, leader, clock)
+    loop = Loop(
+        journal,
+        leader,
+        actor,
+        clock,
+        rules,
+        tuple(provisioners),
+        identity.mark,
+        leader.etcd_problem,
+        lambda: (*housekeeping.problems(), *sweeps.problems()),
+    )
     housekeeping = Housekeeping(
         [
             *housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
@@ -222,7 +233,7 @@ def _serve(
         (
             curves,
             PoolKeeper(journal, leader, clock),
-            SweepKeeper(journal, leader, clock),
+            sweeps,
             _no_leader(loop, leader, journal, channels, senders, clock),
         ),
         metrics.observer,

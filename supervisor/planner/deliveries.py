@@ -6,7 +6,7 @@ lag is marked beside the outbox, so that a takeover sends nobody the same again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,8 @@ from supervisor.model import Event
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.stories import story_of
-from supervisor.planner.world import JobView, VolatileState, World
+from supervisor.planner.world import JobView, Problem, VolatileState, World
+from supervisor.starting_time import moment
 
 # Events that wait for a channel that is away. Beyond, the oldest of the lowest level are dropped, and people are told.
 MAX_WAITING = 5000
@@ -32,6 +33,7 @@ MAX_COMMITS_AT_ONCE = 4
 UPDATE_S = 10.0  # between two changes of a thread's first message
 THREAD_KEPT_S = 86400.0  # after the end of its job
 FAILING_S = 60.0  # a channel that fails for so long is named in the daemon's status
+FAILING_TOLD_S = 600.0  # of one that fails for so long, people are told through the others
 
 
 def due_deliveries(world: World, within: Boundary, now: float) -> list[Action]:
@@ -110,6 +112,23 @@ def failing_channels(world: World, now: float) -> tuple[str, ...]:
             since = datetime.fromtimestamp(state.failing_since, UTC).strftime("%H:%M UTC")
             found.append(f"alerts wait for {channel.name} since {since}: {state.error}")
     return tuple(found)
+
+
+def channel_problems(world: World) -> Iterator[Problem]:
+    """Yield the channels that have taken nothing for long: the others hear of it."""
+    for channel in world.rules.channels_used:
+        state = _state(world.volatile, channel)
+        if state.error:
+            yield Problem(
+                EventKind.CHANNEL_FAILING,
+                channel.name,
+                state.failing_since,
+                f"alerts wait for the channel {channel.name} since {moment(state.failing_since)}: {state.error}. They "
+                "are kept, and sent once it takes them: `spotsupd alert test` shows what it answers",
+                FAILING_TOLD_S,
+                over=f"the channel {channel.name} takes alerts again",
+                in_headline=False,  # failing_channels is sooner
+            )
 
 
 def _state(volatile: VolatileState, channel: Channel) -> ChannelState:

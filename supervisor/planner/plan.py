@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
+from provisioners.base import Instance
 from supervisor.features.budgets.rule import budget_uses, drive_budgets, spent_budgets
 from supervisor.features.queue.rule import with_admissions
 from supervisor.features.silence.rule import hold_of, remember
@@ -17,15 +18,22 @@ from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.cloud_problems import cloud_problems
-from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
+from supervisor.planner.deliveries import (
+    absorb_delivery,
+    channel_problems,
+    clear_outbox,
+    due_deliveries,
+    failing_channels,
+)
 from supervisor.planner.draft import Draft, HandOvers
+from supervisor.planner.job_problems import job_problems
 from supervisor.planner.phases import plan_job
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.problems import report
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.sentences import sentence
-from supervisor.planner.world import Hold, JobView, VolatileState, World
+from supervisor.planner.world import Hold, JobView, Problem, VolatileState, World
 
 
 def plan(
@@ -82,7 +90,7 @@ def plan(
     actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
     reports, volatile, problems = undecided.within(
         "(problems)",
-        lambda: report(world, volatile, (*orphans.unjournaled(left, now), *cloud_problems(world, volatile, now)), now),
+        lambda: report(world, volatile, _problems(world, volatile, left, now), now),
         ([], volatile, ()),
     )
     commits += reports
@@ -114,6 +122,15 @@ def plan(
         admissions=world.admissions,
     )
     return decision, volatile
+
+
+def _problems(world: World, volatile: VolatileState, left: Sequence[Instance], now: float) -> Iterator[Problem]:
+    """Yield all that lasts, and that a person can end."""
+    yield from orphans.unjournaled(left, now)
+    yield from cloud_problems(world, volatile, now)
+    yield from job_problems(world)
+    yield from channel_problems(world)
+    yield from world.outside
 
 
 def _keep_capacity(world: World, volatile: VolatileState, now: float) -> list[Commit]:

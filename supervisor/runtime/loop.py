@@ -47,7 +47,7 @@ from supervisor.planner.boundary import MAX_REPORTS_AT_ONCE, Boundary, Budget, f
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
-from supervisor.planner.world import JobView, Rules, VolatileState, World
+from supervisor.planner.world import JobView, Problem, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
 
 # After a tick the loop rests for this many times what the tick took, at most MAX_REST_S.
@@ -145,7 +145,7 @@ class Status:
 class Loop:
     """The only decision maker of the daemon. One thread calls `tick`; any thread may read `status`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - it connects all parts
         self,
         journal: JournalLike,
         leader: Leader,
@@ -155,11 +155,13 @@ class Loop:
         clouds: tuple[str, ...],
         key_mark: str = "",
         etcd_problem: Callable[[], str] = lambda: "",
+        outside: Callable[[], Iterable[Problem]] = tuple,
     ) -> None:
         """Build an idle loop.
 
         `key_mark`: identifies the cluster's key, which all its daemons share (`identity.Identity.mark`).
         `etcd_problem`: what is wrong with etcd, as the leader election sees it; "" when nothing is.
+        `outside`: problems of the daemon's other parts, of which people are told as of the planner's.
         """
         self._journal = journal
         self._leader = leader
@@ -169,6 +171,7 @@ class Loop:
         self._clouds = clouds
         self._key_mark = key_mark
         self._etcd_problem = etcd_problem
+        self._outside = outside
         self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
         # By node: outcomes that no commit has taken into the journal yet.
@@ -352,6 +355,7 @@ class Loop:
             budget_revision=reading.budgets_revision,
             alerted=reading.alerted,
             threads=reading.threads,
+            outside=tuple(self._outside()),
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

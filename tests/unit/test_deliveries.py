@@ -26,12 +26,15 @@ from supervisor.planner.actions import AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deliveries import (
     DROPPED_AT_ONCE,
+    FAILING_TOLD_S,
     MAX_WAITING,
     absorb_delivery,
+    channel_problems,
     clear_outbox,
     due_deliveries,
     failing_channels,
 )
+from supervisor.planner.problems import report
 from supervisor.planner.world import Rules, VolatileState, World
 from tests.unit.scene import KEYS, job, member, view
 from tests.unit.scene import world_of as scene_world
@@ -353,6 +356,18 @@ def test_a_channel_that_fails_for_a_minute_is_named_in_the_daemons_status() -> N
     (text,) = failing_channels(world([event(1)], states={"ops": state}), NOW)
     assert text == "alerts wait for ops since 13:45 UTC: Slack answered 404 no_service"
     assert failing_channels(world([event(1)], states={"ops": replace(state, failing_since=NOW - 5.0)}), NOW) == ()
+
+
+def test_people_are_told_of_a_channel_that_fails_through_the_others() -> None:
+    state = ChannelState(error="Slack answered 404 no_service", failing_since=NOW - FAILING_TOLD_S)
+    known = world([], OPS, PAGER, states={"ops": state})
+    (one,) = channel_problems(known)
+    commits, _, headline = report(known, known.volatile, [one], NOW)
+    (event,) = [each for commit in commits for each in commit.alerts]
+    assert (event.kind, PAGER.takes(event), headline) == (K.CHANNEL_FAILING, True, ())
+    assert "404 no_service. They are kept, and sent once it takes them" in event.text
+    assert report(known, known.volatile, [one], NOW - 1.0)[0] == []
+    assert list(channel_problems(world([], OPS, PAGER))) == []
 
 
 def test_quiet_hours_hold_events_back_until_their_end() -> None:
