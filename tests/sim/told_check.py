@@ -12,7 +12,7 @@ from spotsup_simulator.world import World
 from provisioners.base import InstanceState
 from supervisor.alerts.batches import MAX_RETRY_S
 from supervisor.alerts.routes import GATHER_S
-from supervisor.events import ALERT_KINDS, EventKind, Level
+from supervisor.events import EventKind, Level
 from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit
 from supervisor.planner.cloud_problems import UNENDED_S, UNLISTED_S
@@ -24,8 +24,6 @@ LOOK_S = 30.0
 SLACK_S = 300.0
 # A channel that is tried seldom, after it was away for long, and loses messages.
 SENT_S, URGENT_SENT_S = GATHER_S + 4 * MAX_RETRY_S, 4 * MAX_RETRY_S
-# Said twice by one daemon within so long, in the same words, it was said once too often.
-TWICE_S = 60.0
 
 
 @dataclass
@@ -44,17 +42,14 @@ class ToldCheck:
         self._at = world.clock.now()
         self._states: dict[str, _State] = {}
         self._unsent: dict[str, float] = {}  # by id: seconds in which it could have been sent
-        self._said: dict[tuple[str, str], float] = {}  # by daemon and text
-        self.wrong = ""
-        self.most = 0  # how often people were told of one thing that lasted
         world.hooks.commit.append(self._on_commit)
 
     def check(self, jobs: Mapping[str, JobView]) -> str:
         """What is wrong, or "". Call it after every event."""
         world, now = self._world, self._world.clock.now()
         passed_s = now - self._at
-        if passed_s < LOOK_S or self.wrong:
-            return self.wrong
+        if passed_s < LOOK_S:
+            return ""
         self._at = now
         leads = any(each.runs and each.leader.leading and each.client.connected for each in world.daemons)
         if not leads or world.etcd.full or world.etcd.down:
@@ -66,7 +61,6 @@ class ToldCheck:
         for key, (limit_s, what) in found.items():
             state = self._states[key]
             state.seconds += passed_s
-            self.most = max(self.most, len(state.told_at))
             if wrong := _late(state, limit_s + SLACK_S):
                 return f"P15: {what} for {state.seconds:.0f} s, and {wrong}"
         return self._check_outbox(passed_s)
@@ -83,7 +77,7 @@ class ToldCheck:
             costs = any(node.machine_name in names for node in job.nodes.values())
             if costs and not steps and not (record.ended or record.pause.at or job.result):
                 what = f"{record.name} costs money without a step"
-                found.append((f"job {record.task_id}", (world.rules.waits.alert_s, what)))
+                found.append((f"job {record.name} {record.uid}", (world.rules.waits.alert_s, what)))
             for node in job.nodes.values():
                 machine = world.cloud.machines.get(node.instance_id)
                 runs = machine is not None and machine.billed and machine.instance.state is InstanceState.RUNNING
@@ -93,21 +87,15 @@ class ToldCheck:
             found.append(("cloud", (UNLISTED_S, "no cloud answers")))
         return found
 
-    def _on_commit(self, daemon: Daemon, commit: Commit) -> None:
-        now = self._world.clock.now()
-        for event in [each for each in commit.events if each.kind in ALERT_KINDS]:
+    def _on_commit(self, _: Daemon, commit: Commit) -> None:
+        for event in commit.alerts:
             if event.kind.level >= Level.WARNING:
                 self._tell(event)
-                before = self._said.get((daemon.name, event.text), -NEVER)
-                if now - before < TWICE_S and now >= before:
-                    self.wrong = f"P15: {daemon.name} said twice: {event.text}"
-                self._said[daemon.name, event.text] = now
 
     def _tell(self, event: Event) -> None:
         of_cloud = event.kind in {EventKind.NOT_LISTED, EventKind.ACCESS_DENIED, EventKind.NOT_ENDED}
         for key, state in self._states.items():
-            what, _, rest = key.partition(" ")
-            of_job = what == "job" and event.id.startswith(f"{rest}-")
+            of_job = bool(event.job) and key.startswith(f"job {event.job} ")
             if of_job or of_cloud or event.kind in {EventKind.UNJOURNALED, EventKind.LISTING_DOUBTED}:
                 state.told_at.append(state.seconds)
 
