@@ -179,6 +179,14 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """Where a cloud is looked at for machines: absence from its listing proves nothing of those elsewhere."""
+
+    account: str = ""  # the account, project or subscription; "" where that cannot be told, or there is but one
+    regions: tuple[str, ...] = ()  # empty: all
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """The machine exists (or existed already under this token)."""
 
@@ -343,6 +351,10 @@ class Provisioner(Protocol):
         after its end. Absence from one listing is not a death. One that the cloud accepted and could not provide may be
         listed as TERMINATED, with `refused`.
         """
+        ...
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        """Return what `instances` covers: of which account the credentials are, and the configured regions."""
         ...
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from provisioners.base import (
+    Coverage,
     Fatal,
     Finding,
     Instance,
@@ -80,6 +81,10 @@ class LocalProvisioner:
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says."""
         return self._views(_params(owner), timeout_s)
+
+    def coverage(self, timeout_s: float) -> Coverage:  # noqa: ARG002 - the protocol's
+        """Return that there is but one account, and all regions are listed."""
+        return Coverage()
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from provisioners.base import (
+    Coverage,
     Denied,
     EndCause,
     Fatal,
@@ -140,6 +141,10 @@ class Guarded:
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says."""
         return self._within("machines", lambda: self._cloud.instances(owner, timeout_s))
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        """As the protocol says."""
+        return self._within("the account", lambda: self._cloud.coverage(timeout_s))
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""

@@ -67,6 +67,7 @@ from supervisor.runtime.housekeeping import (
 )
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
+from supervisor.runtime.marks import Continuity, MarkFile
 from supervisor.runtime.pools import PoolKeeper
 from supervisor.runtime.senders import BoundedSender
 from supervisor.runtime.signals import set_on_signals
@@ -166,7 +167,7 @@ def _serve(  # noqa: PLR0915 - it connects all parts
         clock,
         rules,
         tuple(provisioners),
-        identity.mark,
+        Continuity(identity.mark, MarkFile(config.state / "journal.json")),
         leader.etcd_problem,
         lambda: (*housekeeping.problems(), *sweeps.problems()),
     )

@@ -367,6 +367,14 @@ class ClusterRecord:
     created_at: float
     created_by: str  # the daemon that began the journal
     key_mark: str = ""  # fingerprint of the cluster key
+    # By cloud, in which account, project or subscription its machines are.
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    epoch: int = 0  # how often it was found to be older than its machines, or than what was known of it
+    # Counted up every few minutes, by daemons alone: etcd's revisions grow by what nodes write, too.
+    beat: int = 0
+    beat_at: float = 0.0
+    doubted_at: float = 0.0  # when it was, until an operator has looked; else 0
+    doubt: str = ""  # why
 
 
 @dataclass(frozen=True, slots=True)

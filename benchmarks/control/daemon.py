@@ -21,6 +21,7 @@ from spotsup_trainer.etcd import Compare, Delete, Etcd, Put, TxnResult
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Progress, Round, RoundMember, encode
 
 from provisioners.base import (
+    Coverage,
     EndCause,
     Finding,
     Instance,
@@ -171,6 +172,9 @@ class PaperCloud:
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         with self._lock:
             return list(self._instances.values())
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        return Coverage()
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
     TOKEN_TAG,
+    Coverage,
     Fatal,
     Finding,
     Instance,
@@ -32,9 +33,12 @@ from provisioners.base import (
 from provisioners.calls import Deadline, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
+from provisioners.kept import Kept
 from provisioners.readings import read_each
 
 _PAGE = 1000  # EC2's maximum
+_ACCOUNT_KEPT_S = 600.0  # credentials of another account come with a restart, or with a profile that is refreshed
+_ACCOUNT_TIMEOUT_S = 5.0
 _NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
 
 
@@ -55,6 +59,7 @@ class AwsProvisioner:
         self._aws = Aws(settings)
         self._now = now
         self._offers = Offers(self._aws, settings, self._catalog, now)
+        self._account: Kept[str, str] = Kept(_ACCOUNT_KEPT_S)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""
@@ -86,6 +91,11 @@ class AwsProvisioner:
         deadline = Deadline(timeout_s)
         wanted = describe.tagged(owner.tags) if owner else {"tag-key": CLUSTER_TAG}
         return [each for region in self._settings.regions for each in self._list(region, wanted, deadline)]
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        """As the protocol says. STS needs no permission, but a way to it: without one the account is not known."""
+        account = self._account.get("", self._now().timestamp(), lambda: self._asked_account(timeout_s))
+        return Coverage(account, tuple(self._settings.regions))
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says. EC2 may not find a young instance yet: later listings still show it."""
@@ -124,6 +134,14 @@ class AwsProvisioner:
         return Checks(self._aws, self._settings, self._catalog).run(Deadline(timeout_s))
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _asked_account(self, timeout_s: float) -> str:
+        deadline = Deadline(min(timeout_s, _ACCOUNT_TIMEOUT_S))
+        try:
+            answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline, want="Account")
+        except ProvisionerError:
+            return ""
+        return str(answer["Account"])
 
     def _list(self, region: str, wanted: Mapping[str, str], deadline: Deadline) -> list[Instance]:
         filters = describe.filters(wanted)

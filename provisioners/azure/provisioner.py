@@ -14,6 +14,7 @@ from provisioners.azure.offers import Offers
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
+    Coverage,
     DeniedError,
     Fatal,
     Finding,
@@ -98,6 +99,10 @@ class AzureProvisioner:
         cannot filter them by tags.
         """
         return self._list(owner, Deadline(timeout_s))
+
+    def coverage(self, timeout_s: float) -> Coverage:  # noqa: ARG002 - the protocol's
+        """As the protocol says; the subscription is configured."""
+        return Coverage(self._settings.subscription, tuple(self._settings.regions))
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says. Azure deletes disk, interface and address with the machine."""

@@ -10,6 +10,7 @@ from typing import Any
 from provisioners.base import (
     CLUSTER_TAG,
     TOKEN_TAG,
+    Coverage,
     Finding,
     Instance,
     InstanceState,
@@ -81,6 +82,10 @@ class GcpProvisioner:
             return snapshot.machines
         mine = [each for each in snapshot.machines if each.owner == owner or each.state is UNREADABLE]
         return mine + [replace(each, owner=owner) for each in (*snapshot.ended(), *snapshot.refused())]
+
+    def coverage(self, timeout_s: float) -> Coverage:  # noqa: ARG002 - the protocol's
+        """As the protocol says; the project is configured."""
+        return Coverage(self._settings.project, tuple(self._settings.regions))
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""

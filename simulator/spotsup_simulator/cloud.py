@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provisioners.base import (
+    Coverage,
     Denied,
     DeniedError,
     EndCause,
@@ -91,6 +92,11 @@ class SimCloud:
         self.others: dict[str, Machine] = {}
         self.others_leftovers: dict[str, Leftover] = {}
         self.wronged: list[str] = []
+        # Of which account our credentials are, and which regions are configured; empty: all.
+        self.account, self.says_account = "account-1", True
+        self.regions: tuple[str, ...] = ()
+        # Machines in regions that are not configured: neither listed nor ended.
+        self.unlisted: set[str] = set()
         # Machines launched, and changes of any machine, so far.
         self.launched = self.changes = 0
         self._clock = clock
@@ -137,7 +143,7 @@ class SimCloud:
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         if self._rng.inject("denied", self.fault_rates.denied):
             return Denied(Scope.GLOBAL, 60.0, DENIED)
-        if request.token in self.by_token:
+        if request.token in self.by_token and self._is_ours(self.by_token[request.token]):
             known = self.machines.get(self.by_token[request.token])
             return Launched(known.instance) if known else Transient("the token belongs to a machine that has ended")
         if self.unknown_code_once:
@@ -200,7 +206,7 @@ class SimCloud:
         slow = self._rng.inject("slow boot", self.fault_rates.slow_boot)
         runs_at = now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0)))
         cap = request.max_usd_per_hour if request.offer.market is Market.SPOT else None
-        machine = Machine(instance, runs_at, by_ssh=self.by_ssh, max_usd_per_hour=cap)
+        machine = Machine(instance, runs_at, by_ssh=self.by_ssh, max_usd_per_hour=cap, account=self.account)
         if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
             machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
         machine.history.append((now, instance))
@@ -215,7 +221,7 @@ class SimCloud:
         if self.others and self._rng.inject("another's machine found", self.fault_rates.unfiltered):
             return replace(next(iter(self.others.values())).instance, token=token)  # they may use our tokens, too
         found = self.machines.get(self.by_token.get(token, ""))
-        return found.instance if found else None
+        return found.instance if found and self._is_ours(found.instance.id) else None
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         self._maybe_unreachable()
@@ -236,13 +242,20 @@ class SimCloud:
             listed += [each.instance for each in self.others.values()]
         return listed
 
+    def _is_ours(self, instance_id: str) -> bool:
+        machine = self.machines.get(instance_id)
+        return machine is None or (machine.account in {"", self.account} and instance_id not in self.unlisted)
+
     def _as_of(self, then: float) -> list[Instance]:
         found = []
-        for machine in self.machines.values():
+        for machine in [each for each in self.machines.values() if self._is_ours(each.instance.id)]:
             known = next((instance for at, instance in reversed(machine.history) if at <= then), None)
             if known is not None:
                 found.append(known)
         return found
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        return Coverage(self.account if self.says_account else "", self.regions)
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         self._maybe_unreachable()
@@ -251,7 +264,7 @@ class SimCloud:
         if instance_id in self.others:
             self.wronged.append(instance_id)
         machine = self.machines.get(instance_id)
-        if machine is not None and machine.billed:
+        if machine is not None and machine.billed and self._is_ours(instance_id):
             for hook in self._hooks.terminate:
                 hook(machine)
             self.end(machine, machine.instance.end_cause or EndCause.USER)

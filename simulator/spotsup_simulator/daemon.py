@@ -22,11 +22,13 @@ from supervisor.model import JobRecord, NodeRecord
 from supervisor.nodes.prepare import REACH_S, without_etcd
 from supervisor.nodes.tunnels import Keeper
 from supervisor.planner.actions import Action, BootstrapDone, Commit, ListDone, Outcome
+from supervisor.planner.continuity import Mark
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.lanes import Lanes, lane_of
 from supervisor.runtime.leader import Election
 from supervisor.runtime.loop import Loop
+from supervisor.runtime.marks import Continuity
 
 LEADER_TTL_S = 6.0
 # Standbys look at the leader's key four times a second; so much less often here.
@@ -227,6 +229,19 @@ class SimActor:
                 self._perform(call.action)
 
 
+class HostDisk:
+    """What daemons keep on their host, which all of them share."""
+
+    def __init__(self, world: Surroundings) -> None:
+        self._world = world
+
+    def load(self) -> Mark | None:
+        return self._world.mark
+
+    def save(self, mark: Mark) -> None:
+        self._world.mark = mark
+
+
 class WatchedJournal:
     """The real journal; each commit passes boundaries."""
 
@@ -316,7 +331,8 @@ class Daemon:
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)
-        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, tuple(world.provisioners))
+        continuity, clouds = Continuity(store=HostDisk(world)), tuple(world.provisioners)
+        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, clouds, continuity)
         self._ticked_at = world.clock.now() - 1.0
         self._ticked_revision = 0
         self._idle_ticks = 0

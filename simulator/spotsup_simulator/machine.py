@@ -53,6 +53,7 @@ class Machine:
     history: list[tuple[float, Instance]] = field(default_factory=list)
     # The node that took it over from the one that it was launched for.
     taken_by: str = ""
+    account: str = ""  # in which it was launched; "" for one of every account
 
     @property
     def node(self) -> str:

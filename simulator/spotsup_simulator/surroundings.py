@@ -20,6 +20,7 @@ from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.journal.journal import Journal
 from supervisor.model import Event
 from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
+from supervisor.planner.continuity import Mark
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
 from supervisor.runtime.lanes import LANES
@@ -61,6 +62,8 @@ class Surroundings:
         self.cloud.by_ssh = conditions.by_ssh
         self.nodes = SimNodes(self.clock, self.rng, self.etcd, self.cloud)
         self.nodes.leave_margin_s = self.rules.leave_margin_s / 2  # as nodes.prepare configures the agents
+        # Of the host's disk: how new the journal was when a daemon last saw it.
+        self.mark: Mark | None = None
         # Alerts that were delivered.
         self.sent: list[Event] = []
         # How many actions of a kind a daemon runs at a time.

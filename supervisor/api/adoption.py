@@ -6,11 +6,13 @@ Any daemon may do it: it starts and ends no machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from provisioners.base import Instance, InstanceState, Offer, Owner, Provisioner, ProvisionerError
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.adoption import Adopted, adopt, group_by_job
+from supervisor.planner.continuity import believed
 from supervisor.planner.journal_guard import unknown_machines
 from supervisor.planner.orphans import states_by_machine
 from supervisor.planner.world import CloudView
@@ -21,6 +23,7 @@ from supervisor.spec import JobSpec
 
 CALL_TIMEOUT_S = 8.0
 MAX_WAIT_S = 10.0
+MAX_TRIES = 5
 
 
 class Adoption:
@@ -40,12 +43,16 @@ class Adoption:
         self._clock = clock
         self._wait_for = wait_for
 
-    def adopt(self, release: Collection[str]) -> list[Adopted]:
-        """Write every unjournaled machine into the journal; those of jobs in `release` will be terminated.
+    def adopt(self, release: Collection[str], accounts: Collection[str] = ()) -> list[Adopted]:
+        """Write every unjournaled machine into the journal, which is believed from then on; those of jobs in `release`
+        will be terminated. `accounts`: clouds whose present account is right, whatever the journal's machines are in.
 
         Raises CommandRefusedError if a machine's job is unknown or a cloud does not answer, NotFoundError for a name
-        that no unjournaled machine carries; then nothing is written.
+        that no unjournaled machine carries, or of no cloud; then nothing is written.
         """
+        if strange := sorted({*accounts} - self._provisioners.keys()):
+            raise NotFoundError(f"{strange[0]} is no cloud of this daemon: it has {', '.join(self._provisioners)}")
+        right = {name: self._account(name) for name in accounts}
         clouds = {name: self._listed(name) for name in self._provisioners}
         jobs = self._journal.read().jobs.values()
         unknown = unknown_machines(clouds, states_by_machine(jobs))
@@ -62,7 +69,29 @@ class Adoption:
         for each in adopted:
             if not self._journal.adopt(each.job, each.revision, each.nodes, each.event):
                 raise CommandRefusedError(f"job {each.job.name} changed meanwhile: run `spotsupd adopt` again")
+        self._believe(right)
         return adopted
+
+    def _believe(self, accounts: Mapping[str, str]) -> None:
+        for _ in range(MAX_TRIES):  # the leader counts on in the same record
+            reading = self._journal.read()
+            cluster = reading.cluster
+            if cluster is None or not (cluster.doubted_at or accounts):
+                return
+            if self._journal.set_cluster(believed(cluster, accounts), reading.cluster_revision):
+                return
+            self._wait_for(partial(_has_changed, reading.cluster_revision), CALL_TIMEOUT_S)
+        raise CommandRefusedError("the journal changed meanwhile: run `spotsupd adopt` again")
+
+    def _account(self, cloud: str) -> str:
+        provisioner = self._provisioners[cloud]
+        pending = in_background(lambda: provisioner.coverage(CALL_TIMEOUT_S), f"adopt-{cloud}")
+        try:
+            return pending.result(CALL_TIMEOUT_S + 1.0).account
+        except (ProvisionerError, TimeoutError) as error:
+            raise CommandRefusedError(
+                f"{cloud} does not say of which account the credentials are ({error}): nothing was adopted"
+            ) from error
 
     def _listed(self, cloud: str) -> CloudView:
         provisioner = self._provisioners[cloud]
@@ -103,3 +132,7 @@ class Adoption:
             return pending.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError):
             return ()
+
+
+def _has_changed(revision: int, reading: Reading) -> bool:
+    return reading.cluster_revision != revision

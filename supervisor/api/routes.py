@@ -114,9 +114,11 @@ class PauseBody(_Body):
 
 
 class AdoptBody(_Body):
-    """Names of jobs whose machines are terminated instead of adopted."""
+    """Names of jobs whose machines are terminated instead of adopted; and clouds whose present account is right,
+    although the machines in the journal were in another one."""
 
     release: list[str] = Field(default=[], max_length=1000)
+    accounts: list[str] = Field(default=[], max_length=10)
 
 
 def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
@@ -208,7 +210,7 @@ def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
                 "text": each.event.text,
                 "nodes": {node.id: node.state for node in each.nodes},
             }
-            for each in adoption.adopt(body.release)
+            for each in adoption.adopt(body.release, body.accounts)
         ]
 
 

@@ -22,9 +22,10 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.cron import next_run
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
-from supervisor.journal.codec import schema_of
+from supervisor.journal.codec import dump, load, schema_of
 from supervisor.journal.reading import CLUSTER, TOKENS
-from supervisor.model import SCHEMA_VERSION
+from supervisor.model import SCHEMA_VERSION, ClusterRecord
+from supervisor.planner.continuity import IMPORTED, doubted
 
 FORMAT = 1
 # etcd refuses requests above 1.5 MiB, and transactions of more than 128 operations.
@@ -146,8 +147,9 @@ def _counts(keys: Keys, written: set[str], count: int) -> CopyCounts:
     return CopyCounts(jobs, nodes, count)
 
 
-def import_journal(etcd: Etcd, keys: Keys, path: Path) -> CopyCounts:
-    """Write an exported journal into an etcd without one. What nodes published since the export is kept.
+def import_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> CopyCounts:
+    """Write an exported journal into an etcd without one. What nodes published since the export is kept. Machines may
+    be younger than the file, so the journal is not believed until an operator has looked (planner/continuity.py).
 
     An interrupted import may be repeated: the cluster record, which makes it a journal, is written last. Raises
     UsageError for a file that is not an export, CommandRefusedError if a journal exists or a daemon leads, and
@@ -155,7 +157,8 @@ def import_journal(etcd: Etcd, keys: Keys, path: Path) -> CopyCounts:
     """
     values = _read(path, keys)
     cluster_key = f"{keys.world}{CLUSTER}"
-    cluster = {cluster_key: values.pop(cluster_key)}
+    before = load(ClusterRecord, values.pop(cluster_key), cluster_key)
+    cluster = {cluster_key: dump(doubted(before, IMPORTED, now))}
     idle = Compare(f"{keys.root}leader", "create", 0)
     try:
         _check_empty(etcd, keys, values)

@@ -30,7 +30,7 @@ from supervisor.journal.output import Output, begins_at, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import BUDGETS, CAPACITY, CLUSTER, PAUSE, TOKENS, Reader, Reading, tokens_of
 from supervisor.journal.store import Store
-from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
+from supervisor.model import ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
@@ -93,7 +93,7 @@ class Journal:
         for node, revision in commit.ended_of_others:
             guards.append(Compare(self._node_key(node.job, node.id), "mod", revision))
         if commit.cluster is not None:
-            guards.append(Compare(f"{self.keys.world}{CLUSTER}", "create", 0))
+            guards.append(Compare(f"{self.keys.world}{CLUSTER}", "mod", commit.cluster_revision))
         if commit.budgets is not None:
             guards.append(Compare(f"{self.keys.world}{BUDGETS}", "mod", commit.budgets_revision))
         return self._txn(guards, self._operations(commit))
@@ -198,6 +198,11 @@ class Journal:
             stored = stored and self._txn(guards, operations) > 0
             guards, operations = [], []
         return stored
+
+    def set_cluster(self, record: ClusterRecord, revision: int) -> bool:
+        """Replace what the journal says of itself. False if that left `revision`."""
+        key = f"{self.keys.world}{CLUSTER}"
+        return self._txn([Compare(key, "mod", revision)], [Put(key, dump(record))]) > 0
 
     def set_pause(self, pause: DaemonPause | None) -> None:
         """Pause all daemons of the cluster, or resume them."""

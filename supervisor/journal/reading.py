@@ -95,6 +95,7 @@ class Reading:
     unjournaled: frozenset[str] = frozenset()
     # None if etcd holds no journal: it is new, or has lost its data.
     cluster: ClusterRecord | None = None
+    cluster_revision: int = 0  # of that record; 0 where there is none, or one that this daemon cannot read
     pause: DaemonPause | None = None
     # What a leader has last written of its capacity memory.
     capacity: CapacityRecord | None = None
@@ -135,7 +136,7 @@ class Reader:
         self._unreadable: MappingProxyType[str, str] = MappingProxyType({})
         self._refused: MappingProxyType[str, str] = MappingProxyType({})
         self._unjournaled: frozenset[str] = frozenset()
-        self._cluster: ClusterRecord | None = None
+        self._cluster: tuple[ClusterRecord | None, int] = (None, 0)
         self._pause: DaemonPause | None = None
         self._capacity: CapacityRecord | None = None
         self._budgets: tuple[BudgetRecord | None, int] = (None, 0)
@@ -158,7 +159,7 @@ class Reader:
                 view.outages,
                 self._refused,
                 self._unjournaled,
-                self._cluster,
+                *self._cluster,
                 self._pause,
                 self._capacity,
                 *self._budgets,
@@ -209,7 +210,10 @@ class Reader:
                 parts.parsed.pop(key, None)
             touched[job] = touched.get(job, True) and section == "run" and kind == "progress"
         if cluster_wide:
-            self._cluster = _cluster_wide(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
+            cluster = keys.get(f"{self._world}{CLUSTER}")
+            record = _cluster_wide(cluster, ClusterRecord)
+            readable = record is not _UNREADABLE[ClusterRecord]
+            self._cluster = (record, cluster.mod_revision if cluster and readable else 0)
             self._pause = _cluster_wide(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
             self._capacity = _cluster_wide(keys.get(f"{self._world}{CAPACITY}"), CapacityRecord)
             budgets = keys.get(f"{self._world}{BUDGETS}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
+from provisioners.base import Coverage, Instance, LaunchOutcome, Leftover, Offer, OfferQuery
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.budget import BudgetRecord
@@ -248,6 +248,8 @@ class ListDone:
     instances: tuple[Instance, ...] = ()
     error: str = ""
     denied: bool = False  # for lack of valid credentials
+    coverage: Coverage = field(default_factory=Coverage)
+    foreign: str = ""  # the account that the journal's machines are in, where this is a listing of another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,8 @@ class Commit:
     alerts: Sequence[Event] = ()  # those of `events` that go to the outbox
     delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
-    cluster: ClusterRecord | None = None  # begins the journal
+    cluster: ClusterRecord | None = None  # begins the journal, or says how far it is believed
+    cluster_revision: int = 0  # at which that was read; 0: there was none
     capacity: CapacityRecord | None = None  # what clouds last answered
     budgets: BudgetRecord | None = None  # of what people were warned
     budgets_revision: int = 0  # at which that was read; 0: there was none

@@ -164,7 +164,7 @@ class Draft:
     @property
     def lacks_records(self) -> bool:
         """True if nodes work that the journal does not know: what it has as waiting may be theirs."""
-        return bool(self._world.unjournaled)
+        return self._world.doubted or bool(self._world.lost_nodes)
 
     @property
     def cloud(self) -> CloudView:
@@ -176,6 +176,25 @@ class Draft:
         """True if the listing lacks machines of the job whose nodes are heard, or were when it first did: it may be of
         another account, project or set of regions, so that absence proves nothing, and a launch goes elsewhere (9c)."""
         return not self.cloud.doubted.isdisjoint(node.id for node in self.billed)
+
+    @property
+    def doubted(self) -> bool:
+        """True while the journal may be older than what it says of this job: its machines may be at work for another
+        one (continuity.py)."""
+        cluster = self._world.cluster
+        return cluster is not None and bool(cluster.doubted_at) and self.job.submitted_at <= cluster.doubted_at
+
+    @property
+    def why_no_launch(self) -> str:
+        """Return why no machine is asked for now, whatever the job lacks: what it has is not known. "" if it may."""
+        cloud = self.job.spec.placement.cloud
+        if self.cloud.foreign:
+            return f"{cloud} answers for another account than that of its machines: nothing is launched there"
+        if self.doubts_listing:
+            return f"{cloud} does not list machines that work: nothing is launched there"
+        if self.doubted:
+            return "etcd's journal is not believed, so nothing is launched: `spotsupd adopt`"
+        return "" if self.cloud.listed_at else f"waits for a listing of {cloud}"
 
     def new_node_id(self) -> str:
         """Return an id, and so a token, that no node of the job has had: neither by its record nor, where etcd was

@@ -105,6 +105,8 @@ def _is_refused_and_unwanted(draft: Draft, node: NodeRecord) -> bool:
 
 def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
     counts = may_have_machine(draft, node)
+    if draft.why_no_launch:
+        return False
     if node.launch_unknown:
         draft.request_action(Find(node))
     elif counts or may_launch:
@@ -124,8 +126,8 @@ def _has_just_moved(draft: Draft) -> bool:
 
 def _request_nodes(draft: Draft, missing: int) -> None:
     offers = tuple(offer for offer in without_dear(draft, offers_of(draft)) if is_admitted(draft, offer))
-    if draft.doubts_listing or not draft.cloud.listed_at:
-        return  # it is not known which machines it has
+    if draft.why_no_launch:
+        return
     lost = unreplaced(draft)
     missing = max(0, min(missing, machine_room(draft)))
     missing -= take_over(draft, min(missing, _max_requests(draft)), constraints(draft), lost)

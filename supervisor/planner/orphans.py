@@ -80,6 +80,8 @@ def reap(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit
     states = states_by_machine(world.jobs.values()) if due else {}
     commits, left, begun = [], [], {}
     for name, cloud in volatile.clouds.items():
+        if cloud.foreign:
+            continue
         for key in sorted(due.keys() & cloud.instances.keys()):
             instance, action = cloud.instances[key], Terminate(name, key, "")
             if action.key in world.busy or not is_orphan(instance, states):
@@ -109,7 +111,7 @@ def _retry_at(seen: Sighting) -> float:
 def _may_be_forgotten(world: World, instance: Instance, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
     """True if it may be a node's that etcd has lost: it says so; or the journal has no record of it, and it is not
     proven to have appeared since this daemon reads this etcd, by its cloud's clock and by a listing that lacked it."""
-    if instance.node in world.unjournaled:
+    if world.doubted or instance.node in world.unjournaled:
         return True
     since = world.timers_paused_until
     is_new = seen.unlisted_at >= since and instance.launched_at > since + CLOCKS_S

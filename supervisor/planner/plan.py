@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.cloud_problems import cloud_problems
+from supervisor.planner.continuity import continuity_problems, keep_continuity
 from supervisor.planner.deliveries import (
     absorb_delivery,
     channel_problems,
@@ -94,8 +95,13 @@ def plan(
         ([], volatile, ()),
     )
     commits += reports
-    commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
-    commits += undecided.within("(budget warnings)", lambda: drive_budgets(world, uses or {}, now), [])
+    kept: Mapping[str, Callable[[], list[Commit]]] = {
+        "(continuity)": lambda: keep_continuity(world, volatile, now),
+        "(capacity)": lambda: _keep_capacity(world, volatile, now),
+        "(budget warnings)": lambda: drive_budgets(world, uses or {}, now),
+    }
+    for part, keep in kept.items():
+        commits += undecided.within(part, keep, [])
     decided_world = replace(world, volatile=volatile)
     actions += undecided.within("(alerts)", lambda: due_deliveries(decided_world, undecided, now), [])
     cleared, volatile = undecided.within("(outbox)", lambda: clear_outbox(decided_world, keys, now), ([], volatile))
@@ -128,6 +134,7 @@ def _problems(world: World, volatile: VolatileState, left: Sequence[Instance], n
     """Yield all that lasts, and that a person can end."""
     yield from orphans.unjournaled(left, now)
     yield from cloud_problems(world, volatile, now)
+    yield from continuity_problems(world, volatile)
     yield from job_problems(world)
     yield from channel_problems(world)
     yield from world.outside

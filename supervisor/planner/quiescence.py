@@ -31,14 +31,16 @@ def skipped(
 ) -> frozenset[str]:
     """Return the jobs about which nothing is to be decided now. `nodes_with_outcomes`: ids of nodes of which an action
     has ended since."""
-    if world.unjournaled:
+    if world.lost_nodes:
         return frozenset()
+    blocked = {node.rsplit("-", 2)[0] for node in world.unjournaled}
     return frozenset(
         name
         for name, before in steady.items()
         if _is_unchanged(world.jobs.get(name), before.view)
         and now - before.at < world.rules.steady_s
         and name not in world.volatile.changed_jobs
+        and name not in blocked
         and not any(node in before.view.nodes for node in nodes_with_outcomes)
     )
 

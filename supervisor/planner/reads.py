@@ -66,6 +66,9 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
         volatile = volatile.with_denial(done.cloud, done.error, done.asked_at) if done.denied else volatile
         failed = replace(old, attempted_at=done.asked_at, error=done.error)
         return replace(volatile, clouds=MappingProxyType({**volatile.clouds, done.cloud: failed}))
+    if done.foreign:
+        other = replace(old, attempted_at=done.asked_at, error="", foreign=done.foreign, coverage=done.coverage)
+        return replace(volatile, clouds=MappingProxyType({**volatile.clouds, done.cloud: other}))
     volatile = volatile.without_denial(done.cloud, done.asked_at)
     # An instance that is unchanged stays the same object: then a listing of thousands shows which few have changed.
     # A machine without even an id may be any of those that are missing: their absence proves nothing (P4).
@@ -100,7 +103,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
                 changed_jobs.add(node.job)
     found = MappingProxyType(instances)
     at, missing = done.asked_at, MappingProxyType(missed)
-    new = CloudView(found, at, at, "", missing, MappingProxyType(unlisted), frozenset(doubted))
+    new = CloudView(found, at, at, "", missing, MappingProxyType(unlisted), frozenset(doubted), coverage=done.coverage)
     sightings = orphans.sightings(volatile.sightings, done.cloud, old, new, open_nodes)
     return replace(
         volatile,

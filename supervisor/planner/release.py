@@ -140,7 +140,7 @@ def drive_waiting(draft: Draft) -> None:
 def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
     """Withdraw a request. One without an answer may still become a machine: look it up before the record is given up
     (P1)."""
-    if draft.busy(f"node:{node.id}"):
+    if draft.busy(f"node:{node.id}") or draft.cloud.foreign:
         return
     if node.launch_unknown or node.launch_attempts == 0:
         draft.request_action(Find(node))
@@ -155,6 +155,6 @@ def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order
     unmounts = in_order and bool(draft.job.spec.shared) and node.notice is None
     unmount_first = (node, draft.job) if unmounts else None
     action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
-    if not draft.busy(action.key):
+    if not (draft.busy(action.key) or draft.doubted):
         draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
         draft.request_action(action)

@@ -66,8 +66,7 @@ def sentence(draft: Draft) -> str:
 
 
 def _doubt(draft: Draft) -> str:
-    cloud = draft.job.spec.placement.cloud
-    return f"{cloud} does not list machines that work: nothing is launched there" if draft.doubts_listing else ""
+    return draft.why_no_launch if draft.cloud.listed_at else ""
 
 
 def _why_it_pauses(job: JobRecord) -> str:

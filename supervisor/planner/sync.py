@@ -138,7 +138,7 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 def _is_missing(draft: Draft, node: NodeRecord) -> bool:
     """True if two listings in a row do not have its machine, both asked when it was old enough to be listed."""
     missed_at = draft.cloud.missed_at.get(node.id, ())
-    if draft.doubts_listing:
+    if draft.doubts_listing or draft.cloud.leaves_out(node):
         return False
     return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s
 

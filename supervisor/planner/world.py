@@ -23,7 +23,7 @@ from spotsup_trainer.wire import (
     Round,
 )
 
-from provisioners.base import Instance, InstanceState, Leftover, Offer
+from provisioners.base import Coverage, Instance, InstanceState, Leftover, Offer
 from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
@@ -45,7 +45,7 @@ from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
-from supervisor.model import Event, JobRecord, NodeRecord, NodeState
+from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200
@@ -137,12 +137,18 @@ class CloudView:
     missed_at: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
     unlisted_since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by node id
     doubted: frozenset[str] = frozenset()  # ids of nodes that it lacks and that were heard long after it first did
+    coverage: Coverage = field(default_factory=Coverage)
+    foreign: str = ""  # the account of the journal's machines, since the last answer was of another one (continuity.py)
 
     def of_node(self, node: NodeRecord) -> Instance | None:
         """Return the machine of a node: by provider id once that is known, by our tag before."""
         if node.instance_id:
             return self.instances.get(node.instance_id)
         return self._by_tag.get(node.id)
+
+    def leaves_out(self, node: NodeRecord) -> bool:
+        """True if it cannot list a node's machine: it is in a region that is not configured any more."""
+        return bool(self.coverage.regions) and node.offer.region not in self.coverage.regions
 
     @property
     def tags(self) -> Collection[str]:
@@ -346,7 +352,7 @@ class Hold:
     clouds: frozenset[str] = frozenset()  # where they are
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class World:
     """Everything that a plan is made from."""
 
@@ -365,6 +371,8 @@ class World:
     # No timeout counts time before this: etcd was away, so that no node could be heard or could leave; our clock
     # jumped; or another daemon led, whose clock may have been wrong.
     timers_paused_until: float = 0.0
+    cluster: ClusterRecord | None = None  # what the journal says of itself, and its revision
+    cluster_revision: int = 0
     skipped: frozenset[str] = frozenset()  # jobs about which nothing is decided this time (quiescence.py)
     hold: Hold = field(default_factory=Hold)  # as of this plan
     capacity: CapacityRecord | None = None  # what the journal has of the capacity memory
@@ -378,9 +386,25 @@ class World:
     def is_protected(self, node: str) -> bool:
         """True if a machine with this tag may work for a job although no readable record says so (P4). Its tag may be
         that of an earlier job, where machines are handed over."""
-        if node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs:
+        if self.doubted or node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs:
             return True
-        return bool(self.unreadable_jobs or self.unjournaled) and self._hands_over
+        return bool(self.unreadable_jobs) and self._hands_over
+
+    @property
+    def doubted(self) -> bool:
+        """True while the journal may be older than the machines (continuity.py)."""
+        return self.cluster is not None and self.cluster.doubted_at > 0.0
+
+    @cached_property
+    def lost_nodes(self) -> frozenset[str]:
+        """Return nodes that publish messages, have no record, and may be real: a cloud lists a machine of theirs, or
+        not all clouds have been listed yet. A message alone may be forged by any program of the job."""
+        if not self.unjournaled:
+            return frozenset()
+        views = [self.volatile.clouds.get(each, CloudView()) for each in self.clouds]
+        if not all(view.listed_at for view in views):
+            return self.unjournaled
+        return frozenset(node for node in self.unjournaled if any(node in view.tags for view in views))
 
     @property
     def _hands_over(self) -> bool:

@@ -227,10 +227,11 @@ class Effects:
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
         try:
+            coverage = self._provisioner(cloud).coverage(CALL_TIMEOUT_S)
             found = self._provisioner(cloud).instances(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
-        return ListDone(cloud, asked_at, self._ours(found))
+        return ListDone(cloud, asked_at, self._ours(found), coverage=coverage)
 
     def _leftovers(self, cloud: str) -> LeftoversDone:
         asked_at = self._clock.now()

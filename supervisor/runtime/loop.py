@@ -44,11 +44,13 @@ from supervisor.planner.actions import (
     RemoveDone,
 )
 from supervisor.planner.boundary import MAX_REPORTS_AT_ONCE, Boundary, Budget, fault, owner_of, report, unreadable
+from supervisor.planner.continuity import RESTORED, doubted, mark_of, of_account
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import JobView, Problem, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.marks import Continuity
 
 # After a tick the loop rests for this many times what the tick took, at most MAX_REST_S.
 REST_FACTOR = 4.0
@@ -153,13 +155,13 @@ class Loop:
         clock: Clock,
         rules: Rules,
         clouds: tuple[str, ...],
-        key_mark: str = "",
+        continuity: Continuity | None = None,
         etcd_problem: Callable[[], str] = lambda: "",
         outside: Callable[[], Iterable[Problem]] = tuple,
     ) -> None:
         """Build an idle loop.
 
-        `key_mark`: identifies the cluster's key, which all its daemons share (`identity.Identity.mark`).
+        `continuity`: what is known of the journal from elsewhere; without it nothing.
         `etcd_problem`: what is wrong with etcd, as the leader election sees it; "" when nothing is.
         `outside`: problems of the daemon's other parts, of which people are told as of the planner's.
         """
@@ -169,9 +171,9 @@ class Loop:
         self._clock = clock
         self._rules = rules
         self._clouds = clouds
-        self._key_mark = key_mark
         self._etcd_problem = etcd_problem
         self._outside = outside
+        self._continuity = continuity or Continuity()
         self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
         # By node: outcomes that no commit has taken into the journal yet.
@@ -224,7 +226,8 @@ class Loop:
         self._check_clock()
         reading = self._journal.read()
         self._report_unreadable(reading)
-        self._collect_outcomes(reading.jobs.values())
+        self._collect_outcomes(reading)
+        is_older = not self._sees(reading)
         if reading.outages != self._outages:
             # etcd may have been restored from a backup, or emptied: its revisions cannot be compared with ours.
             self._outages, self._own_revision = reading.outages, 0
@@ -239,12 +242,28 @@ class Loop:
             self._set_status(blocked, {})
         elif reading.cluster is None:
             self._init_journal(reading)
+        elif is_older:
+            self._doubt(reading)
         elif reading.revision >= self._own_revision and self._catch_up(reading):
             if not self._journal_ready:
                 # The previous leader may have written times by a wrong clock: all timeouts restart.
                 self._journal_ready, self._timers_paused_until = True, self._clock.now()
                 self._believe(reading.capacity)
             self._decide(reading)
+
+    def _sees(self, reading: Reading) -> bool:
+        """Take note of how new the journal is. False if it was newer before: etcd was put back to an older state."""
+        if reading.cluster is None or not (reading.live and reading.cluster_revision):
+            return True
+        return self._continuity.see(mark_of(reading.cluster, reading.revision), self._clock.now())
+
+    def _doubt(self, reading: Reading) -> None:
+        """Write into the journal that it is not to be believed: all daemons go by that, and an operator ends it."""
+        assert reading.cluster is not None
+        after = doubted(reading.cluster, RESTORED, self._clock.now(), self._continuity.newest)
+        if self._commit(Commit("", {}, cluster=after, cluster_revision=reading.cluster_revision)):
+            self._continuity.begin(mark_of(after, reading.revision))
+        self._set_status(f"etcd's journal is not believed: {RESTORED}", {})
 
     def _catch_up(self, reading: Reading) -> bool:
         """True if the mirror shows all that earlier leaders have written. A new leader writes something first: no
@@ -280,19 +299,20 @@ class Loop:
         if not self._leader.leading:
             role = f"standby; {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
             return "; ".join(filter(None, [role, self._etcd_problem()]))
-        if reading.cluster is not None and self._key_mark and reading.cluster.key_mark not in {"", self._key_mark}:
-            return "this daemon's cluster.key is not the cluster's: copy it from the state folder of another daemon"
-        return ""
+        return self._continuity.refusal(reading.cluster) if reading.cluster else ""
 
     # -- observe -------------------------------------------------------------------------------------------
 
-    def _collect_outcomes(self, jobs: Iterable[JobView]) -> None:
+    def _collect_outcomes(self, reading: Reading) -> None:
+        jobs = reading.jobs.values()
         for action, outcome in self._actor.collect():
             self._running.pop(action.key, None)
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone):
                 # The clock may have been set back since; a call that failed unforeseen has no time.
                 now = self._clock.now()
                 outcome = replace(outcome, asked_at=min(outcome.asked_at or now, now))  # noqa: PLW2901
+            if isinstance(outcome, ListDone):
+                outcome = of_account(outcome, reading.cluster, jobs)  # noqa: PLW2901
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AskDone | AlertsDone):
                 self._absorb(action, outcome, jobs)
             elif isinstance(outcome, RemoveDone):
@@ -331,7 +351,7 @@ class Loop:
     def _init_journal(self, reading: Reading) -> None:
         """Create the journal, unless instances run that it should have recorded."""
         now = self._clock.now()
-        mine = ClusterRecord(now, self._leader.leader, self._key_mark)
+        mine = ClusterRecord(now, self._leader.leader, self._continuity.key_mark)
         init = init_journal(self._world(reading), mine, now)
         if init.commit is not None:
             self._commit(init.commit)
@@ -350,6 +370,8 @@ class Loop:
             unreadable_jobs=reading.refused,
             unjournaled=reading.unjournaled,
             timers_paused_until=self._timers_paused_until,
+            cluster=reading.cluster,
+            cluster_revision=reading.cluster_revision,
             capacity=reading.capacity,
             budget_record=reading.budgets,
             budget_revision=reading.budgets_revision,

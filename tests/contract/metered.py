@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioners.base import (
+    Coverage,
     Finding,
     Instance,
     InstanceState,
@@ -168,6 +169,9 @@ class Metered:
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         found = self._inner.instances(self._own(owner) if owner else None, timeout_s)
         return [self._back(each) for each in found if each.owner in self._theirs]
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        return self._inner.coverage(timeout_s)
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         self._inner.terminate(instance_id, timeout_s)

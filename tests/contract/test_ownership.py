@@ -21,6 +21,7 @@ from supervisor.planner.actions import Action, AskDone, BootstrapDone, Outcome
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects
 from supervisor.runtime.loop import Loop
+from supervisor.runtime.marks import Continuity
 from tests.contract.harness import Harness
 from tests.support.machines import TIMEOUT_S, launched_by, request_for
 
@@ -53,7 +54,7 @@ class Daemon:
             clock=self.clock,
         )
         rules = Rules(listing_s=TICK_S, leftovers_s=TICK_S, orphan_grace_s=60.0)
-        self._loop = Loop(self.journal, self, self, self.clock, rules, (provisioner.name,), identity.mark)
+        self._loop = Loop(self.journal, self, self, self.clock, rules, (provisioner.name,), Continuity(identity.mark))
 
     def guard(self) -> tuple[()]:
         """Nobody else leads."""

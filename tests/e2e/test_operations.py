@@ -173,17 +173,22 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     assert spotsupd(stack, "adopt").stdout == "adopted 1 machine of steps\n"
     stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
     assert [machine["id"] for machine in stack.machines()] == machines
-    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine\n"
+    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine, and is believed\n"
     assert spotsupd(stack, "import", str(backup), "--embedded-etcd").returncode == 5
     steps.wait_for_more()
 
-    # with the backup: everything goes on
+    # with the backup: everything goes on, and is believed once an operator has looked
     lose_etcd()
     done = spotsupd(stack, "import", str(backup), "--embedded-etcd")
     assert done.returncode == 0, done.stderr
     stack.start_daemon()
+    doubt = "watching 1 job; the journal in etcd is not believed: it was imported from a file"
     stack.wait_for(
-        lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the daemon to know its job"
+        lambda: stack.ask("daemon", "status")["headline"].startswith(doubt), 90.0, "the daemon to know its job"
+    )
+    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine, and is believed\n"
+    stack.wait_for(
+        lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the journal to be believed"
     )
     # it waits for a moment where the node's agent is in the new etcd before its round is
     stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
@@ -194,3 +199,38 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     assert json.loads(stack.ctl("cost", "-o", "json").stdout)[0]["usd"] > 0
     assert stack.ctl("cancel", "steps").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+
+
+def test_an_etcd_that_is_put_back_begins_no_job_again_that_was_over(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    job = tmp_path / "code" / "job.yaml"
+    job.write_text("{name: waits, kind: data, run: sleep 100000}\n")
+    assert stack.ctl("submit", str(job)).returncode == 0
+    stack.wait_for(lambda: stack.ask("status", "waits")["state"] == "running", 90.0, "the job to run")
+    data, before = stack.state / "etcd" / "data", tmp_path / "before"
+
+    def stop() -> None:
+        stack.kill_daemon()
+        EmbeddedEtcd(stack.state / "etcd").stop()
+
+    def headline() -> str:
+        return str(stack.ask("daemon", "status")["headline"])
+
+    stop()
+    shutil.copytree(data, before)
+    stack.start_daemon()
+    assert stack.ctl("cancel", "waits").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 90.0, "the machine to be released")
+    stop()
+    shutil.rmtree(data)
+    shutil.copytree(before, data)
+    stack.start_daemon()
+    stack.wait_for(lambda: "etcd was restored from a backup" in headline(), 90.0, "the daemon to find out")
+    lost = '"kind": "node-lost"'
+    stack.wait_for(lambda: lost in json.dumps(stack.ask("events", "waits")), 90.0, "the node to be lost")
+    assert "nothing is launched: `spotsupd adopt`" in stack.ask("status", "waits")["sentence"]
+    assert stack.ctl("cancel", "waits").returncode == 0
+    assert spotsupd(stack, "adopt").returncode == 0
+    stack.wait_for(lambda: headline() == "watching 0 jobs", 90.0, "the journal to be believed")
+    assert stack.machines() == []
+    assert [node["id"].rpartition("-")[2] for node in stack.ask("status", "waits")["node_list"]] == ["1"]

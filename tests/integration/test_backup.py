@@ -17,6 +17,7 @@ from supervisor.events import EventKind
 from supervisor.journal.backup import CopyCounts, export_journal, import_journal
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, JobRecord, PastRun
+from supervisor.planner.continuity import IMPORTED, doubted
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")
@@ -33,6 +34,8 @@ WORLD = {
     **{f"{KEYS.root}blobs/abc/{number:05d}": bytes([number]) * 500_000 for number in range(4)},
     **{f"{KEYS.root}events/job/{number:03d}": b"{}" for number in range(100, 350)},
 }
+# What is imported is older than the machines may be.
+RESTORED = {**WORLD, f"{KEYS.world}cluster": dump(doubted(ClusterRecord(1.0, "me"), IMPORTED, 7.0))}
 LEFT_OUT = {KEYS.hint("job"): encode(Hint((), 1, 1)), f"{KEYS.logs('job', 'n')}00000001": b"output"}
 
 
@@ -68,38 +71,38 @@ def holds(etcd: Etcd) -> dict[str, bytes]:
 
 def test_an_import_restores_what_was_exported(etcd: Etcd, file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
-    assert import_journal(etcd, KEYS, file).keys == len(WORLD)
-    assert holds(etcd) == WORLD
+    assert import_journal(etcd, KEYS, file, 7.0).keys == len(WORLD)
+    assert holds(etcd) == RESTORED
 
 
 def test_nothing_is_overwritten(etcd: Etcd, file: Path) -> None:
-    import_journal(etcd, KEYS, file)
+    import_journal(etcd, KEYS, file, 7.0)
     etcd.put(f"{KEYS.world}jobs/job", b"newer")
     before = holds(etcd)
     with pytest.raises(CommandRefusedError, match="already has a journal of cluster test: nothing was imported"):
-        import_journal(etcd, KEYS, file)
+        import_journal(etcd, KEYS, file, 7.0)
     etcd.delete(f"{KEYS.world}cluster")
     with pytest.raises(CommandRefusedError, match=r"holds /spotsup/test/world/jobs/job, which differs from the file"):
-        import_journal(etcd, KEYS, file)
+        import_journal(etcd, KEYS, file, 7.0)
     etcd.put(f"{KEYS.root}leader", b"{}")
     with pytest.raises(CommandRefusedError, match=r"a daemon of cluster test leads on .*: stop all of them first"):
-        import_journal(etcd, KEYS, file)
+        import_journal(etcd, KEYS, file, 7.0)
     etcd.delete(f"{KEYS.root}leader")
-    assert {**holds(etcd), f"{KEYS.world}cluster": WORLD[f"{KEYS.world}cluster"]} == before
+    assert {**holds(etcd), f"{KEYS.world}cluster": RESTORED[f"{KEYS.world}cluster"]} == before
 
 
 def test_what_nodes_published_since_the_export_is_kept(etcd: Etcd, file: Path) -> None:
     newer = encode(Progress(7, 8, 9.0, 9.0))
     etcd.put(KEYS.progress("job"), newer)
-    import_journal(etcd, KEYS, file)
-    assert holds(etcd) == {**WORLD, KEYS.progress("job"): newer}
+    import_journal(etcd, KEYS, file, 7.0)
+    assert holds(etcd) == {**RESTORED, KEYS.progress("job"): newer}
 
 
 def test_an_interrupted_import_is_no_journal_yet_and_may_be_repeated(etcd: Etcd, file: Path) -> None:
     for key in list(WORLD)[1:4]:
         etcd.put(key, WORLD[key])
-    assert import_journal(etcd, KEYS, file).keys == len(WORLD)
-    assert holds(etcd) == WORLD
+    assert import_journal(etcd, KEYS, file, 7.0).keys == len(WORLD)
+    assert holds(etcd) == RESTORED
 
 
 def written(path: Path, *lines: object) -> Path:
@@ -124,7 +127,7 @@ def test_a_file_that_is_no_export_is_refused_before_anything_is_written(etcd: Et
     cases.append((tmp_path / "half", "half is not a journal"))
     for path, message in cases:
         with pytest.raises(UsageError, match=message):
-            import_journal(etcd, KEYS, path)
+            import_journal(etcd, KEYS, path, 7.0)
     assert holds(etcd) == {}
     assert base64.b64decode(lines[1]["value"])
 
@@ -137,7 +140,7 @@ def test_an_export_of_another_schema_is_refused_in_one_sentence(etcd: Etcd, tmp_
     etcd.delete("/", prefix=True)
     message = rf"old.gz was exported by another version of spotsupd \(.*jobs/job has schema {schema}, this one reads"
     with pytest.raises(UsageError, match=message):
-        import_journal(etcd, KEYS, tmp_path / "old.gz")
+        import_journal(etcd, KEYS, tmp_path / "old.gz", 7.0)
     assert holds(etcd) == {}
 
 

@@ -159,7 +159,7 @@ def test_a_backup_is_made_when_it_is_due_and_the_newest_are_kept(etcd: Etcd, tmp
     ]
     assert {each.stat().st_mode & 0o777 for each in (folder, *folder.iterdir())} == {0o700, 0o600}
     etcd.delete("/", prefix=True)
-    import_journal(etcd, KEYS, folder / "journal-20260805T120000Z.gz")
+    import_journal(etcd, KEYS, folder / "journal-20260805T120000Z.gz", NOON)
     assert etcd.get(f"{KEYS.world}cluster") is not None
 
 

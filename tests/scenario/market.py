@@ -15,6 +15,7 @@ from spotsup_simulator.replay.cloud import region_of
 from spotsup_simulator.replay.recording import Recording
 
 from provisioners.base import (
+    Coverage,
     Finding,
     Instance,
     LaunchOutcome,
@@ -265,6 +266,9 @@ class OneCloud:
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         return [each for each in self._all.instances(owner, timeout_s) if each.zone in self._zones]
+
+    def coverage(self, timeout_s: float) -> Coverage:
+        return self._all.coverage(timeout_s)
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         self._all.terminate(instance_id, timeout_s)

@@ -61,7 +61,8 @@ class AccessCheck:
         world = self._world
         if world.etcd.down or world.etcd.full or world.no_daemon_acts:
             return False
-        return any(d.runs and d.leader.leading and d.client.view().live for d in world.daemons)
+        leading = [d for d in world.daemons if d.runs and d.leader.leading and d.client.view().live]
+        return any(d.journal.read().cluster is not None for d in leading)  # else an operator decides first
 
     def _barred(self, jobs: Mapping[str, JobView]) -> list[str]:
         """Nodes of live jobs whose agents run and cannot log in."""

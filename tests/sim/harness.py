@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotsup_simulator.cloud import OWNER
@@ -52,9 +52,10 @@ def wait_in(world: World) -> Callable[[Callable[[Reading], bool], float], bool]:
     return wait_for
 
 
-def adopt(world: World, *release: str) -> list[Adopted]:
+def adopt(world: World, *release: str, accounts: Sequence[str] = ()) -> list[Adopted]:
     """Take machines that the journal does not know into it, as `spotsupd adopt` does."""
-    return Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(release)
+    adoption = Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world))
+    return adoption.adopt(release, accounts)
 
 
 def service(world: World, *, rented: bool = False) -> Service:

@@ -6,19 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
 from supervisor.events import EventKind
 from supervisor.journal.codec import dump
-from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, JobState, NodeState
-from supervisor.planner.actions import Bootstrap, Launch
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, JobState
 from supervisor.runtime.loop import Loop
+from supervisor.runtime.marks import Continuity
 from tests.sim.harness import (
-    NO_FAULTS,
     RULES,
-    adopt,
     alive,
     empty_world,
     in_state,
@@ -28,7 +25,7 @@ from tests.sim.harness import (
     submit,
     training_world,
 )
-from tests.sim.promises import Promises, events_of, jobs_of, settled
+from tests.sim.promises import events_of, jobs_of, settled
 
 LONG_S = 4 * RULES.orphan_grace_s + 60.0
 
@@ -104,7 +101,7 @@ def test_a_daemon_with_another_clusters_key_does_nothing_and_says_why() -> None:
     world.etcd.put("/spotsup/sim/world/cluster", dump(ClusterRecord(0.0, "another", "mark-a")))
     world.run(0.5)
     for mark, trusted in (("mark-a", True), ("mark-b", False)):
-        loop = Loop(daemon.journal, daemon.leader, daemon.actor, world.clock, world.rules, ("local",), mark)
+        loop = Loop(daemon.journal, daemon.leader, daemon.actor, world.clock, world.rules, ("local",), Continuity(mark))
         loop.tick()
         assert ("cluster.key is not the cluster's: copy it" in loop.status.headline) is not trusted
 
@@ -123,86 +120,6 @@ def test_after_an_older_backup_no_machine_whose_agent_publishes_is_terminated() 
     assert jobs_of(world)["job"].round == current, "nor is it taken from its round"
     assert world.daemon.loop.status.about("job").startswith(f"left alone: {node} may work for it and is not")
     assert f"machines run that are not in the journal ({node}): they are left alone" in headline(world)
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_an_etcd_that_was_restored_without_a_job_and_its_user_ends_none_of_its_machines(restarts: bool) -> None:
-    world = restored_before("young", restarts=restarts)
-    machines = [each for each in world.cloud.machines.values() if each.node.startswith("young-")]
-    world.run(LONG_S)
-    assert [(each.alive, each.barred) for each in machines] == [(True, True)] * 3, "they work, and cannot say so"
-    (told,) = [event for event in world.sent if event.kind is EventKind.UNJOURNALED]
-    assert told.text.startswith(f"3 machines run that are not in the journal ({min(each.node for each in machines)}, ")
-    assert "`spotsupd adopt`" in told.text
-    assert "machines run that are not in the journal (young-" in headline(world)
-    assert settled_alone(world, "old")
-    # What the documents say: submit it again, then adopt.
-    submit(world, "young", 2, 3, 4)
-    world.run(30.0)
-    assert (record(world, "young").state, alive(world)) == (JobState.QUEUED, 4), "it waits for them"
-    assert world.daemon.loop.status.about("young").startswith("waits, since machines run that may be its own (young-")
-    adopt(world)
-    assert world.run_until(settled, 200.0)
-    assert all(each.alive for each in machines)
-    assert world.nodes.trainings["young"].steps.losses == []
-
-
-def test_an_etcd_that_is_older_than_a_replacement_gives_its_name_to_no_other() -> None:
-    world = training_world()
-    before = len(world.etcd._undo)
-    world.cloud.vanish(machine_of(world, 2))
-    world.run(60.0)
-    assert record(world).state is JobState.RUNNING
-    replacement = max(each.instance.node for each in world.cloud.machines.values())
-    losses = len(world.nodes.trainings["job"].steps.losses)  # of the machine that vanished
-    world.kill(world.daemon)
-    world.etcd.down = True
-    world.run(15.0)
-    world.etcd.roll_back(len(world.etcd._undo) - before)
-    world.nodes.etcd_rolled_back()
-    world.etcd.down = False
-    asked: list[str] = []
-    world.hooks.action.append(
-        lambda _, action: asked.append(action.node.id) if isinstance(action, Launch | Bootstrap) else None
-    )
-    world.daemon = world.start_daemon()
-    for machine in world.cloud.machines.values():
-        machine.cut = True  # agents need a while until they are heard again
-    world.run(5.0)
-    for machine in world.cloud.machines.values():
-        machine.cut = False
-    world.wake_daemons()
-    world.run(60.0)
-    assert replacement not in asked, "it would be prepared over the program that runs"
-    assert len(world.nodes.trainings["job"].steps.losses) == losses
-
-
-def restored_before(name: str, *, restarts: bool) -> World:
-    """etcd, with its users, is what it was before a job was submitted that trains now."""
-    world = World(Conditions(1, NO_FAULTS, RULES))
-    promises = Promises(world)
-    world.nodes.progress_every_s = 100.0
-    world.run(1.0)
-    submit(world, "old", 1, 1, 1)
-    assert world.run_until(settled, 60.0)
-    before = len(world.etcd._undo)
-    submit(world, name, 2, 3, 4)
-    assert world.run_until(settled, 60.0)
-    world.run(20.0)
-    world.etcd.down = True
-    world.run(5.0)
-    lost = world.etcd.roll_back(len(world.etcd._undo) - before)
-    world.nodes.etcd_rolled_back()
-    promises.etcd_rolled_back(lost)
-    world.etcd.down = False
-    assert list(jobs_of(world)) == ["old"]
-    world.crash_daemon() if restarts else world.wake_daemons()
-    return world
-
-
-def settled_alone(world: World, name: str) -> bool:
-    nodes = [each for each in jobs_of(world)[name].nodes.values() if each.state is not NodeState.GONE]
-    return record(world, name).state is JobState.RUNNING and len(nodes) == record(world, name).desired_nodes
 
 
 # -- a journal of another version --------------------------------------------------------------------------

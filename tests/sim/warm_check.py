@@ -40,6 +40,9 @@ class WarmCheck:
                     waiting.add(node.id)
         self._waits_since = {node: self._waits_since.get(node, now) for node in waiting}
         limit_s = 2 * rules.keep_s + self._grace_s + 2 * self._world.conditions.max_clock_error_s
+        cluster = self._world.journal.read().cluster
+        if cluster is not None and cluster.doubted_at:
+            self._waits_since.clear()  # what the journal has as waiting may be at work
         late = [node for node, since in self._waits_since.items() if now - since > limit_s]
         if late and not self._world.etcd.full:
             return f"warm: {late[0]} has waited for {now - self._waits_since[late[0]]:.0f} s"

@@ -33,7 +33,7 @@ class Stub:
     def _never(self, *_: object) -> Any:
         raise AssertionError("asking for a price calls for nothing else")
 
-    launch = find = instances = terminate = leftovers = remove = console = check = _never
+    launch = find = instances = coverage = terminate = leftovers = remove = console = check = _never
 
 
 def raising(error: Exception) -> Answer:

@@ -355,7 +355,10 @@ def test_a_steady_job_is_skipped_until_its_view_changes_or_its_time_is_up() -> N
     assert skipped_now(world, {}) == frozenset()
     assert skipped_now(world, steady, name(9)) == {"job"}
     assert skipped_now(world, steady, name(9), name(2)) == frozenset()
-    assert skipped_now(replace(world, unjournaled=frozenset({"x"})), steady) == frozenset()
+    assert skipped_now(replace(world, unjournaled=frozenset({"other-u-9"})), steady) == {"job"}, "a message alone"
+    assert skipped_now(replace(world, unjournaled=frozenset({name(9)})), steady) == frozenset(), "it may be its own"
+    unlisted = replace(world, unjournaled=frozenset({"other-u-9"}), volatile=replace(world.volatile, clouds={}))
+    assert skipped_now(unlisted, steady) == frozenset(), "it may be any machine"
     changed = replace(world, volatile=replace(world.volatile, changed_jobs=frozenset({"job"})))
     assert skipped_now(changed, steady) == frozenset()
     assert skipped_now(world_of(view(job(2), SETTLED)), steady) == frozenset(), "its keys were read again"

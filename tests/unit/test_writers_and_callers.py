@@ -16,7 +16,7 @@ SUPERVISOR = REPO / "supervisor"
 JOURNAL_WRITERS = {
     "runtime.loop": {"commit"},
     "api.service": {"create_job", "update_job", "set_pause", "put_blob", "delete_code"},
-    "api.adoption": {"adopt"},
+    "api.adoption": {"adopt", "set_cluster"},
     "runtime.curves": {"put_curve"},
     "runtime.pools": {"put_pool_day", "delete_pool_days"},
     "runtime.housekeeping": {"trim_cluster_events", "trim_audit"},
@@ -31,9 +31,9 @@ JOURNAL_WRITERS = {
 }
 # Module of the supervisor -> the methods of a cloud's Provisioner that it calls. Only the actor changes a cloud.
 CLOUD_CALLERS = {
-    "runtime.actor": {"launch", "find", "terminate", "instances", "leftovers", "remove", "console"},
+    "runtime.actor": {"launch", "find", "terminate", "instances", "coverage", "leftovers", "remove", "console"},
     "runtime.offers": {"offers"},
-    "api.adoption": {"instances"},
+    "api.adoption": {"instances", "coverage"},
     "cli.check": {"check", "instances"},
 }
 CHANGES_A_CLOUD = {"launch", "terminate", "remove"}

@@ -139,7 +139,7 @@ def _ask(draft: Draft, destination: Destination, coming: Sequence[NodeRecord]) -
 
 def _may_ask(draft: Draft, offer: Offer) -> bool:
     limits = constraints(draft, anywhere=True)
-    if not is_admitted(draft, offer):
+    if draft.why_no_launch or not is_admitted(draft, offer):
         return False
     lost = any(node not in ahead(draft) for node in _launched(draft))
     return _is_in_time(draft) and not lost and is_allowed(offer, draft.capacity, limits, draft.now, spare=False)
