@@ -85,7 +85,11 @@ def test_the_check_sees_what_nobody_is_told_of(happens: object, after: int, wron
 
 def test_the_check_sees_what_is_not_sent() -> None:
     world = a_job_that_trains()
-    world.send = lambda _: Receipt(error="it is away")  # type: ignore[method-assign]
+
+    def away(message: Outgoing) -> Receipt:
+        return Receipt(error=f"{len(message.events)} are not taken: it is away")
+
+    world.send = away  # type: ignore[method-assign]
     world.cloud.preempt(machine_of(world, 1), 60.0)
     with pytest.raises(Violation, match=r"P15: job-\w+-\d+ has not been sent for \d+ s"):
         world.run(4 * HOUR_S)
