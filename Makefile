@@ -142,6 +142,7 @@ docs: setup
 	@$(python) -m tools.states
 	@$(python) -m tools.tables
 	@$(python) -m tools.limits
+	@$(python) -m tools.retries
 	@$(python) -m tools.grafana
 
 bench:

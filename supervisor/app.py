@@ -108,7 +108,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         _serve(config, server, version, wake, stop, stack)
 
 
-def _serve(
+def _serve(  # noqa: PLR0915 - it connects all parts
     config: Config,
     embedded: EmbeddedEtcd | None,
     version: str,
@@ -159,6 +159,7 @@ def _serve(
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(channels)
+    sweeps = SweepKeeper(journal, leader, clock)
     loop = Loop(
         journal,
         leader,
@@ -168,6 +169,7 @@ def _serve(
         tuple(provisioners),
         Continuity(identity.mark, MarkFile(config.state / "journal.json")),
         leader.etcd_problem,
+        lambda: (*housekeeping.problems(), *sweeps.problems()),
     )
     housekeeping = Housekeeping(
         [
@@ -232,7 +234,7 @@ def _serve(
         (
             curves,
             PoolKeeper(journal, leader, clock),
-            SweepKeeper(journal, leader, clock),
+            sweeps,
             _no_leader(loop, leader, journal, channels, senders, clock),
         ),
         metrics.observer,

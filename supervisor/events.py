@@ -224,7 +224,7 @@ class EventKind(StrEnum):
     )
     NOT_LISTED = (
         "not-listed",
-        "a cloud has not said for five minutes which machines run",
+        "a cloud has not said for five minutes which machines run, or for an hour what they left behind",
         Alert(Level.WARNING, ":fog:"),
     )
     LISTING_DOUBTED = (
@@ -232,12 +232,17 @@ class EventKind(StrEnum):
         "a cloud does not list machines whose nodes work: other credentials, project, subscription or regions?",
         Alert(Level.CRITICAL, ":detective:"),
     )
+    LAUNCH_UNCLEAR = (
+        "launch-unclear",
+        "a cloud has not said for ten minutes whether it launched a machine, which may run and cost money",
+        Alert(Level.CRITICAL, ":grey_question:"),
+    )
     CLOUD_MISSING = (
         "cloud-missing",
         "machines run on a cloud that the leading daemon's configuration does not have any more",
         Alert(Level.CRITICAL, ":cloud:"),
     )
-    SOLVED = "solved", "a problem of a cloud is over", Alert(Level.INFO, ":white_check_mark:")
+    SOLVED = "solved", "such a problem is over", Alert(Level.INFO, ":white_check_mark:")
     CERTIFICATE_ENDS = (
         "certificate-ends",
         "less than a tenth of the life of etcd's certificate or CA is left; once a week",
@@ -271,6 +276,16 @@ class EventKind(StrEnum):
         "daily-summary",
         "what runs and waits, and what the last day brought",
         Alert(Level.INFO, ":newspaper:"),
+    )
+    TASK_FAILING = (
+        "task-failing",
+        "something that the daemon does by itself has failed for an hour: backups, schedules, users of etcd, a sweep",
+        Alert(Level.WARNING, ":broken_heart:"),
+    )
+    CHANNEL_FAILING = (
+        "channel-failing",
+        "a channel has taken no alert for ten minutes: the others hear of it",
+        Alert(Level.WARNING, ":no_bell:"),
     )
     ALERTS_DROPPED = (
         "alerts-dropped",

@@ -32,15 +32,43 @@ class QuietHours:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a channel takes messages: `burst` of them, no two within `gap_s`, then one each `refill_s`.
+    """How many messages there may be: `burst` of them, no two within `gap_s`, then one each `refill_s`."""
 
-    A thousand events in a minute are so at most 20 messages, and a single one is sent at once. Slack takes one message
-    a second per channel: https://docs.slack.dev/apis/web-api/rate-limits
-    """
+    burst: float
+    refill_s: float
+    gap_s: float
 
-    burst: float = 8.0
-    refill_s: float = 6.0
-    gap_s: float = 1.1
+    def allows(self, used: Used, now: float, count: float = 1.0) -> bool:
+        """True if there may be `count` more now."""
+        return now >= used.at + self.gap_s and used.full_at <= now + (self.burst - count) * self.refill_s
+
+    def after(self, used: Used, now: float) -> Used:
+        """Return what is used after one more message."""
+        return Used(min(max(used.full_at, now) + self.refill_s, now + self.burst * self.refill_s), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How much of a pace is used."""
+
+    full_at: float = 0.0  # when all of `burst` may be sent again
+    at: float = 0.0  # when the last message was
+
+
+UNUSED = Used()
+# What a far side takes: a thousand events in a minute are at most 20 messages, and a single one is sent at once. Slack
+# takes one message a second per channel: https://docs.slack.dev/apis/web-api/rate-limits
+FAST = Pace(burst=8.0, refill_s=6.0, gap_s=1.1)
+GATHER_S = 1800.0
+
+
+def gathering(seconds: float) -> Pace | None:
+    """Return what people read: three messages at once, what comes within two minutes of one together, and then, while
+    more happens, one each so many seconds. None for 0: whatever happens is sent at once."""
+    return Pace(burst=3.0, refill_s=seconds, gap_s=min(120.0, seconds)) if seconds else None
+
+
+GATHER = gathering(GATHER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +82,8 @@ class Channel:
     cluster: Level | None = None  # the same for events of no job; None: `level`
     quiet: QuietHours | None = None
     threads: bool = False  # events of a job are sent as replies to one message of that job
-    pace: Pace = field(default_factory=Pace)
+    gather: Pace | None = GATHER  # of messages that are not urgent; None: each is sent at once
+    pace: Pace = FAST
 
     def takes(self, event: Event) -> bool:
         """True if this event goes there, sooner or later."""

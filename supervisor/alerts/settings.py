@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from supervisor.alerts.routes import Channel, QuietHours
+from supervisor.alerts.routes import GATHER_S, Channel, QuietHours, gathering
 from supervisor.cron import next_run
 from supervisor.events import Level
 from supervisor.features.waits.record import WaitsRules
@@ -38,6 +38,9 @@ class ChannelSettings(_Strict):
     """Hours in which only critical alerts are sent, and the others wait: `22:00-07:00`. Empty: none."""
     timezone: str = "UTC"
     """Of these hours: `Europe/Vienna`."""
+    gather_s: Annotated[float, Field(ge=0, le=86_400)] = GATHER_S
+    """While much happens, what is not critical is one message in so many seconds (docs/alerts.md). 0: each is sent at
+    once."""
 
     @field_validator("timezone")
     @classmethod
@@ -56,7 +59,8 @@ class ChannelSettings(_Strict):
         if self.quiet:
             begin, end = (int(each[:2]) * 60 + int(each[3:]) for each in self.quiet.split("-"))
             quiet = QuietHours(begin, end, ZoneInfo(self.timezone))
-        return Channel(self.name, _level(self.level), MappingProxyType(levels), cluster, quiet, threads)
+        gather = gathering(self.gather_s)
+        return Channel(self.name, _level(self.level), MappingProxyType(levels), cluster, quiet, threads, gather)
 
 
 class SlackSettings(ChannelSettings):
@@ -87,6 +91,8 @@ class WebhookSettings(ChannelSettings):
     """Where it is sent, by POST."""
     secret_file: str
     """File that holds the secret of the signature, of 16 characters or more."""
+    gather_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    """As above. A program that reads them wants each at once."""
 
 
 class AlertSettings(_Strict):

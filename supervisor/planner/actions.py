@@ -301,7 +301,7 @@ class AlertsDone:
     """How a delivery ended."""
 
     channel: Channel
-    events: tuple[Event, ...]
+    message: Outgoing
     receipt: Receipt
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from supervisor.events import EventKind
-from supervisor.planner.problems import Problem
+from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.sentences import named
-from supervisor.planner.world import CloudView, VolatileState, World
+from supervisor.planner.world import CloudView, LeftoversView, Problem, VolatileState, World
 from supervisor.starting_time import moment
 
 UNLISTED_S = 300.0
@@ -25,6 +25,8 @@ def cloud_problems(world: World, volatile: VolatileState, now: float) -> Iterato
     yield from _doubted(world, volatile)
     yield from _unended(world, volatile, now)
     yield from _unremoved(volatile, now)
+    yield from _leftovers_unlisted(world, volatile)
+    yield from _unclear(world, volatile, now)
     yield from _not_configured(world)
 
 
@@ -140,6 +142,47 @@ def _unremoved(volatile: VolatileState, now: float) -> Iterator[Problem]:
                 members=left,
                 over=f"nothing is left behind in {cloud} any more",
             )
+
+
+def _leftovers_unlisted(world: World, volatile: VolatileState) -> Iterator[Problem]:
+    """Clouds that do not answer what machines have left behind."""
+    for cloud in world.clouds:
+        view = volatile.leftovers.get(cloud, LeftoversView())
+        if view.failing_since and cloud not in volatile.denials:
+            yield Problem(
+                EventKind.NOT_LISTED,
+                f"{cloud}-leftovers",
+                view.failing_since,
+                f"{cloud} has not said since {moment(view.failing_since)} which disks, addresses and interfaces "
+                f"machines have left behind: {view.error}. Until it does, none is removed, and they cost money; "
+                "`spotsupd check` shows which permission is missing",
+                UNREMOVED_S,
+                over=f"{cloud} says again what machines have left behind",
+            )
+
+
+def _unclear(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Requests of which a cloud that is listed does not say whether machines came of them."""
+    unclear: dict[str, list[NodeRecord]] = {}
+    for job in world.jobs.values():
+        for node in job.billed:
+            since = max(node.state_since, world.timers_paused_until)
+            known = volatile.clouds.get(node.offer.cloud, CloudView())
+            waits = node.state is NodeState.REQUESTED and node.launch_unknown and now - since >= UNENDED_S
+            if waits and now - known.listed_at < UNLISTED_S:
+                unclear.setdefault(node.offer.cloud, []).append(node)
+    for cloud, nodes in unclear.items():
+        first = min(nodes, key=lambda node: node.state_since)
+        yield Problem(
+            EventKind.LAUNCH_UNCLEAR,
+            cloud,
+            first.state_since,
+            f"{cloud} does not say whether it launched machines for {named(sorted(node.id for node in nodes))}, the "
+            f"first since {moment(first.state_since)}: {first.error or 'no answer'}. They may run and cost money: look "
+            "at the cloud's console and at `spotsupd check`",
+            members=frozenset(node.id for node in nodes),
+            over=f"{cloud} has said what became of all requests",
+        )
 
 
 def _not_configured(world: World) -> Iterator[Problem]:

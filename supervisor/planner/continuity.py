@@ -14,9 +14,8 @@ from supervisor.events import EventKind
 from supervisor.model import ClusterRecord
 from supervisor.planner.actions import Commit, ListDone
 from supervisor.planner.orphans import ADOPT
-from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named
-from supervisor.planner.world import CloudView, JobView, VolatileState, World
+from supervisor.planner.world import CloudView, JobView, Problem, VolatileState, World
 
 # A journal that is put back by more is known to be older, by a daemon that has seen it before.
 BEAT_S = 300.0

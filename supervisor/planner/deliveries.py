@@ -6,7 +6,7 @@ lag is marked beside the outbox, so that a takeover sends nobody the same again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
-from supervisor.alerts.batches import ChannelState, after, next_batch, tokens
+from supervisor.alerts.batches import ChannelState, after, next_batch
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing
 from supervisor.alerts.stories import Story, Thread
@@ -23,7 +23,8 @@ from supervisor.model import Event
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.stories import story_of
-from supervisor.planner.world import JobView, VolatileState, World
+from supervisor.planner.world import JobView, Problem, VolatileState, World
+from supervisor.starting_time import moment
 
 # Events that wait for a channel that is away. Beyond, the oldest of the lowest level are dropped, and people are told.
 MAX_WAITING = 5000
@@ -32,6 +33,7 @@ MAX_COMMITS_AT_ONCE = 4
 UPDATE_S = 10.0  # between two changes of a thread's first message
 THREAD_KEPT_S = 86400.0  # after the end of its job
 FAILING_S = 60.0  # a channel that fails for so long is named in the daemon's status
+FAILING_TOLD_S = 600.0  # of one that fails for so long, people are told through the others
 
 
 def due_deliveries(world: World, within: Boundary, now: float) -> list[Action]:
@@ -69,7 +71,7 @@ def threads_of(world: World, channel: Channel) -> Mapping[str, Thread]:
 def absorb_delivery(volatile: VolatileState, done: AlertsDone, now: float) -> VolatileState:
     """Return the state with one more attempt."""
     channel = done.channel
-    state = after(channel, _state(volatile, channel), done.events, done.receipt, now)
+    state = after(channel, _state(volatile, channel), done.message, done.receipt, now)
     state = replace(state, threads=MappingProxyType({**state.threads, **done.receipt.threads}))
     return replace(volatile, alert_channels=MappingProxyType({**volatile.alert_channels, channel.name: state}))
 
@@ -112,6 +114,23 @@ def failing_channels(world: World, now: float) -> tuple[str, ...]:
     return tuple(found)
 
 
+def channel_problems(world: World) -> Iterator[Problem]:
+    """Yield the channels that have taken nothing for long: the others hear of it."""
+    for channel in world.rules.channels_used:
+        state = _state(world.volatile, channel)
+        if state.error:
+            yield Problem(
+                EventKind.CHANNEL_FAILING,
+                channel.name,
+                state.failing_since,
+                f"alerts wait for the channel {channel.name} since {moment(state.failing_since)}: {state.error}. They "
+                "are kept, and sent once it takes them: `spotsupd alert test` shows what it answers",
+                FAILING_TOLD_S,
+                over=f"the channel {channel.name} takes alerts again",
+                in_headline=False,  # failing_channels is sooner
+            )
+
+
 def _state(volatile: VolatileState, channel: Channel) -> ChannelState:
     return volatile.alert_channels.get(channel.name, ChannelState())
 
@@ -127,7 +146,7 @@ def _stories(
         for view in (world.jobs[name] for name in sorted(jobs & world.jobs.keys())):
             if story := _story(view, within, now):
                 found[view.record.task_id] = story
-    elif threads and now >= state.next_at and tokens(channel, state, now) >= 2.0:  # one is kept for an event
+    elif threads and now >= state.next_at and channel.pace.allows(state.used, now, 2.0):  # one is kept for an event
         for view in world.jobs.values():
             task = view.record.task_id
             if task in threads and now - threads[task].at >= UPDATE_S:

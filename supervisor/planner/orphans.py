@@ -15,13 +15,13 @@ from supervisor.alerts.routes import wanted
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
-from supervisor.planner.problems import Problem
 from supervisor.planner.sentences import named
 from supervisor.planner.world import (
     CLOCKS_S,
     CloudView,
     JobView,
     LeftoversView,
+    Problem,
     Sighting,
     VolatileState,
     World,
@@ -151,9 +151,9 @@ def due_leftover_listings(world: World, now: float) -> list[ListLeftovers]:
 
 
 def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
-    """Return what is remembered after a listing of leftovers. A failed one changes nothing."""
+    """Return what is remembered after a listing of leftovers. A failed one changes nothing of it."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
-    view = replace(old, attempted_at=done.asked_at)
+    view = replace(old, attempted_at=done.asked_at, failing_since=old.failing_since or done.asked_at, error=done.error)
     if not done.error:
         leftovers = {each.id: each for each in done.leftovers}
         known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}

@@ -19,15 +19,22 @@ from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, 
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.cloud_problems import cloud_problems
 from supervisor.planner.continuity import continuity_problems, keep_continuity
-from supervisor.planner.deliveries import absorb_delivery, clear_outbox, due_deliveries, failing_channels
+from supervisor.planner.deliveries import (
+    absorb_delivery,
+    channel_problems,
+    clear_outbox,
+    due_deliveries,
+    failing_channels,
+)
 from supervisor.planner.draft import Draft, HandOvers
+from supervisor.planner.job_problems import job_problems
 from supervisor.planner.phases import plan_job
 from supervisor.planner.predicates import is_settled
-from supervisor.planner.problems import Problem, report
+from supervisor.planner.problems import report
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.sentences import sentence
-from supervisor.planner.world import Hold, JobView, VolatileState, World
+from supervisor.planner.world import Hold, JobView, Problem, VolatileState, World
 
 
 def plan(
@@ -124,9 +131,13 @@ def plan(
 
 
 def _problems(world: World, volatile: VolatileState, left: Sequence[Instance], now: float) -> Iterator[Problem]:
+    """Yield all that lasts, and that a person can end."""
     yield from orphans.unjournaled(left, now)
     yield from cloud_problems(world, volatile, now)
     yield from continuity_problems(world, volatile)
+    yield from job_problems(world)
+    yield from channel_problems(world)
+    yield from world.outside
 
 
 def _keep_capacity(world: World, volatile: VolatileState, now: float) -> list[Commit]:

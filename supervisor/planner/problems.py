@@ -4,38 +4,18 @@ are over (P15). All of it is volatile: a new leader tells them again."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from supervisor.alerts.routes import wanted
 from supervisor.events import EventKind
 from supervisor.model import Event
 from supervisor.planner.actions import Commit
-from supervisor.planner.world import Reminder, VolatileState, World
+from supervisor.planner.world import Problem, Reminder, VolatileState, World
 
 # Between two alerts of a problem: doubled each time, up to a day; sooner where it has grown.
 REMINDER_S, MAX_REMINDER_S = 3600.0, 86400.0
 GROWN_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that a person can end."""
-
-    kind: EventKind
-    cause: str  # what it is about: one problem for each kind and cause
-    since: float
-    text: str  # what is wrong, where, what to do; the same while nothing changes
-    after_s: float = 0.0  # people are told once it has lasted so long
-    members: frozenset[str] = frozenset()  # what it has, such as machines: it grows by more of them
-    over: str = ""  # what is said once it has ended; "" for nothing
-    over_kind: EventKind = EventKind.SOLVED
-    data: Mapping[str, float | str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def key(self) -> str:
-        """Return what it is remembered by."""
-        return f"{self.kind}-{self.cause}"
 
 
 def report(
@@ -44,24 +24,28 @@ def report(
     """Return the commits that tell people, what is remembered of it, and the texts of the problems of which people have
     been told. `found`: all problems that there are now."""
     before, kept, events, texts = volatile.reminders, {}, [], []
+    jobs: dict[str, str] = {}
     for problem in found:
         known = before.get(problem.key)
         if known is None and now - problem.since < problem.after_s:
             continue
-        texts.append(problem.text)
+        if problem.in_headline:
+            texts.append(problem.text)
         if known is not None and now - known.at < _wait_s(known, problem):
             kept[problem.key] = known
             continue
         events.append(_event(problem.kind, problem.cause, problem.text, now, problem.data))
+        jobs[events[-1].id] = problem.job
         members = problem.members | (known.members if known else frozenset())
         times = known.times + 1 if known else 1
-        kept[problem.key] = Reminder(problem.kind, now, times, members, problem.over, problem.over_kind)
+        kept[problem.key] = Reminder(problem.kind, now, times, members, problem.over, problem.over_kind, problem.job)
     for key, known in before.items():
         if key not in kept and known.over:
             events.append(_event(known.over_kind, key.removeprefix(f"{known.kind}-"), known.over, now))
+            jobs[events[-1].id] = known.job
     if kept == before:
         return [], volatile, tuple(texts)
-    alerts = wanted(world.rules.channels_used, events)
+    alerts = wanted(world.rules.channels_used, [replace(each, job=jobs[each.id]) for each in events])
     commits = [Commit(job="", guards={}, events=events, alerts=alerts)] if events else []
     return commits, replace(volatile, reminders=MappingProxyType(kept)), tuple(texts)
 

@@ -145,7 +145,8 @@ def _is_missing(draft: Draft, node: NodeRecord) -> bool:
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
     """Take note that the node is gone without a request of ours."""
-    draft.add_event(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
+    noticed = {"seen_at": node.notice.seen_at} if node.notice else {}
+    draft.add_event(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id, **noticed)
     return draft.move(replace(node, needs_replacement=True), N.LOST, reason)
 
 

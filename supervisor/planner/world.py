@@ -184,6 +184,28 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person can end."""
+
+    kind: EventKind
+    cause: str  # what it is about: one problem for each kind and cause
+    since: float
+    text: str  # what is wrong, where, what to do; the same while nothing changes
+    after_s: float = 0.0  # people are told once it has lasted so long
+    members: frozenset[str] = frozenset()  # what it has, such as machines: it grows by more of them
+    over: str = ""  # what is said once it has ended; "" for nothing
+    over_kind: EventKind = EventKind.SOLVED
+    data: Mapping[str, float | str] = field(default_factory=lambda: MappingProxyType({}))
+    job: str = ""  # whose channels hear of it; "" for those of the cluster
+    in_headline: bool = True  # the daemon's status names it while it lasts
+
+    @property
+    def key(self) -> str:
+        """Return what it is remembered by."""
+        return f"{self.kind}-{self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reminder:
     """What people were told of a problem (problems.py)."""
 
@@ -193,6 +215,7 @@ class Reminder:
     members: frozenset[str]  # what the problem had so far
     over: str  # what is said once it has ended
     over_kind: EventKind
+    job: str = ""  # whose channels hear of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +225,8 @@ class LeftoversView:
     leftovers: Mapping[str, Leftover] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
     attempted_at: float = 0.0  # when the last call was made, also one that failed
+    failing_since: float = 0.0  # 0: it did not fail
+    error: str = ""  # why it failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +381,7 @@ class World:
     budget_revision: int = 0  # its revision; 0 without one
     # What is spent of each budget, by scope, as of this plan; None: that could not be found out.
     budget_uses: Mapping[str, BudgetUse] | None = None
+    outside: tuple[Problem, ...] = ()  # what the daemon's other parts cannot do
 
     def is_protected(self, node: str) -> bool:
         """True if a machine with this tag may work for a job although no readable record says so (P4). Its tag may be

@@ -267,7 +267,7 @@ class Effects:
             what = "a channel refuses an alert" if receipt.refused else "cannot deliver alerts; will retry"
             ids = ", ".join(event.id for event in message.events[:3])
             log.warning(what, channel=channel.name, count=len(message.events), first=ids, error=receipt.error)
-        return AlertsDone(channel, message.events, receipt)
+        return AlertsDone(channel, message, receipt)
 
 
 def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - one per kind
@@ -294,7 +294,7 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:  # noqa: PLR0911 - 
         case AskNode(node):
             return AskDone(node.id, 0.0, fault)
         case SendAlerts(channel, message):
-            return AlertsDone(channel, message.events, Receipt(error=fault))
+            return AlertsDone(channel, message, Receipt(error=fault))
 
 
 def outcome_of_not_started(action: Action) -> Outcome:

@@ -19,18 +19,21 @@ from spotsup_trainer.vitals import Pulse, Vitals
 from supervisor.config import Config
 from supervisor.cron import cron_trigger
 from supervisor.errors import SpotsupError
+from supervisor.events import EventKind
 from supervisor.journal.backup import Backups
 from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, defragment
 from supervisor.journal.unused_code import UnusedCode
 from supervisor.journal.users import JobUsers
+from supervisor.planner.world import Problem
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.daily import DailySummary
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.renewals import Renewals
 from supervisor.runtime.retention import Retention
+from supervisor.starting_time import moment
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.background import BackgroundScheduler
@@ -55,6 +58,7 @@ CLUSTER_EVENTS_KEPT = 1000
 AUDIT_KEPT = 10_000
 # The clock may be slewed by this much without new times for all tasks.
 BACKWARDS_S = 60.0
+FAILING_S = 3600.0  # people are told of a task that fails for so long
 
 log = structlog.get_logger("spotsupd")
 
@@ -79,7 +83,7 @@ class Housekeeping:
         self._tasks = tasks
         self._may_run = may_run
         self._counters: dict[str, int] = {}
-        self._errors: dict[str, str] = {}
+        self._errors: dict[str, tuple[float, str]] = {}  # of tasks that fail: since when, and how they did last
         self._followed_at = 0.0
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -104,6 +108,20 @@ class Housekeeping:
         """Return how often each task ran and failed."""
         return dict(self._counters)
 
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the tasks that fail: people are told of those that do for long."""
+        return tuple(
+            Problem(
+                EventKind.TASK_FAILING,
+                name,
+                since,
+                f"housekeeping fails since {moment(since)} ({name.replace('_', ' ')}): {error}",
+                FAILING_S,
+                over=f"housekeeping works again ({name.replace('_', ' ')})",
+            )
+            for name, (since, error) in list(self._errors.items())
+        )
+
     def start(self) -> None:
         """Start, without running anything before `follow` says so."""
         self._scheduler.start(paused=True)
@@ -123,6 +141,7 @@ class Housekeeping:
             self._scheduler.resume()
         else:
             self._scheduler.pause()
+            self._errors.clear()  # another daemon may do it meanwhile
         if now < self._followed_at - BACKWARDS_S:
             # The clock went back: the next times, which follow from the last ones, may be days ahead.
             for task in self._tasks:
@@ -166,9 +185,10 @@ class Housekeeping:
 
     def _failed(self, task: Task, error: str) -> None:
         self._count(f"housekeeping_{task.name}_failed")
-        if self._errors.get(task.name) != error:
+        since, before = self._errors.get(task.name, (self._followed_at, ""))
+        if before != error:
             log.warning("housekeeping failed; will retry", task=task.name, error=error)
-        self._errors[task.name] = error
+        self._errors[task.name] = since, error
 
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1

@@ -48,7 +48,7 @@ from supervisor.planner.continuity import RESTORED, doubted, mark_of, of_account
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
-from supervisor.planner.world import JobView, Rules, VolatileState, World
+from supervisor.planner.world import JobView, Problem, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.marks import Continuity
 
@@ -147,7 +147,7 @@ class Status:
 class Loop:
     """The only decision maker of the daemon. One thread calls `tick`; any thread may read `status`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - it connects all parts
         self,
         journal: JournalLike,
         leader: Leader,
@@ -157,11 +157,13 @@ class Loop:
         clouds: tuple[str, ...],
         continuity: Continuity | None = None,
         etcd_problem: Callable[[], str] = lambda: "",
+        outside: Callable[[], Iterable[Problem]] = tuple,
     ) -> None:
         """Build an idle loop.
 
         `continuity`: what is known of the journal from elsewhere; without it nothing.
         `etcd_problem`: what is wrong with etcd, as the leader election sees it; "" when nothing is.
+        `outside`: problems of the daemon's other parts, of which people are told as of the planner's.
         """
         self._journal = journal
         self._leader = leader
@@ -170,6 +172,7 @@ class Loop:
         self._rules = rules
         self._clouds = clouds
         self._etcd_problem = etcd_problem
+        self._outside = outside
         self._continuity = continuity or Continuity()
         self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
@@ -374,6 +377,7 @@ class Loop:
             budget_revision=reading.budgets_revision,
             alerted=reading.alerted,
             threads=reading.threads,
+            outside=tuple(self._outside()),
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

@@ -21,15 +21,16 @@ from supervisor.features.limits.rule import spent_usd, trained_s
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import Event, JobRecord, JobState, NodeState
 from supervisor.new_job import new_job, uid_of
-from supervisor.planner.world import JobView
+from supervisor.planner.world import JobView, Problem
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 from supervisor.spec import parse_spec
-from supervisor.starting_time import starts_at
+from supervisor.starting_time import moment, starts_at
 from supervisor.sweep import Member, Result, Seen, SweepRecord, decide, member_spec
 
 # Between two looks: so long a member may wait for its place.
 EVERY_S = 1.0
+STUCK_S = 600.0  # people are told of a sweep that cannot go on for so long
 
 log = structlog.get_logger("spotsupd")
 
@@ -79,6 +80,21 @@ class SweepKeeper:
         self._look: Future[Any] | None = None
         self._looked_at = 0.0
         self._problem = ""
+        self._stuck: dict[str, tuple[float, str]] = {}  # sweeps that cannot go on: since when, and why
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the sweeps that cannot go on."""
+        return tuple(
+            Problem(
+                EventKind.TASK_FAILING,
+                f"sweep-{name}",
+                since,
+                f"the sweep {name} cannot go on since {moment(since)}: {why}",
+                STUCK_S,
+                over=f"the sweep {name} goes on, or is over",
+            )
+            for name, (since, why) in self._stuck.items()
+        )
 
     def follow(self) -> None:
         """Begin a look, unless one lasts. Never raises."""
@@ -99,15 +115,20 @@ class SweepKeeper:
         reading = self._journal.read()
         if not (self._leader.lease_valid() and reading.live and reading.cluster is not None and reading.pause is None):
             return
+        stuck = {}
         for sweep, revision in self._journal.sweeps():
             if sweep.over:
                 continue
             try:
-                self._advance(sweep, revision, reading)
+                problem = self._advance(sweep, revision, reading)
             except JournalUnavailableError:
                 raise
             except Exception as error:  # noqa: BLE001 - one sweep's record or parameters: no other sweep notices
-                self._report(sweep, str(error) or repr(error))
+                problem = str(error) or repr(error)
+                self._report(sweep, problem)
+            if problem:
+                stuck[sweep.name] = self._stuck.get(sweep.name, (self._clock.now(), ""))[0], problem
+        self._stuck = stuck
 
     def _report(self, sweep: SweepRecord, problem: str) -> None:
         """Say it in the sweep's status, and once in the log."""
@@ -116,7 +137,8 @@ class SweepKeeper:
             log.warning("a sweep cannot go on", sweep=sweep.name, error=problem)
             self._journal.put_sweep(replace(found[0], problem=problem), found[1], self._leader.guard())
 
-    def _advance(self, sweep: SweepRecord, revision: int, reading: Reading) -> None:
+    def _advance(self, sweep: SweepRecord, revision: int, reading: Reading) -> str:
+        """Do what is to be done for a sweep. Returns why that is not possible now, "" if it is done."""
         now, guard = self._clock.now(), self._leader.guard()
         seen = {each.number: found for each in sweep.members if (found := seen_of(sweep, each, reading, now))}
         decided = decide(sweep, seen)
@@ -125,7 +147,7 @@ class SweepKeeper:
         if decided.record != sweep:
             revision = self._journal.put_sweep(decided.record, revision, guard)
             if not revision:
-                return
+                return sweep.problem
         for member in decided.cancel:
             _cancel(self._journal, reading.jobs[sweep.job_name(member)], "its sweep is cancelled", now)
         for member in decided.start:
@@ -134,6 +156,7 @@ class SweepKeeper:
                 break
         if problem != decided.record.problem:
             self._journal.put_sweep(replace(decided.record, problem=problem), revision, guard)
+        return problem
 
     def _make(self, sweep: SweepRecord, revision: int, member: Member, reading: Reading) -> str:
         """Store a member's job. Returns why that is not possible now, "" if it is stored or was stored before."""

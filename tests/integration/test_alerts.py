@@ -274,7 +274,7 @@ def test_a_channel_that_hangs_delays_no_other(slack: FarSide) -> None:
 
     def perform(action: object) -> AlertsDone:
         assert isinstance(action, SendAlerts)
-        return AlertsDone(action.channel, action.message.events, senders[action.channel.name].send(action.message))
+        return AlertsDone(action.channel, action.message, senders[action.channel.name].send(action.message))
 
     actor = ThreadActor(perform, woken.set)
     for name in ("dead", "ops"):

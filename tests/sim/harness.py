@@ -11,6 +11,7 @@ from spotsup_simulator.machine import Machine
 from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
+from supervisor.alerts.routes import Channel
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Service
 from supervisor.features.bootstraps.record import BootstrapsRules
@@ -33,6 +34,7 @@ RULES = Rules(
     bootstrap_timeout_s=60.0,
     ready_timeout_s=30.0,
     alerts=True,
+    channels=(Channel(gather=None),),
     silence=SilenceRules(suspect_s=20.0, quiet_s=100.0, reminder_s=200.0),
     bootstraps=BootstrapsRules(spare_retry_s=30.0, failures=50),
     checkpoints=CheckpointsRules(alert_quiet_s=100.0),

@@ -25,6 +25,7 @@ from tests.sim.held_check import HeldCheck
 from tests.sim.hours import HoursCheck
 from tests.sim.queue_check import QueueCheck, requested
 from tests.sim.spares import SpareCheck
+from tests.sim.told_check import ToldCheck
 from tests.sim.warm_check import WarmCheck
 
 N = NodeState
@@ -70,6 +71,7 @@ class Promises:
         self._held = HeldCheck(world)
         self._access = AccessCheck(world)
         self._warm = WarmCheck(world, self._leak_grace_s)
+        self.told = ToldCheck(world)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
         self._open: set[str] = set()
@@ -114,6 +116,8 @@ class Promises:
         if wrong := self._held.check(self._jobs):
             raise Violation(wrong)
         if wrong := self._access.check(self._jobs):
+            raise Violation(wrong)
+        if wrong := self.told.check(self._jobs):
             raise Violation(wrong)
         self._check_contained()
 

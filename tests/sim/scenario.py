@@ -11,6 +11,7 @@ from spotsup_simulator.faults import FaultRates
 from supervisor.budget import Budgets
 from supervisor.features.silence.record import SilenceRules
 from supervisor.features.unhealthy.record import UnhealthyRules
+from supervisor.features.waits.record import WaitsRules
 from supervisor.market.admission import Cap, QueueRules
 from supervisor.market.warm import WarmRules
 from supervisor.planner.world import Rules
@@ -373,6 +374,7 @@ def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, .
         alerts=True,
         silence=SilenceRules(suspect_s=rng.choice([20.0, 40.0])),
         unhealthy=UnhealthyRules(memory_s=300.0),
+        waits=WaitsRules(alert_s=900.0, lacks_s=600.0),
     )
     jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 1, 2, 3])))
     return FaultRates(**rates), rules, jobs

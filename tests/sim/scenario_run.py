@@ -21,8 +21,9 @@ from tests.sim.users import Users
 
 # Once the faults have stopped, every job is as its user wants it within so long.
 QUIET_S = 1500.0
-# Once all jobs have ended, nothing is left within so long: leftovers are listed seldom, and have to be listed twice.
-EMPTY_S = 2000.0
+# Once all jobs have ended, nothing is left within so long: leftovers are listed seldom, and have to be listed twice;
+# and what people are told of it is gathered.
+EMPTY_S = 4000.0
 # A limit that no scenario reaches.
 NO_LIMIT_H = 10_000.0
 

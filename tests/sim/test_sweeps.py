@@ -16,7 +16,7 @@ from supervisor.api.service import Service
 from supervisor.api.sweeps import SweepBody, Sweeps
 from supervisor.errors import CommandRefusedError, JournalUnavailableError
 from supervisor.market.admission import QueueRules
-from supervisor.runtime.sweeps import SweepKeeper
+from supervisor.runtime.sweeps import STUCK_S, SweepKeeper
 from tests.sim.harness import empty_world, service
 from tests.sim.promises import jobs_of
 
@@ -216,6 +216,27 @@ def test_members_are_compared_by_what_their_programs_report() -> None:
         end(world, f"lr-{number}")
     run(world, 30)
     assert verbs.row(verbs.one("lr"))["best"] == "lr-2"
+
+
+def test_people_are_told_of_a_sweep_that_cannot_go_on() -> None:
+    world = empty_world()
+    verbs, journal = sweeps(world), world.daemon.journal
+    broken = verbs.submit(body(world, spec={"name": "aa", "nodes": 1, "run": "train.py"}), ANN)
+    found = journal.sweep("aa")
+    assert found is not None
+    assert journal.put_sweep(replace(broken, base={**broken.base, "nodes": "two"}), found[1])
+    keeper = SweepKeeper(journal, Leads(world), world.daemon.clock, at_once)
+    keeper.look()
+    began = world.clock.now()
+    world.run(60.0)
+    keeper.look()
+    (one,) = keeper.problems()
+    assert (one.since, one.after_s) == (began, STUCK_S)
+    assert "the sweep aa cannot go on since" in one.text
+    assert "'two' is not a number" in one.text
+    verbs.cancel("aa", ANN)
+    keeper.look()
+    assert keeper.problems() == ()
 
 
 def test_a_sweep_that_cannot_go_on_says_so_and_keeps_none_other_from_it() -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from supervisor.alerts.batches import fitting
+from supervisor.alerts.digests import MAX_LINES, MIN_BULK_JOBS, node_names
 from supervisor.alerts.routes import Channel, QuietHours
 from supervisor.alerts.stories import Story, Thread, decode_thread
-from supervisor.alerts.texts import (
-    MAX_TEXT_CHARACTERS,
-    first_message,
-    grouped,
-    node_names,
-    plain_text,
-    slack_text,
-)
+from supervisor.alerts.texts import MAX_TEXT_CHARACTERS, first_message, plain_text, slack_text
 from supervisor.events import EventKind, Level
 from supervisor.model import Event
 
@@ -101,27 +97,70 @@ def test_a_long_text_is_cut_and_never_within_an_escape() -> None:
     assert text.count("&") == text.count("&amp;") > 500
 
 
-def test_bulk_losses_are_one_line_per_kind_that_names_each_node() -> None:
-    events = [event(number) for number in (1, 2, 3, 7)] + [
+def test_how_nodes_of_a_job_come_and_go_is_one_line_that_names_each_after_what_needs_a_person() -> None:
+    events = [
+        *(event(number) for number in (1, 2, 3, 7)),
+        *(event(number + 20, K.REPLACEMENT_REQUESTED) for number in (1, 2, 3)),
         event(9, K.JOB_FAILED, text="exit 1"),
-        event(8),
-        event(1, job="b"),
+        *(event(number, K.NODE_LOST) for number in (1, 8)),
+        replace(event(5, K.NODE_LOST), data={"seen_at": 900.0}),
+        event(6, K.NODE_SUSPECT),
+        event(21, K.REPLACEMENT_JOINED),
+        event(1, job="b", at=1060.0),
     ]
-    lines = slack_text(events).splitlines()
-    assert lines[0] == (
-        ":warning: *resnet*: 4 nodes will be preempted: resnet-abcde-1…3, 7  "
-        "(00:16:40 UTC, resnet-abcde-000001 to resnet-abcde-000007)"
-    )
-    assert [line.split(":")[1] for line in lines] == ["warning", "x", "warning", "warning"]
-    assert [len(group) for group in grouped(events)] == [4, 1, 1, 1], "what follows a failure stays after it"
+    assert slack_text(events).splitlines() == [
+        ":x: *resnet*: exit 1  (00:16:40 UTC, resnet-abcde-000009)",
+        (
+            ":arrows_counterclockwise: *resnet*: 4 nodes preempted: resnet-abcde-1…3, 7; 1 node lost without a notice: "
+            "resnet-abcde-8; 1 node gone as announced before: resnet-abcde-5; 1 node silent: resnet-abcde-6; "
+            "1 replacement joined: resnet-abcde-21; 2 replacements requested: resnet-abcde-22…23  (00:16:40 UTC, "
+            "resnet-abcde-000001 to resnet-abcde-000021)"
+        ),
+        ":warning: *b*: b-abcde-1 will go  (00:17:40 UTC, b-abcde-000001)",
+    ]
 
 
-def test_the_same_loss_of_many_jobs_is_one_line_and_a_job_with_other_news_has_its_own() -> None:
-    events = [event(1, job=f"j{number}") for number in range(12)]
+def test_other_things_that_come_in_bulk_are_a_line_for_each_kind() -> None:
+    events = [event(number, K.NODE_UNHEALTHY) for number in (1, 2, 3)] + [event(1, K.WORKERS_STUCK)]
+    first, second = plain_text(events).splitlines()
+    assert first.startswith("resnet: 3 nodes have unhealthy GPUs and are replaced: resnet-abcde-1…3  (")
+    assert second.startswith("resnet: resnet-abcde-1 will go")
+
+
+def test_the_same_of_very_many_jobs_is_one_line_and_other_news_have_their_own() -> None:
+    events = [event(1, job=f"j{number}") for number in range(MIN_BULK_JOBS)]
+    assert len(slack_text(events[:-1]).splitlines()) == MIN_BULK_JOBS - 1
     events.insert(3, event(2, K.JOB_FAILED, "j3", "exit 1"))
-    first, *others = slack_text(events).splitlines()
-    assert first.startswith(":warning: *11 jobs*: 11 nodes will be preempted: j0-abcde-1; j1-abcde-1; ")
-    assert [line.split("*")[1] for line in others] == ["j3", "j3"]
+    failed, rest = slack_text(events).splitlines()
+    assert failed.startswith(":x: *j3*: exit 1")
+    assert rest.startswith(f":arrows_counterclockwise: *{MIN_BULK_JOBS} jobs*: {MIN_BULK_JOBS} nodes preempted: j0-abc")
+
+
+def test_a_job_has_five_lines_in_a_message_and_the_rest_is_counted_with_the_command_that_lists_it() -> None:
+    flood = [event(number, K.CHECKPOINTS_RESUMED, text=f"saved {number}") for number in range(40)]
+    flood.insert(0, event(99, K.JOB_FAILED, text="exit 1"))
+    events = [*flood, *(event(number) for number in (50, 51, 52)), event(1, K.JOB_DONE, "other", "finished")]
+    lines = plain_text(events).splitlines()
+    assert lines[0].startswith("resnet: exit 1")
+    assert [line.split("  (")[0] for line in lines[1:MAX_LINES]] == [f"resnet: saved {n}" for n in (36, 37, 38, 39)]
+    assert "3 nodes preempted: resnet-abcde-50…52" in lines[MAX_LINES]
+    assert lines[-2].startswith("other: finished")
+    assert lines[-1] == "resnet: and 36 more alerts: `spotsupctl events resnet` lists them"
+
+
+def test_so_has_a_kind_that_concerns_no_job() -> None:
+    events = [event(number, K.UNDECIDED, "", f"fault {number}") for number in range(7)] + [event(50, K.FLOODED, "")]
+    lines = plain_text(events).splitlines()
+    assert len(lines) == 7
+    assert lines[-1] == "spotsup: and 2 more alerts of the kind undecided: `spotsupctl events` lists them"
+
+
+def test_no_node_is_cut_from_a_line_and_a_message_takes_what_it_has_room_for() -> None:
+    events = tuple(event(1, job=f"a-rather-long-name-of-a-job-{number}") for number in range(400))
+    sent = fitting(events)
+    assert 20 < len(sent) < 200
+    assert all(each.node in slack_text(sent) for each in sent)
+    assert len(slack_text(sent)) <= MAX_TEXT_CHARACTERS
 
 
 @pytest.mark.parametrize(

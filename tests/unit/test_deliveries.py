@@ -26,12 +26,15 @@ from supervisor.planner.actions import AlertsDone, Commit, SendAlerts
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.deliveries import (
     DROPPED_AT_ONCE,
+    FAILING_TOLD_S,
     MAX_WAITING,
     absorb_delivery,
+    channel_problems,
     clear_outbox,
     due_deliveries,
     failing_channels,
 )
+from supervisor.planner.problems import report
 from supervisor.planner.world import Rules, VolatileState, World
 from tests.unit.scene import KEYS, job, member, view
 from tests.unit.scene import world_of as scene_world
@@ -39,6 +42,7 @@ from tests.unit.scene import world_of as scene_world
 K = EventKind
 NOW = 1_000_000.0
 OPS, MAIL = Channel("ops"), Channel("mail")
+PAGER = Channel("pager", gather=None)  # gets each at once
 
 
 def event(number: int, kind: EventKind = K.NOTICE, job: str = "big", at: float = NOW) -> Event:
@@ -74,7 +78,7 @@ def drive(
         pending = [each for each in arrivals if each.at <= now and each.id not in has]
         if events := next_batch(channel, state, pending, now):
             receipt = far_side(now, events)
-            state = after(channel, state, events, receipt, now)
+            state = after(channel, state, Outgoing(events, at=now), receipt, now)
             has |= state.delivered
             tried.append((now, events, receipt))
     return tried
@@ -105,38 +109,119 @@ def nodes_named(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("jobs", [1, 10, 1000])
-def test_a_thousand_notices_in_a_minute_are_at_most_20_messages_with_everything_in_them(jobs: int) -> None:
+@pytest.mark.parametrize(("channel", "most", "last_s"), [(OPS, 9, 150.0), (PAGER, 20, 70.0)])
+def test_a_thousand_notices_in_a_minute_are_at_most_20_messages_with_everything_in_them(
+    channel: Channel, most: int, last_s: float, jobs: int
+) -> None:
     events = [event(number, job=f"big-{number % jobs}", at=NOW + number * 0.06) for number in range(1000)]
     slack = OneASecond()
-    tried = drive(OPS, events, slack, 120.0)
+    tried = drive(channel, events, slack, 180.0)
     messages = [slack_text(sent) for _, sent, receipt in tried if not receipt.error]
-    assert len(messages) <= 20
+    assert len(messages) <= most
     assert slack.refused == 0
     assert {name for text in messages for name in nodes_named(text)} == {each.node for each in events}
-    assert tried[-1][0] < NOW + 70.0
+    assert tried[-1][0] < NOW + last_s
     assert max(len(text) for text in messages) <= 3800
 
 
 def test_a_message_has_room_for_so_many_events() -> None:
     events = [event(number) for number in range(2 * MAX_EVENTS)]
     assert len(next_batch(OPS, ChannelState(), events, NOW)) == MAX_EVENTS
-    long = [event(number, K.JOB_FAILED) for number in range(MAX_EVENTS)]
+    long = [event(number, K.JOB_FAILED, f"job{number}") for number in range(MAX_EVENTS)]
     sent = next_batch(OPS, ChannelState(), long, NOW)
     assert 20 < len(sent) < 60
     assert len(slack_text(sent)) <= MAX_TEXT_CHARACTERS
 
 
-def test_a_few_events_are_sent_at_once_and_those_of_one_recovery_each_by_itself() -> None:
+def test_where_nothing_is_gathered_those_of_one_recovery_are_sent_each_by_itself() -> None:
     events = [event(1), event(2, K.REPLACEMENT_REQUESTED, at=NOW + 3.0), event(3, K.REPLACEMENT_JOINED, at=NOW + 9.0)]
-    tried = drive(OPS, events, OneASecond(), 30.0)
+    tried = drive(PAGER, events, OneASecond(), 30.0)
     assert [len(sent) for _, sent, _ in tried] == [1, 1, 1]
     assert all(at - sent[0].at <= 0.2 for at, sent, _ in tried)
 
 
 def test_what_comes_within_a_second_of_a_message_waits_for_a_second() -> None:
-    tried = drive(OPS, [event(number, at=NOW + 0.3 * number) for number in range(4)], OneASecond(), 30.0)
+    tried = drive(PAGER, [event(number, at=NOW + 0.3 * number) for number in range(4)], OneASecond(), 30.0)
     assert [len(sent) for _, sent, _ in tried] == [1, 3]
     assert all(at - each.at <= 2.0 for at, sent, _ in tried for each in sent)
+
+
+# -- what people read ---------------------------------------------------------------------------------------
+
+
+def recovery(number: int, at: float, job: str = "big") -> list[Event]:
+    """A preemption, and all that comes of it."""
+    kinds = (K.NOTICE, K.REPLACEMENT_REQUESTED, K.NODE_LOST, K.REPLACEMENT_JOINED)
+    nodes = (number, number + 5000, number, number + 5000)
+    times = (0.0, 1.0, 120.0, 130.0)
+    found = zip(kinds, nodes, times, strict=True)
+    return [
+        replace(event(node, kind, job, at + after_s), id=f"{job}-u-{kind}-{number}") for kind, node, after_s in found
+    ]
+
+
+def messages_of(channel: Channel, events: Sequence[Event], hours: float) -> list[tuple[float, tuple[Event, ...]]]:
+    in_order = sorted(events, key=lambda each: each.at)
+    tried = drive(channel, in_order, OneASecond(), hours * 3600.0, step_s=5.0)
+    return [(at - NOW, sent) for at, sent, receipt in tried if not receipt.error]
+
+
+def test_a_day_of_preemptions_every_five_minutes_is_a_message_each_half_an_hour_that_names_each_node() -> None:
+    events = [each for number in range(288) for each in recovery(number, NOW + 300.0 * number, f"job{number % 7}")]
+    found = messages_of(OPS, events, 25.0)
+    assert len(found) <= 51
+    assert found[0][0] <= 5.0, "the first is told at once"
+    assert max(at + NOW - each.at for at, sent in found for each in sent) <= 1800.0 + 5.0
+    named = {name for _, sent in found for name in nodes_named(slack_text(sent))}
+    assert named == {each.node for each in events}
+
+
+def test_a_preemption_on_a_quiet_day_is_told_at_once_and_so_is_its_replacement() -> None:
+    events = [each for hour in range(0, 20, 2) for each in recovery(hour, NOW + 3600.0 * hour)]
+    found = messages_of(OPS, events, 21.0)
+    assert max(at + NOW - each.at for at, sent in found for each in sent) <= 125.0
+    assert len(found) == 30
+
+
+def test_what_is_critical_is_told_at_once_with_all_that_waits() -> None:
+    routine = [each for number in range(12) for each in recovery(number, NOW + 100.0 * number)]
+    failed = event(7000, K.JOB_FAILED, at=NOW + 1000.0)
+    found = messages_of(OPS, [*routine, failed], 1.0)
+    ((at, sent),) = [(at, sent) for at, sent in found if failed in sent]
+    assert at == 1000.0
+    assert len(sent) > 10
+    assert slack_text(sent).splitlines()[0].startswith(":x:"), "and it is read first"
+
+
+def test_one_that_comes_and_goes_is_urgent_three_times_an_hour_and_no_other_job_is_told_later_for_it() -> None:
+    """P15: no cause of one job uses up another's share of being told."""
+    flaps = [event(number, K.STEPS_HANG, "flaps", NOW + 20.0 * number) for number in range(720)]
+    others = [event(number, K.STEPS_HANG, f"other{number}", NOW + 100.0 + 700.0 * number) for number in range(20)]
+    found = messages_of(OPS, [*flaps, *others], 4.5)
+    waits = {each.job: at + NOW - each.at for at, sent in found for each in sent if each.job != "flaps"}
+    assert max(waits.values()) <= 5.0
+    assert len(waits) == 20
+    only_flaps = [at for at, sent in found if all(each.job == "flaps" for each in sent)]
+    assert len(only_flaps) <= 3 * 4 + 2 * 4 + 3
+    sent_ids = [each.id for _, sent in found for each in sent]
+    assert sorted(sent_ids) == sorted(each.id for each in (*flaps, *others)), "each is sent, once"
+
+
+def test_what_a_message_has_no_room_for_follows_at_once() -> None:
+    events = [event(number, K.JOB_DONE, f"job{number}") for number in range(300)]
+    found = messages_of(OPS, events, 1.0)
+    assert len(found) > 5
+    assert found[-1][0] < 180.0
+    *_, (at, _) = messages_of(OPS, [*events, event(1, at=NOW + 300.0)], 1.0)
+    assert at == 300.0, "all of it was one message of the three"
+
+
+def test_a_text_that_is_refused_does_not_make_others_wait() -> None:
+    def far_side(_: float, events: Sequence[Event]) -> Receipt:
+        return Receipt(error="msg_too_long", refused=True) if len(events) > 1 else Receipt((events[0].id,))
+
+    tried = drive(OPS, [event(number) for number in range(1, 6)], far_side, 60.0)
+    assert [len(sent) for _, sent, _ in tried] == [5, 1, 1, 1, 1, 1]
 
 
 def test_retry_after_is_obeyed_with_a_little_jitter_and_up_to_an_hour() -> None:
@@ -144,7 +229,7 @@ def test_retry_after_is_obeyed_with_a_little_jitter_and_up_to_an_hour() -> None:
     for seconds in (30.0, 1e9):
         for number in range(20):
             now = NOW + number
-            state = after(OPS, ChannelState(), [event(1)], Receipt(error="429", retry_after_s=seconds), now)
+            state = after(OPS, ChannelState(), Outgoing((event(1),)), Receipt(error="429", retry_after_s=seconds), now)
             waits.append(state.next_at - now)
     assert all(30.0 < wait < 33.1 for wait in waits[:20])
     assert all(MAX_RETRY_AFTER_S < wait < 1.11 * MAX_RETRY_AFTER_S for wait in waits[20:])
@@ -154,13 +239,13 @@ def test_retry_after_is_obeyed_with_a_little_jitter_and_up_to_an_hour() -> None:
 def test_failures_back_off_up_to_minutes_with_jitter_and_a_success_forgets_them() -> None:
     state, now, waits = ChannelState(), NOW, []
     for _ in range(12):
-        state = after(OPS, state, [event(1)], Receipt(error="no answer"), now)
+        state = after(OPS, state, Outgoing((event(1),)), Receipt(error="no answer"), now)
         waits.append(state.next_at - now)
         now = state.next_at
     assert 1.0 <= waits[0] <= 3.0
     assert all(MAX_RETRY_S / 2 <= wait <= 1.5 * MAX_RETRY_S for wait in waits[-4:])
     assert state.failing_since == NOW
-    state = after(OPS, state, [event(1)], Receipt(delivered=(event(1).id,)), now)
+    state = after(OPS, state, Outgoing((event(1),)), Receipt(delivered=(event(1).id,)), now)
     assert (state.failures, state.error, state.failing_since) == (0, "", 0.0)
 
 
@@ -196,10 +281,12 @@ def test_a_text_that_is_refused_holds_up_no_other() -> None:
 
 
 def test_of_a_part_that_was_delivered_only_the_rest_is_sent_again() -> None:
-    state = after(OPS, ChannelState(), [event(1), event(2)], Receipt((event(1).id,), error="closed"), NOW)
+    state = after(
+        OPS, ChannelState(), Outgoing((event(1), event(2)), at=NOW), Receipt((event(1).id,), error="closed"), NOW
+    )
     known = world([event(1), event(2)], states={"ops": replace(state, next_at=0.0)})
     ((sent,),) = [
-        [each.message.events for each in due_deliveries(known, Boundary(), NOW) if isinstance(each, SendAlerts)]
+        [each.message.events for each in due_deliveries(known, Boundary(), NOW + 2.0) if isinstance(each, SendAlerts)]
     ]
     assert sent == (event(2),)
 
@@ -213,7 +300,7 @@ def test_each_channel_has_one_delivery_at_a_time_and_none_waits_for_another() ->
 
 
 def test_an_event_leaves_the_outbox_when_all_channels_that_take_it_have_it() -> None:
-    critical = Channel("pager", Level.CRITICAL)
+    critical = replace(PAGER, level=Level.CRITICAL)
     events = [event(1), event(2), event(3, K.JOB_FAILED)]
     states = {"ops": ChannelState(delivered=frozenset(each.id for each in events))}
     puts, deletes = written(clear_outbox(world(events, OPS, critical, states=states), KEYS, NOW)[0])
@@ -242,7 +329,7 @@ def test_what_no_channel_takes_any_more_is_cleared_and_so_are_marks_of_nothing()
 
 
 def test_what_was_delivered_is_remembered_until_the_outbox_shows_it() -> None:
-    done = AlertsDone(OPS, (event(1),), Receipt((event(1).id,)))
+    done = AlertsDone(OPS, Outgoing((event(1),)), Receipt((event(1).id,)))
     volatile = absorb_delivery(VolatileState(), done, NOW)
     known = replace(world([event(1)]), volatile=volatile)
     assert due_deliveries(known, Boundary(), NOW + 60.0) == []
@@ -269,6 +356,18 @@ def test_a_channel_that_fails_for_a_minute_is_named_in_the_daemons_status() -> N
     (text,) = failing_channels(world([event(1)], states={"ops": state}), NOW)
     assert text == "alerts wait for ops since 13:45 UTC: Slack answered 404 no_service"
     assert failing_channels(world([event(1)], states={"ops": replace(state, failing_since=NOW - 5.0)}), NOW) == ()
+
+
+def test_people_are_told_of_a_channel_that_fails_through_the_others() -> None:
+    state = ChannelState(error="Slack answered 404 no_service", failing_since=NOW - FAILING_TOLD_S)
+    known = world([], OPS, PAGER, states={"ops": state})
+    (one,) = channel_problems(known)
+    commits, _, headline = report(known, known.volatile, [one], NOW)
+    (event,) = [each for commit in commits for each in commit.alerts]
+    assert (event.kind, PAGER.takes(event), headline) == (K.CHANNEL_FAILING, True, ())
+    assert "404 no_service. They are kept, and sent once it takes them" in event.text
+    assert report(known, known.volatile, [one], NOW - 1.0)[0] == []
+    assert list(channel_problems(world([], OPS, PAGER))) == []
 
 
 def test_quiet_hours_hold_events_back_until_their_end() -> None:
@@ -324,13 +423,15 @@ def test_a_first_message_that_is_out_of_date_is_changed_without_an_event() -> No
 
 def test_threads_are_journaled_and_forgotten_once_they_are_gone_or_over() -> None:
     new = Thread("C1", "9.9", "x", NOW)
-    done = AlertsDone(THREADS, (), Receipt(threads={"job-u": new}))
+    done = AlertsDone(THREADS, Outgoing(()), Receipt(threads={"job-u": new}))
     known = with_job()
     volatile = absorb_delivery(known.volatile, done, NOW)
     commits, _ = clear_outbox(replace(known, volatile=volatile), KEYS, NOW)
     assert [dict(each.put_keys) for each in commits] == [{f"{KEYS.world}threads/bot/job-u": new.encode()}]
     there = with_job(thread=new)
-    gone = absorb_delivery(there.volatile, AlertsDone(THREADS, (), Receipt(threads={"job-u": None}, error="gone")), NOW)
+    gone = absorb_delivery(
+        there.volatile, AlertsDone(THREADS, Outgoing(()), Receipt(threads={"job-u": None}, error="gone")), NOW
+    )
     assert written(clear_outbox(replace(there, volatile=gone), KEYS, NOW)[0]) == (set(), {"threads/bot/job-u"})
     over = replace(there, jobs={})
     assert written(clear_outbox(over, KEYS, NOW)[0]) == (set(), {"threads/bot/job-u"})

@@ -47,6 +47,25 @@ def test_a_task_that_fails_is_counted_and_runs_again(run: Callable[[], str]) -> 
     assert housekeeping.counters == {"housekeeping_test_failed": 2, "housekeeping_test": 1}
 
 
+def test_people_are_told_of_a_task_that_fails_for_an_hour_and_that_it_works_again() -> None:
+    leading = [True]
+    housekeeping = Housekeeping([], lambda: leading[0])
+    housekeeping.start()
+    for at in (1000.0, 5000.0):
+        housekeeping.follow(at)
+        housekeeping.run(task(fails))
+    (one,) = housekeeping.problems()
+    assert (one.since, one.after_s, one.over) == (1000.0, 3600.0, "housekeeping works again (test)")
+    assert one.text.endswith("(test): etcd does not answer")
+    housekeeping.run(task(lambda: ""))
+    assert housekeeping.problems() == ()
+    housekeeping.run(task(fails))
+    leading[0] = False
+    housekeeping.follow(6000.0)
+    assert housekeeping.problems() == (), "another daemon does it"
+    housekeeping.stop()
+
+
 def test_a_task_that_hangs_is_given_up_after_its_limit() -> None:
     over = threading.Event()
     housekeeping = Housekeeping([], lambda: True)

@@ -342,8 +342,15 @@ def test_a_job_that_trains_and_lacks_nodes_for_half_an_hour_is_an_alert_that_say
     assert draft.job.waits == WaitsRecord(NOW, 1, lacks=True)
     assert told_of(replace(record, state_since=lost.at + 1)) == ([], 0.0)
     told = WaitsRecord(NOW - 9, 1, lacks=True)
-    assert told_of(replace(job(2, JobState.RUNNING), waits=told)) == ([EventKind.WAIT_ENDED], 0.0)
-    assert told_of(replace(job(2, JobState.WAITING), waits=told)) == ([], 0.0), "that is another matter"
+    assert told_of(replace(job(2, JobState.RUNNING), waits=told)) == ([EventKind.WAIT_ENDED], NOW - 9)
+    assert told_of(replace(job(2, JobState.WAITING), waits=told)) == ([], NOW - 9), "that is another matter"
+
+
+def test_one_that_comes_and_goes_is_told_once_an_hour() -> None:
+    over = WaitsRecord(NOW - 3599)
+    assert told_of(replace(job(2, JobState.RUNNING), waits=over)) == ([], NOW - 3599), "its end is told once"
+    assert told_of(waiting(NOW - WAITED_S, waits=over)) == ([], NOW - 3599)
+    assert told_of(waiting(NOW - WAITED_S, waits=WaitsRecord(NOW - 3600))) == ([EventKind.WAITS_LONG], NOW)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +363,7 @@ def test_a_job_that_trains_and_lacks_nodes_for_half_an_hour_is_an_alert_that_say
     ],
 )
 def test_people_are_told_that_it_trains_again_and_not_that_it_gave_up(state: JobState, told: list[EventKind]) -> None:
-    assert told_of(replace(job(2, state), state_since=NOW, waits=WaitsRecord(NOW - 9, 1))) == (told, 0.0)
+    assert told_of(replace(job(2, state), state_since=NOW, waits=WaitsRecord(NOW - 9, 1))) == (told, NOW - 9)
 
 
 def test_waiting_lasts_over_starts_and_from_the_submission_on() -> None:

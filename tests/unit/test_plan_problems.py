@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from provisioners.base import InstanceState, Leftover, LeftoverKind
-from supervisor.events import EventKind
-from supervisor.model import NodeRecord
-from supervisor.planner.actions import Terminate, TerminateDone
+from supervisor.alerts.routes import Channel
+from supervisor.events import EventKind, Level
+from supervisor.model import NodeRecord, Transition
+from supervisor.planner.actions import LeftoversDone, Terminate, TerminateDone
 from supervisor.planner.cloud_problems import UNENDED_S, UNLISTED_S, UNREMOVED_S
+from supervisor.planner.job_problems import job_problems
+from supervisor.planner.orphans import absorb_leftovers
 from supervisor.planner.outcomes import MAX_BACKOFF_S
-from supervisor.planner.problems import GROWN_S, REMINDER_S, Problem, report
-from supervisor.planner.world import CloudView, Denial, LeftoversView, Reminder, Rules, Sighting, VolatileState
+from supervisor.planner.problems import GROWN_S, REMINDER_S, report
+from supervisor.planner.world import CloudView, Denial, LeftoversView, Problem, Reminder, Rules, Sighting, VolatileState
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -39,8 +42,8 @@ from tests.unit.scene import (
 QUIET = Rules(leftovers_s=1e9)
 
 
-def problem(since: float = 0.0, **changes: Any) -> Problem:
-    return replace(Problem(EventKind.NOT_LISTED, "aws", since, "it does not answer", over="it answers"), **changes)
+def problem(kind: EventKind = EventKind.NOT_LISTED, since: float = 0.0, **changes: Any) -> Problem:
+    return replace(Problem(kind, "aws", since, "it does not answer", over="it answers"), **changes)
 
 
 def told(found: list[Problem], before: Mapping[str, Reminder], now: float) -> tuple[list[str], Mapping[str, Reminder]]:
@@ -199,3 +202,94 @@ def test_a_cloud_that_left_the_configuration_while_machines_run_there_is_a_probl
         "spotsupd.toml of the leading daemon has no gcp any more, and 1 machine of job may run"
     )
     assert event.text in after.plan.warnings
+
+
+def test_a_request_of_which_a_cloud_does_not_say_what_became_of_it_is_a_problem() -> None:
+    asked = replace(
+        node(3, N.REQUESTED, launch_unknown=True), state_since=NOW - UNENDED_S, retry_at=NOW + 1, error="not authorized"
+    )
+    after = scene(member(1), member(2), asked, record=job(3), rules=QUIET)
+    (event,) = [each for each in after.events if each.kind is EventKind.LAUNCH_UNCLEAR]
+    assert event.text.startswith("local does not say whether it launched machines for job-u-3, the first since ")
+    assert ": not authorized. They may run and cost money" in event.text
+    early = replace(asked, state_since=NOW - UNENDED_S + 1)
+    assert EventKind.LAUNCH_UNCLEAR not in scene(member(1), early, record=job(2), rules=QUIET).event_kinds
+    unlisted = CloudView(listed_at=NOW - UNLISTED_S, attempted_at=NOW - 5, error="503")
+    after = scene(member(1), member(2), asked, record=job(3), listed=unlisted, rules=QUIET)
+    assert EventKind.LAUNCH_UNCLEAR not in after.event_kinds, "that it does not answer at all is said already"
+
+
+def test_a_cloud_that_does_not_say_what_was_left_behind_is_a_problem_after_an_hour() -> None:
+    before, texts, machines = VolatileState(), [], (machine(1), machine(2))
+    for at in (0.0, 300.0, 3599.0, 3600.0):
+        before = absorb_leftovers(before, LeftoversDone("local", NOW + at, error="ec2:DescribeVolumes is not allowed"))
+        view_of_it = before.leftovers["local"]
+        world = world_of(
+            view(job(), [member(1), member(2)]),
+            volatile={"leftovers": {"local": view_of_it}, "clouds": {"local": listing(*machines, listed_at=NOW + at)}},
+            rules=QUIET,
+        )
+        after = decide(world, now=NOW + at)
+        texts.append([event.text for event in after.events])
+    assert texts[:3] == [[], [], []]
+    assert "ec2:DescribeVolumes is not allowed. Until it does, none is removed" in texts[3][0]
+    assert absorb_leftovers(before, LeftoversDone("local", NOW)).leftovers["local"].failing_since == 0.0
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_people_are_reminded_of_steps_that_hang_and_of_checkpoints_that_fail() -> None:
+    """Each was told when it began, as an event of its job: hang/rule.py, checkpoints/rule.py."""
+    hangs = job(2, hang={"since": NOW - 3600.0}, checkpoints={"problem": "disk full", "problem_at": NOW - 3600.0})
+    world = replace(world_of(view(hangs, [member(1), member(2)]), rules=QUIET), timers_paused_until=0.0)
+    found = list(job_problems(world))
+    assert [each.kind for each in found] == [EventKind.STEPS_HANG, EventKind.CHECKPOINTS_FAILING]
+    assert f"its machines cost ${2 * (OFFER.usd_per_hour or 0):.2f} an hour" in found[0].text
+    assert "disk full" in found[1].text
+    times: list[float] = []
+    known: Mapping[str, Reminder] = {}
+    for minute in range(24 * 60):
+        texts, known = told(found[:1], known, NOW - 3600.0 + 60.0 * minute)
+        times += [minute / 60] * len(texts)
+    assert [round(each) for each in times] == [1, 2, 4, 8, 16]
+
+
+def test_the_channels_of_a_job_hear_of_its_problems() -> None:
+    of_job = problem(since=-5.0, job="resnet")
+    rules = Rules(alerts=True, channels=(Channel(level=Level.OFF, jobs={"resnet": Level.INFO}),))
+    world = replace(world_of(), rules=rules)
+    (commit,), after, _ = report(world, VolatileState(), [of_job, problem(since=-5.0, cause="gcp")], 0.0)
+    assert [each.job for each in commit.alerts] == ["resnet"]
+    assert [each.job for each in commit.events] == ["", ""], "they are the cluster's own events"
+    (over,), _, _ = report(world, after, [], 60.0)
+    assert [each.job for each in over.alerts] == ["resnet"]
+
+
+def test_spares_that_cannot_be_bootstrapped_one_after_the_other_are_a_problem() -> None:
+    failed = [
+        replace(
+            node(number, N.GONE, error="the package index is away\nmore"),
+            history=(Transition(NOW, N.BOOTSTRAPPING, N.FAILED, "away"),),
+        )
+        for number in range(3, 8)
+    ]
+    record = replace(job(2), spare_nodes=1)
+
+    def found(*nodes: NodeRecord, **messages: Any) -> list[Problem]:
+        return list(job_problems(world_of(view(record, [member(1), member(2), *nodes], **messages), rules=QUIET)))
+
+    (one,) = found(*failed)
+    assert one.text == (
+        "job has no spare: 5 in a row could not be bootstrapped, and each try is paid for. The last error: the package "
+        "index is away"
+    )
+    assert found(*failed[1:]) == []
+    assert found(*failed, replace(node(8, N.GONE), has_joined=True)) == [], "one worked since"
+
+
+def test_problems_of_other_parts_of_the_daemon_are_told_alike() -> None:
+    outside = (problem(EventKind.TASK_FAILING, cause="backup", since=NOW - 4000.0, after_s=3600.0),)
+    after = scene(member(1), member(2), rules=QUIET, outside=outside)
+    assert after.event_kinds == [EventKind.TASK_FAILING]
+    assert outside[0].text in after.plan.warnings

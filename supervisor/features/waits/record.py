@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class WaitsRecord:
     """What people were told of how long a job waits for machines, or lacks some."""
 
-    reported_at: float = 0.0  # when they were last; 0 once it has what it needs, or has ended
-    times: int = 0  # how often since
+    reported_at: float = 0.0  # when they were last
+    times: int = 0  # how often since it waits; 0 once it has what it needs, or has ended
     lacks: bool = False  # that it trains, and lacks some; else that it does not train
 
 

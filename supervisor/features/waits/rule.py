@@ -17,10 +17,10 @@ def drive_wait_alerts(draft: Draft) -> None:
     """Report that a job has waited for machines for long, or trained without all of them; and that this is over."""
     job, record = draft.job, draft.job.waits
     waits, lacks = job.state in _WAITING, job.state is JobState.DEGRADED
-    if record.reported_at and not (lacks if record.lacks else waits):
+    if record.times and not (lacks if record.lacks else waits):
         if job.state is JobState.RUNNING or lacks:
             draft.add_event(EventKind.WAIT_ENDED, f"{job.name} waits no more: it is {job.state}")
-        record = WaitsRecord()
+        record = WaitsRecord(record.reported_at)
     if waits or lacks:
         record = _reported(draft, record, lacks=lacks)
     if record != draft.job.waits:
@@ -28,11 +28,11 @@ def drive_wait_alerts(draft: Draft) -> None:
 
 
 def _reported(draft: Draft, record: WaitsRecord, *, lacks: bool) -> WaitsRecord:
-    """Return what people have been told, after telling them if that is due."""
+    """Return what people have been told, after telling them if that is due: where it comes and goes, once an hour."""
     job, rules = draft.job, draft.rules.waits
     since = job.state_since if lacks else max(waits_since(job), job.starts_at)
     lasts_s = draft.now - since
-    if record.reported_at and draft.now - record.reported_at < reminder_s(record.times):
+    if record.reported_at and draft.now - record.reported_at < reminder_s(max(1, record.times)):
         return record
     if lasts_s < (rules.lacks_s if lacks else rules.alert_s):
         return record
