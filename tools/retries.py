@@ -33,7 +33,7 @@ class Retry(NamedTuple):
     what: str
     sites: tuple[str, ...]  # where, as `sites` names them
     every: str  # how often; {name} is a constant's value, in seconds
-    told: EventKind | None  # the first alert
+    alert: EventKind | None  # the first one
     after: str  # how long after the first failure; where nobody is told, why
     test: str = ""  # that shows the alert
 
@@ -171,6 +171,7 @@ RETRIES = (
                     "compaction",
                     "daily_summary",
                     "defragmentation",
+                    "ended_jobs",
                     "etcd_ca",
                     "etcd_certificates",
                     "etcd_users",
@@ -352,8 +353,8 @@ def table() -> str:
     """Return a row for each retry."""
     rows = []
     for each in RETRIES:
-        told = f"`{each.told}`" if each.told else "nobody"
-        rows.append(f"| {each.what} | {_numbers(each.every)} | {told} | {_numbers(each.after)} |")
+        alert = f"`{each.alert}`" if each.alert else "nobody"
+        rows.append(f"| {each.what} | {_numbers(each.every)} | {alert} | {_numbers(each.after)} |")
     return "\n".join(["", "| what is tried again | each | first alert | after |", "|---|---|---|---|", *rows, ""])
 
 

@@ -31,7 +31,7 @@ class ChannelState:
     """What is remembered of a channel outside the journal."""
 
     used: Used = UNUSED  # of the channel's pace
-    told: Used = UNUSED  # of what people read: the last message of events, by when it was decided
+    gathered: Used = UNUSED  # of what people read: the last message of events, by when it was decided
     next_at: float = 0.0  # nothing is sent before
     failures: int = 0  # in a row
     failing_since: float = 0.0
@@ -51,14 +51,16 @@ def next_batch(channel: Channel, state: ChannelState, pending: Sequence[Event], 
     if not pending or now < state.next_at or not channel.pace.allows(state.used, now):
         return ()
     due = channel.due(pending, now)
-    if not due or not (channel.gather is None or channel.gather.allows(state.told, now) or _cannot_wait(state, due)):
+    if not due or not (
+        channel.gather is None or channel.gather.allows(state.gathered, now) or _cannot_wait(state, due)
+    ):
         return ()
     return fitting(due[: 1 if state.alone else MAX_EVENTS])
 
 
 def _cannot_wait(state: ChannelState, due: Sequence[Event]) -> bool:
     """True if one needs a person now, or is the rest of what the last message had no room for."""
-    return bool(state.alone) or any(event.at < state.told.at or _is_urgent(state, event) for event in due)
+    return bool(state.alone) or any(event.at < state.gathered.at or _is_urgent(state, event) for event in due)
 
 
 def _is_urgent(state: ChannelState, event: Event) -> bool:
@@ -84,7 +86,7 @@ def after(channel: Channel, before: ChannelState, message: Outgoing, receipt: Re
     used = channel.pace.after(before.used, now)
     state = replace(before, used=used, delivered=before.delivered | sent)
     if not receipt.error:
-        state = _told(channel, state, message)
+        state = _with_gathered(channel, state, message)
         alone = max(0, before.alone - len(sent))
         return replace(state, next_at=now + channel.pace.gap_s, failures=0, failing_since=0.0, error="", alone=alone)
     since = before.failing_since or now
@@ -105,15 +107,15 @@ def after(channel: Channel, before: ChannelState, message: Outgoing, receipt: Re
     return replace(state, next_at=now + wait_s, failures=before.failures + 1, failing_since=since, error=receipt.error)
 
 
-def _told(channel: Channel, before: ChannelState, message: Outgoing) -> ChannelState:
+def _with_gathered(channel: Channel, before: ChannelState, message: Outgoing) -> ChannelState:
     """Take note of what people have read now. The rest of a message is no further one."""
-    if channel.gather is None or all(event.at < before.told.at for event in message.events):
+    if channel.gather is None or all(event.at < before.gathered.at for event in message.events):
         return before
     since = message.at - URGENT_S
     urgent = {key: kept for key, known in before.urgent.items() if (kept := tuple(at for at in known if at > since))}
     for key in {_owner(event) for event in message.events if event.kind.level >= Level.CRITICAL}:
         urgent[key] = (*urgent.get(key, ()), message.at)[-MAX_URGENT:]
-    return replace(before, told=channel.gather.after(before.told, message.at), urgent=MappingProxyType(urgent))
+    return replace(before, gathered=channel.gather.after(before.gathered, message.at), urgent=MappingProxyType(urgent))
 
 
 def jitter(channel: Channel, now: float) -> float:

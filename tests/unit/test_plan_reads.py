@@ -408,12 +408,14 @@ def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bo
     assert busy.does(ListLeftovers) == []
 
 
-def test_leftovers_are_counted_by_listing_and_a_failed_one_changes_nothing() -> None:
+def test_leftovers_are_counted_by_listing_and_a_failed_one_changes_none_of_them() -> None:
     first = absorb(VolatileState(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
     second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
     assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
     failed = absorb(second, LeftoversDone("local", NOW, (), "denied"), [], NOW)
-    assert failed.leftovers["local"] == replace(second.leftovers["local"], attempted_at=NOW)
+    assert failed.leftovers["local"] == replace(
+        second.leftovers["local"], attempted_at=NOW, failing_since=NOW, error="denied"
+    )
     both = absorb(second, LeftoversDone("aws", NOW, ()), [], NOW)
     assert set(both.leftovers) == {"local", "aws"}
 

@@ -28,10 +28,10 @@ def test_what_is_named_is_there_once() -> None:
 
 @pytest.mark.parametrize("each", RETRIES, ids=[each.what for each in RETRIES])
 def test_a_test_shows_its_alert_or_it_is_said_why_nobody_is_told(each: Retry) -> None:
-    if each.told is None:
+    if each.alert is None:
         assert len(each.after) > 20
         return
-    assert each.told.alert is not None
+    assert each.alert.alert is not None
     path, _, name = each.test.partition("::")
     assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8")
 
