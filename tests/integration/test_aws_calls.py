@@ -61,6 +61,13 @@ def test_the_settings_reach_the_machine(aws: Api) -> None:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
+def test_without_a_way_to_sts_the_account_is_not_known_and_machines_are_listed(aws: Api) -> None:
+    aws.cloud.fail_next("GetCallerIdentity", "drop-reply", times=20)
+    assert aws.provisioner.coverage(TIMEOUT_S).account == ""
+    aws.launched("n1")
+    assert [machine.node for machine in aws.listed()] == ["n1"]
+
+
 def test_more_than_a_page_is_read_page_by_page(aws: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioners.aws.provisioner._PAGE", 5)
     for number in range(12):

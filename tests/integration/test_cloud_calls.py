@@ -63,6 +63,12 @@ def test_a_region_that_is_not_configured_is_not_called(api: Api) -> None:
     assert not api.cloud.calls
 
 
+def test_a_listing_says_of_which_account_and_regions_it_is(api: Api) -> None:
+    covered = api.provisioner.coverage(TIMEOUT_S)
+    assert covered.account
+    assert api.launched("n1").region in covered.regions
+
+
 def test_a_changed_retry_finds_the_machine_of_its_node(api: Api) -> None:
     machine = api.launched("n1")
     changed = api.with_settings(disk_gb=200)
