@@ -10,7 +10,7 @@ from spotsup_simulator.daemon import Daemon
 from spotsup_simulator.world import World
 
 from provisioners.base import InstanceState
-from supervisor.alerts.batches import MAX_RETRY_S
+from supervisor.alerts.batches import MAX_RETRY_S, MAX_URGENT, URGENT_S
 from supervisor.alerts.routes import GATHER_S
 from supervisor.events import EventKind, Level
 from supervisor.model import Event, NodeState
@@ -42,6 +42,7 @@ class ToldCheck:
         self._at = world.clock.now()
         self._states: dict[str, _State] = {}
         self._unsent: dict[str, float] = {}  # by id: seconds in which it could have been sent
+        self._criticals: dict[tuple[str, str], list[float]] = {}  # by job and kind: when they were written
         world.hooks.commit.append(self._on_commit)
 
     def check(self, jobs: Mapping[str, JobView]) -> str:
@@ -89,6 +90,8 @@ class ToldCheck:
 
     def _on_commit(self, _: Daemon, commit: Commit) -> None:
         for event in commit.alerts:
+            if event.kind.level >= Level.CRITICAL:
+                self._criticals.setdefault((event.job, str(event.kind)), []).append(self._world.clock.now())
             if event.kind.level >= Level.WARNING:
                 self._tell(event)
 
@@ -99,6 +102,12 @@ class ToldCheck:
             if of_job or of_cloud or event.kind in {EventKind.UNJOURNALED, EventKind.LISTING_DOUBTED}:
                 state.told_at.append(state.seconds)
 
+    def _is_urgent(self, event: Event) -> bool:
+        """True if it is critical, and people did not have the same often enough by then."""
+        written = self._criticals.get((event.job, str(event.kind)), [])
+        before = [at for at in written if event.at - URGENT_S - URGENT_SENT_S < at <= event.at]
+        return event.kind.level >= Level.CRITICAL and len(before) <= MAX_URGENT
+
     def _check_outbox(self, passed_s: float) -> str:
         """What is written for people reaches them while the channel takes it."""
         if self._world.fault_rates.unreachable >= 1.0:
@@ -106,7 +115,7 @@ class ToldCheck:
         waiting = {event.id: event for event in self._world.journal.read().alerts}
         self._unsent = {each: self._unsent.get(each, 0.0) + passed_s for each in waiting}
         for each, seconds in self._unsent.items():
-            limit_s = URGENT_SENT_S if waiting[each].kind.level >= Level.CRITICAL else SENT_S
+            limit_s = URGENT_SENT_S if self._is_urgent(waiting[each]) else SENT_S
             if seconds > limit_s:
                 return f"P15: {each} has not been sent for {seconds:.0f} s: {waiting[each].text}"
         return ""
