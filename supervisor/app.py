@@ -108,7 +108,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         _serve(config, server, version, wake, stop, stack)
 
 
-def _serve(  # noqa: PLR0915 - it connects all parts
+def _serve(
     config: Config,
     embedded: EmbeddedEtcd | None,
     version: str,
@@ -126,13 +126,12 @@ def _serve(  # noqa: PLR0915 - it connects all parts
     stack.callback(store.close)
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
-    name = f"{socket.gethostname()}:{os.getpid()}"
     quick = login.connect(LeaseTimes(config.timing.leader_ttl_s, len(login.endpoints)).call_s)
     stack.callback(quick.close)
     leader = Leadership(
         quick,
         f"{keys.root}leader",
-        name,
+        f"{socket.gethostname()}:{os.getpid()}",
         config.timing.leader_ttl_s,
         watchers.changed,
     )

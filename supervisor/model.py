@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Progress
@@ -358,6 +358,19 @@ class PastRun:
     nodes: tuple[NodeRecord, ...]  # the last KEPT_NODES, without their histories
     progress: Progress | None  # as last reported
     schema: int = SCHEMA_VERSION
+
+
+class NodeName(NamedTuple):
+    """What a node's id is made of: `job-uid-number`."""
+
+    job: str
+    uid: str  # of the job; "" where the id is none of ours, as `number`
+    number: str
+
+
+def parts_of(node: str) -> NodeName:
+    """Return the parts of a node's id, or of what stands in its place in a machine's tag or a key."""
+    return NodeName(*(*node.rsplit("-", 2), "", "")[:3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from spotsup_simulator.faults import FaultRates, FaultRng
 from spotsup_simulator.hooks import Hooks
 from spotsup_simulator.machine import Machine
 from supervisor.identity import Identity
+from supervisor.model import parts_of
 
 ZONES = ("zone-a", "zone-b")
 # How long an ended machine is still listed, and its token still known.
@@ -165,7 +166,7 @@ class SimCloud:
 
     def _refusal(self, request: LaunchRequest) -> LaunchOutcome | None:
         zone, wanted = request.offer.zone, request.offer.instance_type
-        if request.node.rsplit("-", 2)[0] in self.refused_jobs:
+        if parts_of(request.node).job in self.refused_jobs:
             self._rng.injected["refused for good"] += 1
             return Fatal("the key pair does not exist")
         if wanted in self.impossible:

@@ -38,7 +38,7 @@ from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
 from supervisor.journal.outbox import SECTIONS, Outbox
 from supervisor.market.journaled import CapacityRecord
-from supervisor.model import ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, NodeState
+from supervisor.model import ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, NodeState, parts_of
 from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
@@ -333,7 +333,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         leftovers = [key for key in leftovers if key not in kept]
     published = by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()
     # Only nodes of this job: a message below one job says nothing about another.
-    parts.unjournaled = frozenset(node for node in published - nodes.keys() if node.rsplit("-", 2)[0] == job)
+    parts.unjournaled = frozenset(node for node in published - nodes.keys() if parts_of(node).job == job)
     if record is None:
         return None
     return JobView(

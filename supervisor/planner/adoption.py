@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
-from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
+from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job, parts_of
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_places import Placement
@@ -44,7 +44,7 @@ def group_by_job(unknown: Iterable[Instance]) -> list[MachineGroup]:
     ours."""
     found: dict[tuple[str, str], list[Instance]] = {}
     for each in unknown:
-        name, uid, number = (*each.node.rsplit("-", 2), "", "")[:3]
+        name, uid, number = parts_of(each.node)
         if not (name and uid and number.isdigit()):
             raise CommandRefusedError(
                 f"{each.id} carries the cluster's tag, but names no node ({each.node!r}): terminate it by hand"

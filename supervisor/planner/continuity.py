@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from supervisor.events import EventKind
-from supervisor.model import ClusterRecord
+from supervisor.model import ClusterRecord, parts_of
 from supervisor.planner.actions import Commit, ListDone
 from supervisor.planner.orphans import ADOPT
 from supervisor.planner.sentences import named
@@ -86,7 +86,7 @@ def _younger(world: World, volatile: VolatileState) -> list[str]:
     found = []
     for view in volatile.clouds.values():
         for key in view.instances.keys() & volatile.sightings.keys():
-            name, uid, number = (*view.instances[key].node.rsplit("-", 2), "", "")[:3]
+            name, uid, number = parts_of(view.instances[key].node)
             job = world.jobs.get(name)
             if job and job.record.uid == uid and number.isdigit() and int(number) >= job.record.next_node:
                 found.append(view.instances[key].node)
@@ -103,6 +103,7 @@ def continuity_problems(world: World, volatile: VolatileState) -> Iterator[Probl
         )
         over = "the journal is believed again: an operator has looked"
         yield Problem(EventKind.UNJOURNALED, "doubted", cluster.doubted_at, text, over=over)
+    places = {place for job in world.jobs.values() for place in job.regions}
     for name in world.clouds:
         view = volatile.clouds.get(name, CloudView())
         if view.foreign:
@@ -119,9 +120,9 @@ def continuity_problems(world: World, volatile: VolatileState) -> Iterator[Probl
                 text,
                 over=f"{name} answers for the account of the machines in the journal",
             )
-        there = [node for job in world.jobs.values() for node in job.billed if node.offer.cloud == name]
-        if left := [node for node in there if view.leaves_out(node)]:
-            where = named(sorted({node.offer.region for node in left}))
+        if omitted := {region for cloud, region in places if cloud == name and view.omits(region)}:
+            nodes = [node for job in world.jobs.values() for node in job.billed if node.offer.cloud == name]
+            left, where = [node for node in nodes if node.offer.region in omitted], named(sorted(omitted))
             text = (
                 f"spotsupd.toml has {where} of {name} no more, where {len(left)} machines of "
                 f"{named(sorted({node.job for node in left}))} may run: nothing there can be seen or ended, and it "

@@ -182,7 +182,7 @@ class Draft:
         """True while the journal may be older than what it says of this job: its machines may be at work for another
         one (continuity.py)."""
         cluster = self._world.cluster
-        return cluster is not None and bool(cluster.doubted_at) and self.job.submitted_at <= cluster.doubted_at
+        return cluster is not None and self._world.doubted and self.job.submitted_at <= cluster.doubted_at
 
     @property
     def why_no_launch(self) -> str:

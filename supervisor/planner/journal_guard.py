@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Instance, InstanceState
-from supervisor.model import ClusterRecord, JobState, NodeState
+from supervisor.model import ClusterRecord, JobState, NodeState, parts_of
 from supervisor.planner.actions import Commit, ListInstances
 from supervisor.planner.orphans import ADOPT, is_orphan, states_by_machine
 from supervisor.planner.sentences import named
@@ -72,7 +72,7 @@ def blocked_reason(world: World, job: JobView) -> str:
 
 
 def _is_of(node: str, job: JobView) -> bool:
-    return node.rsplit("-", 2)[0] == job.record.name
+    return parts_of(node).job == job.record.name
 
 
 def _unknown_of(world: World, job: JobView, clouds: Iterable[CloudView]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
-from supervisor.model import JobState, NodeState
+from supervisor.model import JobState, NodeState, parts_of
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import stands_still
 from supervisor.planner.world import JobView, World
@@ -33,7 +33,7 @@ def skipped(
     has ended since."""
     if world.lost_nodes:
         return frozenset()
-    blocked = {node.rsplit("-", 2)[0] for node in world.unjournaled}
+    blocked = {parts_of(node).job for node in world.unjournaled}
     return frozenset(
         name
         for name, before in steady.items()

@@ -45,7 +45,7 @@ from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
-from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord, NodeState
+from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord, NodeState, parts_of
 from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200
@@ -148,7 +148,11 @@ class CloudView:
 
     def leaves_out(self, node: NodeRecord) -> bool:
         """True if it cannot list a node's machine: it is in a region that is not configured any more."""
-        return bool(self.coverage.regions) and node.offer.region not in self.coverage.regions
+        return self.omits(node.offer.region)
+
+    def omits(self, region: str) -> bool:
+        """True if its listing does not cover a region."""
+        return bool(self.coverage.regions) and region not in self.coverage.regions
 
     @property
     def tags(self) -> Collection[str]:
@@ -335,6 +339,11 @@ class JobView:
         """Return where its machines are."""
         return frozenset(node.offer.cloud for node in self.billed)
 
+    @cached_property
+    def regions(self) -> frozenset[tuple[str, str]]:
+        """Return the same as (cloud, region)."""
+        return frozenset((node.offer.cloud, node.offer.region) for node in self.billed)
+
     @property
     def spares(self) -> tuple[str, ...]:
         """Return nodes that wait outside the round because the hint says so, the first one to step in first."""
@@ -386,7 +395,7 @@ class World:
     def is_protected(self, node: str) -> bool:
         """True if a machine with this tag may work for a job although no readable record says so (P4). Its tag may be
         that of an earlier job, where machines are handed over."""
-        if self.doubted or node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs:
+        if self.doubted or node in self.unjournaled or parts_of(node).job in self.unreadable_jobs:
             return True
         return bool(self.unreadable_jobs) and self._hands_over
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance
+from supervisor.journal.journal import Journal
+from supervisor.journal.store import EtcdStore
 from tests.clouds.base import wire_cloud
 from tests.integration.cloud_names import NAMES, Api
 from tests.support.machines import launch_running
@@ -53,3 +58,19 @@ def arm() -> Iterator[Api]:
 def machine(local_cloud: LocalCloud) -> Instance:
     """A machine that runs, with a metadata service of its own."""
     return launch_running(local_cloud.provisioner, "n1")
+
+
+@pytest.fixture
+def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
+    """A client of an etcd that is empty."""
+    with closing(Etcd([etcd_endpoint], timeout_s=10.0)) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def journal(etcd: Etcd) -> Iterator[Journal]:
+    """The journal of the cluster `test` in it."""
+    keys = Keys("test")
+    with closing(EtcdStore(etcd, keys.world)) as store:
+        store.start(10.0)
+        yield Journal(store, keys)

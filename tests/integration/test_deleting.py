@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -40,19 +40,6 @@ KEYS = Keys("test")
 NOW = time.time()
 LEADER = f"{KEYS.root}leader"
 CURVE = Curve(Point(1.0, 1, 0, 0, None, 1, 0.0), 1, 0, 1.0)
-
-
-@pytest.fixture
-def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
-    with closing(Etcd([etcd_endpoint], timeout_s=10.0)) as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def journal(etcd: Etcd) -> Iterator[Journal]:
-    with closing(EtcdStore(etcd, KEYS.world)) as store:
-        store.start(10.0)
-        yield Journal(store, KEYS)
 
 
 def until(predicate: Callable[[], bool]) -> None:

@@ -18,7 +18,6 @@ from supervisor.journal.backup import Backups, import_journal
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, MaintenanceError, defragment
-from supervisor.journal.store import EtcdStore
 from supervisor.journal.unused_code import UnusedCode
 from supervisor.model import ClusterRecord, DaemonPause
 from supervisor.new_job import new_job
@@ -32,19 +31,6 @@ KEYS = Keys("test")
 DAY_S = 86400.0
 # 2026-07-31 12:00 UTC
 NOON = 1785499200.0
-
-
-@pytest.fixture
-def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
-    with closing(Etcd([etcd_endpoint], timeout_s=10.0)) as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def journal(etcd: Etcd) -> Iterator[Journal]:
-    with closing(EtcdStore(etcd, KEYS.world)) as store:
-        store.start(10.0)
-        yield Journal(store, KEYS)
 
 
 @pytest.fixture

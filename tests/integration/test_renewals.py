@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
-from supervisor.journal.store import EtcdStore
 from supervisor.model import JobRecord, JobState
 from supervisor.new_job import new_job
 from supervisor.runtime.clock import SystemClock
@@ -21,19 +18,6 @@ from supervisor.runtime.renewals import Renewals
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")
-
-
-@pytest.fixture
-def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
-    with closing(Etcd([etcd_endpoint], timeout_s=10.0)) as etcd:
-        yield etcd
-
-
-@pytest.fixture
-def journal(etcd: Etcd) -> Iterator[Journal]:
-    with closing(EtcdStore(etcd, KEYS.world)) as store:
-        store.start(10.0)
-        yield Journal(store, KEYS)
 
 
 def until(predicate: Callable[[], bool]) -> None:

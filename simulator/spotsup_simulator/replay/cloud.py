@@ -22,6 +22,7 @@ from spotsup_simulator.hooks import Hooks
 from spotsup_simulator.machine import Machine
 from spotsup_simulator.replay.costs import Costs
 from spotsup_simulator.replay.recording import Recording
+from supervisor.model import parts_of
 
 TYPE = "recorded"
 
@@ -194,4 +195,4 @@ def region_of(zone: str) -> str:
 
 
 def _job_of(request: LaunchRequest) -> str:
-    return request.node.rsplit("-", 2)[0]
+    return parts_of(request.node).job
