@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from textwrap import dedent
 
@@ -92,3 +93,10 @@ def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     done = land(tmp_path, tests, "--max-minutes", "0.03")
     assert done.returncode == 1
     assert "tests: ended, as it took longer than 2 s" in done.stdout
+
+
+def test_without_room_for_temporary_files_no_test_begins(tmp_path: Path) -> None:
+    done = land(tmp_path, {"tests/integration/test_a.py": "def test_a(): fails(0, 'a')"}, "--min-free-gb", "1e6")
+    assert done.returncode == 1
+    assert f"make ci: {tempfile.gettempdir()} has " in done.stderr
+    assert not (tmp_path / "tests/integration/a").exists()

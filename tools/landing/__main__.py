@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from tools.stages import Stage, Taken, table, wait_for
 
 OUT = Path("build/ci")
 FLAKY = Path("tests/flaky.toml")
+FAILURES = OUT / "first-cache/v/cache/lastfailed"
 TESTS_FAILED = 1  # pytest's exit status; 2 to 5 are its own troubles, which no second run heals
 PYTEST = (sys.executable, "-m", "pytest")
 
@@ -30,8 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=4, help="pytest's processes; two of them run whole jobs")
     parser.add_argument("--checks", default="make check", help="the command that runs beside the tests")
     parser.add_argument("--max-minutes", type=float, default=60, help="after which a stage is ended, and has failed")
+    parser.add_argument("--min-free-gb", type=float, default=6, help="of room for temporary files, to begin at all")
     parser.add_argument("pytest", nargs="*", help="more arguments for the first run of pytest")
     options = parser.parse_args(arguments)
+    if trouble := _why_no_room(options.min_free_gb):
+        print(f"make ci: {trouble}", file=sys.stderr)
+        return 1
     shutil.rmtree(OUT, ignore_errors=True)  # pytest's cache keeps failures of tests that a later run leaves out
     OUT.mkdir(parents=True)
     limit_s = options.max_minutes * 60
@@ -54,9 +60,21 @@ def _results(name: str) -> list[str]:
     return [f"--junitxml={OUT / name}.xml", "-o", f"cache_dir={OUT / name}-cache"]
 
 
+def _why_no_room(min_free_gb: float) -> str:
+    """Return what is to be done where a full disk would fail hundreds of tests, or ""."""
+    folder = tempfile.gettempdir()
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb >= min_free_gb:
+        return ""
+    return f"{folder} has {free_gb:.1f} GB left, and the tests take {min_free_gb:.0f}: make room, or set TMPDIR"
+
+
 def _run_again(limit_s: float) -> Taken | None:
     """Run failed tests once more where the rules allow it, and say loudly what came of it."""
-    failed = list(json.loads((OUT / "first-cache/v/cache/lastfailed").read_text()))
+    if not FAILURES.is_file():
+        _say([f"Not run once more: pytest has not written {FAILURES}. Is the disk full?"])
+        return None
+    failed = list(json.loads(FAILURES.read_text()))
     today = datetime.now(UTC).date()
     if refusal := why_no_rerun(failed, read_flaky(FLAKY), today):
         _say([f"Not run once more: {refusal}.", *failed])
