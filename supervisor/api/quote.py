@@ -132,6 +132,15 @@ def _request(spec: JobSpec) -> str:
     return " ".join(part for part in parts if part)
 
 
+def endless_cost(spec: JobSpec, quote: Quote) -> str:
+    """Say that no limit of the job ends what it costs, else ""."""
+    limits = spec.limits
+    if any(each is not None for each in (limits.hours, limits.usd, limits.usd_per_month)):
+        return ""
+    cost = f"${quote.usd_per_hour:.2f} per hour" if quote.usd_per_hour else "money"
+    return f"{spec.name} has no limit of money, and costs {cost} until it ends: `--usd 100` pauses it there"
+
+
 def _elsewhere(spec: JobSpec, priced: Sequence[PricedPlace]) -> str:
     """Return where it goes if this place has no machine for it."""
     here, *others = priced or spec.all_places

@@ -26,7 +26,7 @@ from supervisor.api.changes import (
 from supervisor.api.checked import Checked, LastChecked
 from supervisor.api.gate import MAX_BLOB_BYTES
 from supervisor.api.place_order import prefers_the_cheapest, with_places
-from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room
+from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room, endless_cost
 from supervisor.api.supported import check_supported
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
@@ -187,7 +187,7 @@ class Service:
             self._check_replaceable(present)
         if resume_from:
             self._sources(resume_from, spec)
-        quote = self._quote(spec) if self._quote else None
+        quote = self._quoted(spec)
         if quote is not None:
             check_prices_known(quote, self._queue)
         checked = Checked(owner, spec_value, spec, quote, self._clock.now())
@@ -198,9 +198,18 @@ class Service:
         """Return what the cloud would be asked for, whether or not the job's name is free. Raises what `check`
         raises."""
         spec = self.parse(spec_value)
-        if self._quote is None:
+        quote = self._quoted(spec)
+        if quote is None:
             raise CommandRefusedError("this daemon cannot ask its clouds for offers")
-        return spec, self._quote(spec)
+        return spec, quote
+
+    def _quoted(self, spec: JobSpec) -> Quote | None:
+        """Return what the cloud offers, and say where nothing ends what the job costs; None where no cloud is asked."""
+        if self._quote is None:
+            return None
+        quote = self._quote(spec)
+        endless = endless_cost(spec, quote) if self.is_rented(spec) and not self._budgeted else ""
+        return replace(quote, warnings=(*quote.warnings, endless)) if endless else quote
 
     def is_rented(self, spec: JobSpec) -> bool:
         """True if the job's machines cost money: they are not processes of this computer."""

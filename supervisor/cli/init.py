@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from supervisor.installation.plan import Item, Step
 
 
+CEILING_USD = "20"  # what is proposed
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The command line."""
@@ -32,6 +35,7 @@ class Options:
     cluster: str
     regions: tuple[str, ...]
     settings: tuple[str, ...]
+    usd_per_hour: str | None
     address: str
     state_dir: str
     # URLs of an etcd of one's own, as given; "" for one on this host.
@@ -51,7 +55,7 @@ class Options:
     @property
     def answers_given(self) -> bool:
         """True if any of them says what the configuration should be."""
-        own = self.cloud or self.cluster or self.regions or self.settings
+        own = self.cloud or self.cluster or self.regions or self.settings or self.usd_per_hour
         return bool(own or self.address or self.etcd or self.state_dir)
 
 
@@ -71,6 +75,11 @@ class Options:
     multiple=True,
     metavar="KEY=VALUE",
     help="A key of the cloud's section; `TABLE.KEY=VALUE` of a table in it; commas between the values of a list.",
+)
+@click.option(
+    "--usd-per-hour",
+    metavar="USD",
+    help="What the machines of all jobs together may cost per hour at most, or `none`. [queue.cluster] has it.",
 )
 @click.option("--address", default="", help="This computer's name or address in the nodes' network, for etcd.")
 @click.option(
@@ -234,7 +243,7 @@ def _say_next_of_host(
     from urllib.parse import urlsplit
 
     from supervisor.cli.etcd_here import ETCD_UNIT, open_problem
-    from supervisor.installation.answers import ETCD_PORT
+    from supervisor.installation.answers import ETCD_PORT, without_ceiling
     from supervisor.installation.layout import CONFIG_FILE, KEY_FILE, USER
     from supervisor.installation.plan import Replace
 
@@ -255,14 +264,15 @@ def _say_next_of_host(
         todo.append(f"let this computer and nodes reach etcd at {hosts}")
     todo += [f"sudo -u {USER} spotsupd check --config {CONFIG_FILE}", "systemctl enable --now spotsupd"]
     _say_next(todo)
-    if here and started and (problem := open_problem(config)):
-        click.echo(f"not safe yet: {problem}")
+    etcd_problem = open_problem(config) if here and started else ""
+    _say_what_is_open(without_ceiling(config), f"not safe yet: {etcd_problem}" if etcd_problem else "")
 
 
 # -- for one user ------------------------------------------------------------------------------------------
 
 
 def _init_personal(options: Options) -> None:
+    from supervisor.installation.answers import without_ceiling
     from supervisor.installation.host import group_name, user_name
     from supervisor.installation.layout import personal_items
 
@@ -279,6 +289,7 @@ def _init_personal(options: Options) -> None:
     if not options.dry_run:
         commands = [f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")]
         _say_next([*configured.todo, *commands])
+        _say_what_is_open(without_ceiling(config))
 
 
 # -- both --------------------------------------------------------------------------------------------------
@@ -398,7 +409,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
     be asked."""
     from provisioners.registry import CLOUDS
     from supervisor.errors import UsageError
-    from supervisor.installation.answers import Answers, asked_keys, etcd_urls, rented, section_of
+    from supervisor.installation.answers import Answers, amount, asked_keys, etcd_urls, rented, section_of
     from supervisor.installation.host import guess_address
 
     asked = False
@@ -414,6 +425,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
     if cloud not in CLOUDS:
         raise UsageError(f"there is no cloud {cloud!r}: --cloud takes {', '.join(CLOUDS)}")
     regions, settings, address = options.regions, list(options.settings), options.address
+    usd_per_hour = options.usd_per_hour
     if cloud in rented():
         regions = regions or tuple(ask("regions, with spaces between", "--region").split())
         given = {each.partition("=")[0].partition(".")[0] for each in settings}
@@ -422,8 +434,12 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         if not address and not options.etcd and "reach=ssh" not in settings:
             question = "this computer's address in the nodes' network"
             address = ask(question, "--address", guess_address() or None)
-    elif regions or settings:
-        raise UsageError(f"--region and --set are for clouds that are rented, and {cloud} is this computer")
+        if usd_per_hour is None and not options.yes and sys.stdin.isatty():
+            usd_per_hour = ask("US dollars per hour that all machines together may cost, or none", "", CEILING_USD)
+    elif regions or settings or usd_per_hour:
+        raise UsageError(
+            f"--region, --set and --usd-per-hour are for clouds that are rented, and {cloud} is this computer"
+        )
     section = section_of(cloud, regions, settings)
     return Answers(
         options.kind,
@@ -433,6 +449,7 @@ def _answers(options: Options) -> tuple[Answers, bool]:
         str(Path(options.state_dir).absolute()) if options.state_dir else "",
         etcd_urls(options.etcd) if options.etcd else (),
         section=section,
+        usd_per_hour=amount(usd_per_hour or "none"),
     ), asked
 
 
@@ -465,3 +482,8 @@ def _say_next(todo: Sequence[str]) -> None:
     click.echo("next:")
     for each in todo:
         click.echo(f"    {each}")
+
+
+def _say_what_is_open(*sentences: str) -> None:
+    for each in filter(None, sentences):
+        click.echo(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,8 @@ class Answers:
     etcd: tuple[str, ...] = ()
     # The cloud's section: its keys, nested where it has tables.
     section: Mapping[str, Toml] = field(default_factory=dict)
+    # What the machines of all jobs together may cost at most; None: any amount.
+    usd_per_hour: float | None = None
 
 
 def asked_keys(cloud: str) -> tuple[str, ...]:
@@ -113,11 +116,38 @@ def configuration(answers: Answers) -> str:
             else []
         ),
     ]
+    if answers.usd_per_hour is not None:
+        lines += [
+            "",
+            "[queue.cluster]",
+            f"usd_per_hour = {answers.usd_per_hour:g}  # of all jobs; what would pass it waits",
+        ]
     if answers.cloud in rented():
         lines += _table([answers.cloud], dict(answers.section))
     text = "\n".join(lines) + "\n"
     parse_config(tomllib.loads(text), "the configuration from these answers")
     return text
+
+
+def amount(text: str) -> float | None:
+    """Return US dollars, None for `none`. Raises UsageError."""
+    if text == "none":
+        return None
+    try:
+        usd = float(text)
+    except ValueError:
+        usd = 0.0
+    if not 0 < usd < math.inf:
+        raise UsageError(f"--usd-per-hour {text!r}: say US dollars, as in 20, or none")
+    return usd
+
+
+def without_ceiling(config: Config) -> str:
+    """Say that nothing limits what all jobs together cost, else ""."""
+    rents = any(config.cloud(name) is not None for name in rented())
+    if not rents or config.queue.cluster.usd_per_hour is not None or config.rules().budgets.any:
+        return ""
+    return "nothing limits what all jobs together cost: `[queue.cluster] usd_per_hour` or `[budget] usd_per_month` does"
 
 
 def rented() -> set[str]:

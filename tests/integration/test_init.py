@@ -16,7 +16,7 @@ import pytest
 from supervisor.config import load_config
 from tests.support.host_box import SYSTEMD, as_root, host
 from tests.support.newer_etcd import newer_etcd
-from tests.support.programs import run_module
+from tests.support.programs import run_at_a_terminal, run_module
 from tools.setup.errors import SetupError
 
 pytestmark = pytest.mark.long
@@ -31,8 +31,18 @@ class Home:
     folder: Path
 
     def init(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {"HOME": str(self.folder), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": str(self.folder / "state")}
-        return run_module("supervisor.cli.daemon", "init", "--kind", "personal", *arguments, environ=environ)
+        return run_module(*self._command, *arguments, environ=self._environ)
+
+    def init_at_a_terminal(self, *arguments: str, typed: str) -> tuple[int, str]:
+        return run_at_a_terminal(*self._command, *arguments, typed=typed, environ=self._environ)
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return "supervisor.cli.daemon", "init", "--kind", "personal"
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return {"HOME": str(self.folder), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": str(self.folder / "state")}
 
     @property
     def config(self) -> Path:
@@ -59,6 +69,17 @@ def test_nobody_is_asked_where_there_is_no_terminal(home: Home) -> None:
         done = home.init(*arguments)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert home.files() == {}
+
+
+def test_who_rents_is_asked_what_all_machines_may_cost_at_most(home: Home) -> None:
+    rented = ("--cloud", "aws", "--region", "us-east-1", "--set", "reach=ssh")
+    exit_code, screen = home.init_at_a_terminal(*rented, typed="\ny")
+    assert (exit_code, "all machines together may cost, or none [20]: " in screen) == (0, True), screen
+    assert load_config(home.config).queue.cluster.usd_per_hour == 20
+    assert "nothing limits" not in screen
+    silent = home.init(*rented, "--replace")
+    assert "nothing limits what all jobs together cost" in silent.stdout
+    assert load_config(home.config).queue.cluster.usd_per_hour is None
 
 
 def test_one_user_gets_a_configuration_and_a_key_and_what_is_there_is_kept(home: Home) -> None:

@@ -31,6 +31,21 @@ def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:
     assert (found["offers_known"], found["warnings"]) == (True, [])
 
 
+@pytest.mark.parametrize("limits", [{}, {"usd_per_hour": 5}, {"usd_per_node_hour": 5}])
+def test_a_job_that_nothing_ends_is_said_to_cost_until_it_ends(limits: dict[str, float]) -> None:
+    def of(limits: dict[str, float]) -> dict[str, Any]:
+        asked: dict[str, Any] = spec(limits=limits, checkpoints="none")["spec"]
+        return asked
+
+    service, _ = service_over(Quotes({"aws": Stub(lambda _: OFFERS)}), "aws", rented=True)
+    _, quote = service.plan(of(limits))
+    said = "job has no limit of money, and costs $1.00 per hour until it ends: `--usd 100` pauses it there"
+    assert said in quote.warnings
+    assert service.check(of(limits)).quote == quote
+    for ends in ({"usd": 10}, {"usd_per_month": 10}, {"hours": 1}):
+        assert said not in service.plan(of({**limits, **ends}))[1].warnings
+
+
 def test_a_plan_of_several_places_says_where_the_job_goes_after_the_first() -> None:
     places = [{"cloud": "gcp", "regions": ["r"]}, {"cloud": "aws"}]
     clouds = api(gcp=Stub(lambda _: OFFERS), aws=Stub(lambda _: ()))

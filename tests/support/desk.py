@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +25,7 @@ from supervisor.cli import ctl
 from supervisor.identity import Identity
 from supervisor.market.admission import QueueRules
 from tests.sim.harness import empty_world, wait_in
+from tests.support.programs import run_at_a_terminal
 from tools.stack import ROOT
 
 
@@ -59,20 +56,9 @@ class Desk:
 
     def at_a_terminal(self, *arguments: str, typed: str, folder: Path = ROOT) -> tuple[int, str]:
         """Run it as a person does who types something. Returns its exit code, and the screen."""
-        ours, its = os.openpty()
-        command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-        running = subprocess.Popen(
-            command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environ, start_new_session=True
+        return run_at_a_terminal(
+            "supervisor.cli.ctl", "--socket", str(self.socket), *arguments, typed=typed, folder=folder
         )
-        os.close(its)
-        os.write(ours, f"{typed}\n".encode())
-        screen = b""
-        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
-            while read := os.read(ours, 4096):
-                screen += read
-        os.close(ours)
-        return running.wait(60.0), screen.decode()
 
     def write(self, name: str, text: str) -> str:
         """A file of the user. Returns its path."""

@@ -68,6 +68,24 @@ def run_module(
     )
 
 
+def run_at_a_terminal(
+    module: str, *arguments: str, typed: str, folder: Path = ROOT, environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run one of our programs as a person does who types something. Returns its exit code, and the screen."""
+    ours, its = os.openpty()
+    command = [sys.executable, "-m", module, *arguments]
+    env = {**program_env(), "PYTHONPATH": str(ROOT), **(environ or {})}
+    running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=folder, env=env, start_new_session=True)
+    os.close(its)
+    os.write(ours, f"{typed}\n".encode())
+    screen = b""
+    with suppress(OSError):  # Linux says so when the other end is closed
+        while read := os.read(ours, 4096):
+            screen += read
+    os.close(ours)
+    return running.wait(60.0), screen.decode()
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports without a listener now, which nobody gets who asks the kernel for any: a server finds its own again after a
     restart. Another test may be given one before you use it: start again on failure."""

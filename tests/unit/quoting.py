@@ -60,10 +60,11 @@ class Api:
         return asyncio.run(call())
 
 
-def service_over(quotes: Quotes, *clouds: str) -> tuple[Service, FastAPI]:
+def service_over(quotes: Quotes, *clouds: str, rented: bool = False) -> tuple[Service, FastAPI]:
     world = empty_world()
     daemon = world.daemon
-    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote, hosted=clouds)
+    hosted = () if rented else clouds
+    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote, hosted=hosted)
     return service, create_app(service, lambda: daemon.loop.status, world.clock, "0")
 
 

@@ -16,11 +16,13 @@ from supervisor.errors import UsageError
 from supervisor.installation.answers import (
     Answers,
     EtcdHere,
+    amount,
     asked_keys,
     configuration,
     etcd_here,
     etcd_urls,
     section_of,
+    without_ceiling,
 )
 from supervisor.installation.layout import (
     ETC,
@@ -116,6 +118,19 @@ def test_the_configuration_of_one_user_has_an_embedded_etcd_that_is_secure() -> 
     assert alone.cloud("local") is not None
     shared = parsed(configuration(replace(AWS, kind="personal", address="fd00::5")))
     assert shared.etcd.listen == "[fd00::5]:2379"
+
+
+def test_what_all_jobs_together_may_cost_is_in_the_configuration_or_said_to_be_missing() -> None:
+    config = parsed(configuration(replace(AWS, usd_per_hour=amount("12.5"))))
+    assert config.queue.cluster.usd_per_hour == 12.5
+    assert without_ceiling(config) == ""
+    without = configuration(replace(AWS, usd_per_hour=amount("none")))
+    assert "[queue.cluster] usd_per_hour" in without_ceiling(parsed(without))
+    assert without_ceiling(parsed(f"{without}[budget]\nusd_per_month = 100")) == ""
+    assert without_ceiling(parsed(configuration(Answers("personal", "local")))) == ""
+    for text in ("0", "-1", "nan", "inf", "$5", ""):
+        with pytest.raises(UsageError, match="US dollars, as in 20, or none"):
+            amount(text)
 
 
 def test_a_laptop_that_nodes_do_not_reach_needs_no_address() -> None:
