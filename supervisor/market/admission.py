@@ -196,6 +196,7 @@ class _Queue:
         self._closed: dict[tuple[str, str], str] = {}  # scope -> the job that waits first
         self._pause_for: dict[str, str] = {}
         self._use: dict[tuple[str, str], Amount] = {}
+        self._holders: dict[str, None] = {}  # jobs that have, or were granted, anything: few, however many wait
         self._shares: dict[str, int] = {}
         self._ahead: dict[str, int] = {}
         for each in claims:
@@ -245,11 +246,12 @@ class _Queue:
         """Pause jobs of lower priorities for one that waits, the newest of the lowest first, and no more than needed.
         False where that would not make enough room. What will leave by itself makes room without a pause."""
         before = dict(self._use)
-        for each in self._claims.values():
+        holders = [self._claims[job] for job in self._holders]
+        for each in holders:
             self._count(each, each.going.times(-1))
             if each.leaving or each.job in self._pause_for:
                 self._take(each, -1)
-        lower = [each for each in self._claims.values() if self._may_pause(each, claim)]
+        lower = [each for each in holders if self._may_pause(each, claim)]
         chosen: list[Claim] = []
         for victim in sorted(lower, key=lambda each: (each.priority, -each.submitted_at, each.job)):
             if self._fits(claim):
@@ -338,6 +340,9 @@ class _Queue:
         self._count(claim, granted.times(times))
 
     def _count(self, claim: Claim, amount: Amount) -> None:
+        if amount == Amount():
+            return
+        self._holders[claim.job] = None
         for scope in self._rules.scopes(claim.owner, claim.job):
             self._use[scope.id] = self._use.get(scope.id, Amount()).plus(amount)
 

@@ -211,6 +211,30 @@ def test_only_jobs_pause_whose_room_the_other_can_use_and_it_is_left_for_that_on
     assert found["small"].reason == "job high waits first for what is left in the cluster's limit"
 
 
+def test_what_a_waiting_job_costs_to_decide_does_not_grow_with_the_others_that_wait() -> None:
+    counted = 0
+
+    class Counted(Amount):
+        def times(self, count: int) -> Amount:
+            nonlocal counted
+            counted += 1
+            return super().times(count)
+
+        def plus(self, other: Amount) -> Amount:
+            nonlocal counted
+            counted += 1
+            return super().plus(other)
+
+    def decided(waiting: int) -> int:
+        nonlocal counted
+        counted = 0
+        claims = [claim(f"waits-{number}", kept=Counted(), going=Counted()) for number in range(waiting)]
+        assert nodes([claim("has", has=4, wanted=4), *claims], cluster=Cap(nodes=4), preempt=True)["has"] == 4
+        return counted
+
+    assert decided(200) == 2 * decided(100)
+
+
 def test_jobs_that_no_cloud_lets_ask_come_last_and_keep_nothing_for_themselves_that_others_need() -> None:
     refused = claim("refused", 2, priority=9, can_ask=False)
     able = claim("able", 2, 4, submitted_at=1.0)
