@@ -42,7 +42,8 @@ RETRIES = (
     Retry(
         "a launch that no cloud grants",
         ("supervisor.planner.actions.Launch", "supervisor.planner.outcomes._launched"),
-        "{supervisor.planner.outcomes.BACKOFF_S} s, each pool as its refusal is remembered",
+        "{supervisor.planner.outcomes.BACKOFF_S} s, each pool as its refusal is remembered; as one request too many: in "
+        "turns of all jobs, {supervisor.planner.throttling.MAX_GAP_S} s apart at most",
         K.WAITS_LONG,
         "{supervisor.features.waits.record.WaitsRules.lacks_s} s where it trains, "
         "{supervisor.features.waits.record.WaitsRules.alert_s} s (`alerts.waits_s`) where it does not",

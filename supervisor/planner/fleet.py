@@ -110,7 +110,7 @@ def _drive_request(draft: Draft, node: NodeRecord, *, may_launch: bool) -> bool:
         return False
     if node.launch_unknown:
         draft.request_action(Find(node))
-    elif counts or may_launch:
+    elif (counts or may_launch) and draft.in_turn(node):
         node = draft.set_node(replace(node, launch_attempts=node.launch_attempts + 1))
         draft.request_action(Launch(node, draft.job.spec.disk_gb))
         return not counts

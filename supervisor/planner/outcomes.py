@@ -75,7 +75,7 @@ def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
 def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRecord:
     match outcome:
         case Launched(instance):
-            draft.volatile = draft.volatile.without_denial(node.offer.cloud)
+            draft.volatile = draft.volatile.without_denial(node.offer.cloud).with_grant(node, draft.now)
             return accept(draft, node, instance)
         case NoCapacity() | Quota():
             _remember(draft, node, outcome)
@@ -83,6 +83,7 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
                 _report_quota(draft, node, outcome)
             return _refused(draft, node, outcome.message)
         case Throttled():
+            draft.volatile = draft.volatile.with_throttled(node, draft.now)
             return draft.set_node(replace(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message))
         case Transient():
             if outcome.unknown_code:

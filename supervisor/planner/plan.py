@@ -14,6 +14,7 @@ from supervisor.features.budgets.rule import budget_uses, drive_budgets, spent_b
 from supervisor.features.queue.rule import with_admissions
 from supervisor.features.silence.rule import hold_of, remember
 from supervisor.market.journaled import due_record
+from supervisor.model import NodeState
 from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.boundary import Boundary
@@ -34,6 +35,7 @@ from supervisor.planner.problems import report
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.sentences import sentence
+from supervisor.planner.throttling import give_turns
 from supervisor.planner.world import Hold, JobView, Problem, VolatileState, World
 
 
@@ -48,7 +50,7 @@ def plan(
     commits: list[Commit] = []
     actions: list[Action] = []
     undecided = Boundary()
-    world = with_admissions(world, undecided, now)
+    world = with_admissions(undecided.within("(turns)", partial(_with_turns, world, now), world), undecided, now)
     sentences: dict[str, str] = {}
     steady: list[str] = []
     unclear: list[JobView] = []
@@ -155,6 +157,20 @@ class _Decided:
     reads: tuple[Read, ...] = ()
     steady: bool = False
     unclear: bool = False  # its cloud may know why its round stands still
+
+
+def _with_turns(world: World, now: float) -> World:
+    """Return the world with the nodes that may repeat now what a cloud refused as one request too many."""
+    if not world.volatile.throttles:
+        return world
+    waiting = (
+        node
+        for job in world.jobs.values()
+        for node in job.billed
+        if node.state is NodeState.REQUESTED and node.retry_at <= now and f"node:{node.id}" not in world.busy
+    )
+    turns, throttles = give_turns(world.volatile.throttles, waiting, now)
+    return replace(world, turns=turns, volatile=replace(world.volatile, throttles=MappingProxyType(throttles)))
 
 
 def _decide(

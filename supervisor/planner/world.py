@@ -46,7 +46,9 @@ from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.market.warm import WarmRules
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord, NodeState, parts_of
+from supervisor.planner import throttling
 from supervisor.planner.actions import AskDone
+from supervisor.planner.throttling import Throttle
 
 MAX_CODES = 200
 # The clocks of daemons, nodes and clouds may differ by so much.
@@ -256,6 +258,7 @@ class VolatileState:
     alert_channels: Mapping[str, ChannelState] = field(default_factory=lambda: MappingProxyType({}))  # by name
     # When people were last told of a quota, by (cloud, region, quota).
     quotas_reported: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
+    throttles: Mapping[str, Throttle] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     denials: Mapping[str, Denial] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     # Of silent nodes, by id: what they answered over SSH, and when they were last held (silence.py).
     answers: Mapping[str, AskDone] = field(default_factory=lambda: MappingProxyType({}))
@@ -277,6 +280,20 @@ class VolatileState:
             return self, False
         kept = {each: at for each, at in self.quotas_reported.items() if now - at < quiet_s}
         return replace(self, quotas_reported=MappingProxyType({**kept, which: now})), True
+
+    def with_throttled(self, node: NodeRecord, now: float) -> VolatileState:
+        """After a cloud has refused a node's launch as one too many."""
+        cloud = node.offer.cloud
+        throttle = throttling.refused(self.throttles.get(cloud), node, now)
+        return replace(self, throttles=MappingProxyType({**self.throttles, cloud: throttle}))
+
+    def with_grant(self, node: NodeRecord, now: float) -> VolatileState:
+        """After a cloud has granted a node's launch."""
+        cloud = node.offer.cloud
+        if cloud not in self.throttles:
+            return self
+        throttle = throttling.granted(self.throttles[cloud], node, now)
+        return replace(self, throttles=MappingProxyType({**self.throttles, cloud: throttle}))
 
     def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
         """After a cloud has denied a call. `proof_s`: for how long a listing that works does not prove the opposite."""
@@ -373,6 +390,7 @@ class World:
     # By channel: ids of the events in the outbox that it has; and its threads, by task id.
     alerted: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     threads: Mapping[str, Mapping[str, Thread]] = field(default_factory=lambda: MappingProxyType({}))
+    turns: frozenset[str] = frozenset()  # nodes whose refused requests may be repeated now: throttling.py
     busy: frozenset[str] = frozenset()  # keys of the actions that are under way (Action.key)
     # Jobs with records that cannot be read -> why.
     unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

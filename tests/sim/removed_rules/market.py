@@ -27,6 +27,20 @@ MARKET = (
         "sim/test_warm.py::test_a_name_that_is_used_again_for_another_job_gives_no_right_to_its_machines",
     ),
     Mutant(
+        "throttled requests are repeated in turns",
+        "supervisor.planner.draft",
+        "        return known is None or not repeats(known, node) or node.id in self._world.turns\n",
+        "        return True\n",
+        "sim/test_throttling.py::test_requests_beyond_a_bucket_come_again_one_after_another",
+    ),
+    Mutant(
+        "a first request waits for no turn",
+        "supervisor.planner.draft",
+        "        return known is None or not repeats(known, node) or node.id in self._world.turns\n",
+        "        return known is None or node.id in self._world.turns\n",
+        "sim/test_throttling.py::test_a_node_that_a_throttled_cloud_has_not_refused_yet_does_not_wait_for_the_others",
+    ),
+    Mutant(
         "one place per job",
         "supervisor.market.offers",
         "    return not refused and constraints.in_place(offer) and constraints.affordable(offer)",

@@ -1,0 +1,77 @@
+"""Clouds that refuse requests as too many: all jobs' repeated launches share what a cloud takes, oldest first. Pure.
+
+A cloud says how long to wait, and not how many requests it takes: EC2 has a bucket for each account that regains some
+per second. How far apart they are repeated follows from what it grants. A node's first request is not held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from supervisor.model import NodeRecord
+
+FIRST_GAP_S = 0.5  # EC2's RunInstances regains two requests a second ("request throttling")
+MIN_GAP_S = 0.02
+MAX_GAP_S = 30.0
+BURST_S = 2.0  # what was not used of the last seconds may be
+FORGOTTEN_S = 60.0  # without a refusal or a grant
+CLOSER, APART = 0.95, 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """What is known of a cloud's limit of requests."""
+
+    since: float
+    gap_s: float  # between two requests that are repeated
+    used_until: float  # turns were given up to this time
+    answered_at: float
+    apart_at: float  # when the gap last grew
+
+
+def refused(known: Throttle | None, node: NodeRecord, now: float) -> Throttle:
+    """Return what is known after a request was refused as one too many. Only one that was repeated in its turn says
+    that they are too close together, and many that were under way at once say it once."""
+    if known is None or _is_forgotten(known, now):
+        return Throttle(now, FIRST_GAP_S, now, now, now)
+    if not repeats(known, node) or now < known.apart_at + BURST_S:
+        return replace(known, answered_at=now)
+    return replace(known, answered_at=now, gap_s=min(MAX_GAP_S, known.gap_s * APART), apart_at=now)
+
+
+def granted(known: Throttle, node: NodeRecord, now: float) -> Throttle:
+    """Return what is known after a request was granted."""
+    gap_s = max(MIN_GAP_S, known.gap_s * CLOSER) if repeats(known, node) else known.gap_s
+    return replace(known, answered_at=now, gap_s=gap_s)
+
+
+def repeats(known: Throttle, node: NodeRecord) -> bool:
+    """True if the node's request was refused since the cloud throttles."""
+    return node.retry_at >= known.since
+
+
+def _is_forgotten(known: Throttle, now: float) -> bool:
+    return now > known.answered_at + FORGOTTEN_S
+
+
+def give_turns(
+    throttles: Mapping[str, Throttle], waiting: Iterable[NodeRecord], now: float
+) -> tuple[frozenset[str], dict[str, Throttle]]:
+    """Return which of the nodes whose request may be repeated repeat it now, and what is known then."""
+    by_cloud: dict[str, list[NodeRecord]] = {}
+    for node in waiting:
+        known = throttles.get(node.offer.cloud)
+        if known is not None and repeats(known, node):
+            by_cloud.setdefault(node.offer.cloud, []).append(node)
+    turns: set[str] = set()
+    kept = {}
+    for cloud, known in throttles.items():
+        if _is_forgotten(known, now):
+            continue
+        since = max(known.used_until, now - max(BURST_S, known.gap_s))
+        oldest = sorted(by_cloud.get(cloud, ()), key=lambda each: (each.created_at, each.id))
+        nodes = oldest[: int((now - since) / known.gap_s)]
+        turns |= {each.id for each in nodes}
+        kept[cloud] = replace(known, used_until=since + len(nodes) * known.gap_s)
+    return frozenset(turns), kept

@@ -1,0 +1,42 @@
+"""A cloud that takes so many requests a second: jobs share what it takes, and ask it little more often than that."""
+
+from __future__ import annotations
+
+import pytest
+from spotsup_simulator.cloud import Bucket
+from spotsup_simulator.world import World
+
+from tests.sim.harness import empty_world, submit
+from tests.sim.promises import jobs_of
+
+NODES, JOBS = 40, 2
+
+
+def granted(world: World) -> int:
+    return sum(bool(node.instance_id) for job in jobs_of(world).values() for node in job.nodes.values())
+
+
+@pytest.mark.parametrize(
+    ("size", "per_s", "seconds", "calls"), [(5.0, 2.0, 60.0, 240), (20.0, 20.0, 20.0, 140), (5.0, 0.5, 200.0, 240)]
+)
+def test_requests_beyond_a_bucket_come_again_one_after_another(
+    size: float, per_s: float, seconds: float, calls: int
+) -> None:
+    world = empty_world()
+    world.cloud.bucket = Bucket(size, per_s)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, NODES * JOBS)
+    for number in range(JOBS):
+        submit(world, f"job{number}", 1, NODES, NODES)
+    assert world.run_until(lambda w: granted(w) == NODES * JOBS, seconds), granted(world)
+    assert world.cloud.launch_calls <= calls
+
+
+def test_a_node_that_a_throttled_cloud_has_not_refused_yet_does_not_wait_for_the_others() -> None:
+    world = empty_world()
+    world.cloud.bucket = Bucket(5.0, 0.5)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, NODES * JOBS)
+    submit(world, "large", 1, NODES, NODES)
+    assert world.run_until(lambda w: granted(w) >= 5, 30.0)
+    world.cloud.bucket = None
+    submit(world, "small", 1, 1, 1)
+    assert world.run_until(lambda w: all(n.instance_id for n in jobs_of(w)["small"].nodes.values()), 3.0)
