@@ -42,7 +42,7 @@ RETRIES = (
     Retry(
         "a launch that no cloud grants",
         ("supervisor.planner.actions.Launch", "supervisor.planner.outcomes._launched"),
-        "{supervisor.planner.outcomes.BACKOFF_S} s, each pool as its refusal is remembered; as one request too many: in "
+        "{supervisor.planner.outcomes.BACKOFF_S} s, each pool as its refusal is remembered; as one too many: in "
         "turns of all jobs, {supervisor.planner.throttling.MAX_GAP_S} s apart at most",
         K.WAITS_LONG,
         "{supervisor.features.waits.record.WaitsRules.lacks_s} s where it trains, "

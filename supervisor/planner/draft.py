@@ -36,7 +36,6 @@ from supervisor.model import (
     with_part,
 )
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
-from supervisor.planner.throttling import repeats
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
@@ -222,9 +221,9 @@ class Draft:
         self.volatile = replace(self.volatile, offers=MappingProxyType(others))
 
     def in_turn(self, node: NodeRecord) -> bool:
-        """True unless its cloud refused its request as one too many, and others are to repeat theirs first."""
-        known = self.volatile.throttles.get(node.offer.cloud)
-        return known is None or not repeats(known, node) or node.id in self._world.turns
+        """True unless its cloud refuses requests as too many, and others are to repeat theirs first."""
+        throttled = node.launch_attempts and node.offer.cloud in self.volatile.throttles
+        return not throttled or node.id in self._world.turns
 
     def busy(self, key: str) -> bool:
         """True if an action with this key is under way, or was decided just now."""

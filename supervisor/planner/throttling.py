@@ -23,7 +23,6 @@ CLOSER, APART = 0.95, 1.25
 class Throttle:
     """What is known of a cloud's limit of requests."""
 
-    since: float
     gap_s: float  # between two requests that are repeated
     used_until: float  # turns were given up to this time
     answered_at: float
@@ -34,21 +33,16 @@ def refused(known: Throttle | None, node: NodeRecord, now: float) -> Throttle:
     """Return what is known after a request was refused as one too many. Only one that was repeated in its turn says
     that they are too close together, and many that were under way at once say it once."""
     if known is None or _is_forgotten(known, now):
-        return Throttle(now, FIRST_GAP_S, now, now, now)
-    if not repeats(known, node) or now < known.apart_at + BURST_S:
+        return Throttle(FIRST_GAP_S, now, now, now)
+    if node.launch_attempts <= 1 or now < known.apart_at + BURST_S:
         return replace(known, answered_at=now)
     return replace(known, answered_at=now, gap_s=min(MAX_GAP_S, known.gap_s * APART), apart_at=now)
 
 
 def granted(known: Throttle, node: NodeRecord, now: float) -> Throttle:
     """Return what is known after a request was granted."""
-    gap_s = max(MIN_GAP_S, known.gap_s * CLOSER) if repeats(known, node) else known.gap_s
+    gap_s = max(MIN_GAP_S, known.gap_s * CLOSER) if node.launch_attempts > 1 else known.gap_s
     return replace(known, answered_at=now, gap_s=gap_s)
-
-
-def repeats(known: Throttle, node: NodeRecord) -> bool:
-    """True if the node's request was refused since the cloud throttles."""
-    return node.retry_at >= known.since
 
 
 def _is_forgotten(known: Throttle, now: float) -> bool:
@@ -61,9 +55,7 @@ def give_turns(
     """Return which of the nodes whose request may be repeated repeat it now, and what is known then."""
     by_cloud: dict[str, list[NodeRecord]] = {}
     for node in waiting:
-        known = throttles.get(node.offer.cloud)
-        if known is not None and repeats(known, node):
-            by_cloud.setdefault(node.offer.cloud, []).append(node)
+        by_cloud.setdefault(node.offer.cloud, []).append(node)
     turns: set[str] = set()
     kept = {}
     for cloud, known in throttles.items():

@@ -21,19 +21,19 @@ from supervisor.planner.throttling import (
 )
 from tests.unit.scene import NOW, N, name, node
 
-KNOWN = Throttle(since=NOW - 60.0, gap_s=1.0, used_until=NOW - 10.0, answered_at=NOW, apart_at=NOW - 60.0)
+KNOWN = Throttle(gap_s=1.0, used_until=NOW - 10.0, answered_at=NOW, apart_at=NOW - 60.0)
 CLOUD = node(1, N.REQUESTED).offer.cloud
 
 
 def waiting(number: int, **more: Any) -> NodeRecord:
-    """A node that was refused ten seconds ago."""
-    return node(number, N.REQUESTED, **{"retry_at": NOW - 10.0, "created_at": NOW - 100.0 + number} | more)
+    """A node that has repeated its request."""
+    return node(number, N.REQUESTED, **{"launch_attempts": 2, "created_at": NOW - 100.0 + number} | more)
 
 
 def test_many_first_refusals_say_nothing_of_the_gap_and_repeated_ones_once() -> None:
-    first = refused(None, waiting(1, retry_at=0.0), NOW)
+    first = refused(None, waiting(1, launch_attempts=1), NOW)
     assert first.gap_s == FIRST_GAP_S
-    assert refused(first, waiting(2, retry_at=0.0), NOW + 5.0).gap_s == FIRST_GAP_S
+    assert refused(first, waiting(2, launch_attempts=1), NOW + 5.0).gap_s == FIRST_GAP_S
     once = refused(KNOWN, waiting(1), NOW)
     assert once.gap_s > KNOWN.gap_s
     assert refused(once, waiting(2), NOW).gap_s == once.gap_s
@@ -47,7 +47,7 @@ def test_the_gap_has_bounds() -> None:
         closer = granted(closer, waiting(1), NOW)
         apart = refused(replace(apart, answered_at=NOW + number * BURST_S), waiting(1), NOW + number * BURST_S)
     assert (closer.gap_s, apart.gap_s) == (MIN_GAP_S, MAX_GAP_S)
-    assert granted(KNOWN, waiting(1, retry_at=0.0), NOW).gap_s == KNOWN.gap_s, "a first request says nothing"
+    assert granted(KNOWN, waiting(1, launch_attempts=1), NOW).gap_s == KNOWN.gap_s, "a first request says nothing"
 
 
 @pytest.mark.parametrize(("gap_s", "turns"), [(1.0, 2), (0.5, 4), (30.0, 0), (5.0, 1)])
@@ -59,6 +59,5 @@ def test_the_oldest_come_first_and_no_more_than_a_short_while_is_made_up_for(gap
     assert give_turns(after, [waiting(9)], NOW + gap_s)[0] == {name(9)}
 
 
-def test_what_was_not_refused_since_or_is_forgotten_gets_no_turn() -> None:
-    assert give_turns({CLOUD: KNOWN}, [waiting(1, retry_at=0.0)], NOW)[0] == frozenset()
+def test_what_is_forgotten_gives_no_turns() -> None:
     assert give_turns({CLOUD: KNOWN}, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == (frozenset(), {})
