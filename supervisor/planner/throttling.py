@@ -27,6 +27,9 @@ class Throttle:
     used_until: float  # turns were given up to this time
     answered_at: float
     apart_at: float  # when the gap last grew
+    given: frozenset[str] = (
+        frozenset()
+    )  # nodes that wait and had a turn since all had one: what uses none delays nobody
 
 
 def refused(known: Throttle | None, node: NodeRecord, now: float) -> Throttle:
@@ -62,8 +65,13 @@ def give_turns(
         if _is_forgotten(known, now):
             continue
         since = max(known.used_until, now - max(BURST_S, known.gap_s))
-        oldest = sorted(by_cloud.get(cloud, ()), key=lambda each: (each.created_at, each.id))
-        nodes = oldest[: int((now - since) / known.gap_s)]
-        turns |= {each.id for each in nodes}
-        kept[cloud] = replace(known, used_until=since + len(nodes) * known.gap_s)
+        in_order = sorted(by_cloud.get(cloud, ()), key=lambda each: (each.id in known.given, each.created_at, each.id))
+        new = frozenset(each.id for each in in_order[: int((now - since) / known.gap_s)])
+        given = new | known.given.intersection(each.id for each in in_order)
+        turns |= new
+        kept[cloud] = replace(
+            known,
+            used_until=since + len(new) * known.gap_s,
+            given=given if len(given) < len(in_order) else frozenset(),
+        )
     return frozenset(turns), kept

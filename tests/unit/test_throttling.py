@@ -61,3 +61,12 @@ def test_the_oldest_come_first_and_no_more_than_a_short_while_is_made_up_for(gap
 
 def test_what_is_forgotten_gives_no_turns() -> None:
     assert give_turns({CLOUD: KNOWN}, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == (frozenset(), {})
+
+
+def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
+    """As one for which its job has no room left."""
+    throttles, had = {CLOUD: replace(KNOWN, gap_s=BURST_S)}, list[str]()
+    for number in range(9):
+        turns, throttles = give_turns(throttles, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
+        had += turns
+    assert {each: had.count(each) for each in had} == {name(1): 3, name(2): 3, name(3): 3}
