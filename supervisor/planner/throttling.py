@@ -27,9 +27,8 @@ class Throttle:
     used_until: float  # turns were given up to this time
     answered_at: float
     apart_at: float  # when the gap last grew
-    given: frozenset[str] = (
-        frozenset()
-    )  # nodes that wait and had a turn since all had one: what uses none delays nobody
+    # Nodes that wait and had a turn since all had one: what uses none delays nobody.
+    given: frozenset[str] = frozenset()
 
 
 def refused(known: Throttle | None, node: NodeRecord, now: float) -> Throttle:
@@ -64,7 +63,7 @@ def give_turns(
     for cloud, known in throttles.items():
         if _is_forgotten(known, now):
             continue
-        since = max(known.used_until, now - max(BURST_S, known.gap_s))
+        since = min(now, max(known.used_until, now - max(BURST_S, known.gap_s)))  # a clock may be set back
         in_order = sorted(by_cloud.get(cloud, ()), key=lambda each: (each.id in known.given, each.created_at, each.id))
         new = frozenset(each.id for each in in_order[: int((now - since) / known.gap_s)])
         given = new | known.given.intersection(each.id for each in in_order)

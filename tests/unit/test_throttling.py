@@ -70,3 +70,10 @@ def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
         turns, throttles = give_turns(throttles, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
         had += turns
     assert {each: had.count(each) for each in had} == {name(1): 3, name(2): 3, name(3): 3}
+
+
+def test_a_clock_that_is_set_back_neither_gives_many_turns_at_once_nor_stops_them() -> None:
+    nodes = [waiting(number) for number in range(1, 10)]
+    none, after = give_turns({CLOUD: KNOWN}, nodes, NOW - 3600.0)
+    assert none == frozenset()
+    assert len(give_turns(after, nodes, NOW - 3599.0)[0]) == 1
