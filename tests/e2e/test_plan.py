@@ -71,7 +71,9 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudSe
     job.write_text(JOB)
 
     planned = stack.ctl("plan", str(job), "--limit", "2")
-    assert (planned.returncode, planned.stderr) == (0, "")
+    assert planned.returncode == 0
+    (warning,) = planned.stderr.splitlines()
+    assert "planned has no limit of money, and costs $" in warning
     lines = planned.stdout.splitlines()
     assert lines[0].split() == ["CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE", "FROM"]
     assert lines[1].split()[0] == "aws"
@@ -84,7 +86,7 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudSe
     assert on_local.returncode == 0
     assert "local-a" in on_local.stdout
 
-    explained = stack.ctl("submit", str(job), "--explain")
+    explained = stack.ctl("submit", str(job), "--explain", "--hours", "8")
     assert (explained.returncode, explained.stderr) == (0, "")
     assert explained.stdout.splitlines()[0] == lines[0]
     assert "  assumed: the image has NVIDIA driver 580, and 1 healthy T4\n" in explained.stdout
@@ -109,6 +111,7 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudSe
     assert (planned.returncode, planned.stdout) == (1, "")
     submitted = stack.ctl("submit", str(job))
     assert (submitted.returncode, submitted.stdout) == (0, "planned\n")
-    (warning,) = submitted.stderr.splitlines()
+    warning, endless = submitted.stderr.splitlines()
+    assert endless.endswith("planned has no limit of money, and costs money until it ends: `--usd 100` pauses it there")
     assert warning.startswith("spotsupctl: warning: aws did not list its offers (EC2 in us-east-1 cannot be reached")
     assert stack.ctl("cancel", "planned").returncode == 0

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=4, help="pytest's processes; two of them run whole jobs")
     parser.add_argument("--checks", default="make check", help="the command that runs beside the tests")
     parser.add_argument("--max-minutes", type=float, default=60, help="after which a stage is ended, and has failed")
-    parser.add_argument("--min-free-gb", type=float, default=6, help="of room for temporary files, to begin at all")
+    parser.add_argument("--min-free-gb", type=float, default=3, help="of room for temporary files, to begin at all")
     parser.add_argument("pytest", nargs="*", help="more arguments for the first run of pytest")
     options = parser.parse_args(arguments)
     if trouble := _why_no_room(options.min_free_gb):
