@@ -34,19 +34,13 @@ from supervisor.spec import parse_spec
 from tests.chaos import space
 from tests.integration.test_lost_journal import Daemon
 from tests.support.etcd_server import etcd_server
+from tests.support.waiting import until
 from tests.unit.scene import N, node
 
 KEYS = Keys("test")
 NOW = time.time()
 LEADER = f"{KEYS.root}leader"
 CURVE = Curve(Point(1.0, 1, 0, 0, None, 1, 0.0), 1, 0, 1.0)
-
-
-def until(predicate: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not predicate():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def record(name: str, digest: str = "", usd: float = 0.0, ended_at: float = NOW) -> JobRecord:

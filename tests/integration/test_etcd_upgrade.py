@@ -17,6 +17,7 @@ from supervisor.runtime.leader import Leadership
 from tests.support.etcd_server import etcd_cluster, etcd_server
 from tests.support.newer_etcd import newer_etcd
 from tests.support.programs import find_program
+from tests.support.waiting import until
 from tools.setup.errors import SetupError
 
 TTL_S = 6.0
@@ -92,12 +93,12 @@ def test_one_etcd_goes_to_the_next_minor_version_and_no_lease_ends(tmp_path: Pat
         leader.start()
         try:
             with Agents(lambda: Etcd([server.endpoint], timeout_s=1.0)) as agents, contextlib.closing(login):
-                wait_until(lambda: leader.leading)
+                until(lambda: leader.leading)
                 guard, before = leader.guard(), str(login.status()["version"])
                 server.kill()
                 server.program(newer)
                 assert server.start()
-                wait_until(lambda: min(agents.wrote) > 5)
+                until(lambda: min(agents.wrote) > 5)
                 assert before.startswith("3.4.")
                 assert login.status()["version"] == "3.5.1"
                 time.sleep(1.5 * TTL_S)
@@ -120,7 +121,7 @@ def test_three_members_go_to_the_next_minor_version_one_by_one_and_no_lease_ends
         leader.start()
         try:
             with Agents(lambda: Etcd(urls, timeout_s=1.0)) as agents, contextlib.closing(Etcd(urls)) as etcd:
-                wait_until(lambda: leader.leading)
+                until(lambda: leader.leading)
                 guard = leader.guard()
                 for number, member in enumerate(members):
                     member.kill()
@@ -142,10 +143,3 @@ def test_three_members_go_to_the_next_minor_version_one_by_one_and_no_lease_ends
         finally:
             leader.stop()
             for_leader.close()
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

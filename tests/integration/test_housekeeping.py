@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from supervisor.runtime.housekeeping import Housekeeping, housekeeping_tasks, le
 from supervisor.runtime.leader import Leadership
 from supervisor.spec import parse_spec
 from tests.support.etcd_server import etcd_cluster
+from tests.support.waiting import until
 
 KEYS = Keys("test")
 DAY_S = 86400.0
@@ -40,13 +40,6 @@ def leader(etcd: Etcd) -> Iterator[Leadership]:
     until(leader.lease_valid)
     yield leader
     leader.stop()
-
-
-def until(predicate: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def begin(etcd: Etcd) -> None:

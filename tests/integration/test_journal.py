@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from spotsup_trainer.etcd import Etcd
@@ -32,6 +32,7 @@ from supervisor.model import (
 from supervisor.planner.actions import Commit
 from supervisor.runtime.leader import Leadership
 from supervisor.spec import parse_spec
+from tests.support.waiting import until
 
 KEYS = Keys("test")
 SPEC = parse_spec({"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py", "env": {"A": "b"}})
@@ -68,14 +69,6 @@ def leader(etcd: Etcd) -> Iterator[Leadership]:
     until(lambda: leader.leading)
     yield leader
     leader.stop()
-
-
-def until(predicate: object, timeout_s: float = 60.0) -> None:
-    assert callable(predicate)
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
 
 
 def read(journal: Journal, revision: int) -> Reading:
@@ -186,12 +179,16 @@ def test_a_name_is_used_again_and_the_old_run_is_kept_under_its_number(
     of_first = replace(JOB, uid="abcde", run=1)
     curve = begun(Seen(Point(1.0, 1, 32, 0, 0.5, 2, 0.1), 1, 1.0))
     assert journal.put_curve(of_first, curve, leader.guard())
+
+    def has_uid(uid: str) -> bool:
+        return journal.read().jobs["job"].record.uid == uid
+
     for run, uid in enumerate(runs[1:], 2):
         present = journal.read().jobs["job"]
         record, event = replace(JOB, uid=uid, run=run), replace(EVENT, id=f"job-{uid}-000001")
         assert journal.create_job(record, event, present)
         assert not journal.create_job(record, event, present), "the record has changed"
-        until(lambda uid=uid: journal.read().jobs["job"].record.uid == uid)
+        until(partial(has_uid, uid))
         assert journal.read().jobs["job"].hint is None
         assert journal.curve(of_first) == (curve if run <= KEPT_RUNS + 1 else None), "as long as its run is kept"
         logs = {chunk.node for chunk in journal.logs("job").chunks}

@@ -15,7 +15,8 @@ from supervisor.pool_days import PoolDay, Row, encode_day, pool_of
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.pools import PoolKeeper, _day_of
-from tests.integration.test_journal import EVENT, JOB, KEYS, NODE, OFFER, etcd, journal, leader, store, until
+from tests.integration.test_journal import EVENT, JOB, KEYS, NODE, OFFER, etcd, journal, leader, store
+from tests.support.waiting import until
 
 __all__ = ["etcd", "journal", "leader", "store"]  # fixtures
 

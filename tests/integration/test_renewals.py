@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from spotsup_trainer.etcd import Etcd
@@ -16,15 +15,9 @@ from supervisor.new_job import new_job
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.renewals import Renewals
 from supervisor.spec import parse_spec
+from tests.support.waiting import until
 
 KEYS = Keys("test")
-
-
-def until(predicate: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not predicate():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def test_an_ended_run_is_followed_by_one_more_with_the_same_code_until_it_is_cancelled(

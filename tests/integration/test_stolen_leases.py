@@ -21,6 +21,7 @@ from supervisor.runtime.leader import SILENT_TTLS, Leadership
 from tests.support.etcd_server import cable
 from tests.support.secured_etcd import KEYS, SecuredEtcd, a_job, secured_etcd
 from tests.support.serving import serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -47,13 +48,6 @@ def stack(secured: SecuredEtcd) -> Iterator[ExitStack]:
 
 def _b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def client(secured: SecuredEtcd, stack: ExitStack, *, thief: bool) -> Etcd:

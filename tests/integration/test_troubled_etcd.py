@@ -27,19 +27,12 @@ from supervisor.runtime.leader import Leadership
 from tests.chaos import space
 from tests.integration.test_lost_journal import Daemon
 from tests.support.etcd_server import cable, etcd_server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
 KEYS = Keys("test")
 SPEC = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
-
-
-def until(predicate: object, timeout_s: float = 60.0) -> None:
-    assert callable(predicate)
-    deadline = time.monotonic() + timeout_s
-    while not predicate():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
 
 
 def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(tmp_path: Path) -> None:
