@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from provisioners.base import (
     Coverage,
@@ -51,25 +50,6 @@ OTHERS = (Identity(b"t" * 32).owner(CLUSTER), Identity(b"u" * 32).owner(CLUSTER)
 DENIED = "the credentials have expired: renew them"
 
 
-@dataclass
-class Bucket:
-    """So many requests at once, and so many more per second: EC2's RunInstances has 5 and 2 ("request throttling")."""
-
-    size: float
-    per_s: float
-    left: float = math.inf
-    at: float = 0.0
-
-    def take(self, now: float) -> bool:
-        """Take a request out; False where it is empty."""
-        self.left = min(self.size, self.left + self.per_s * (now - self.at))
-        self.at = now
-        if self.left < 1.0:
-            return False
-        self.left -= 1.0
-        return True
-
-
 class SimCloud:
     """The cloud as provisioners.base.Provisioner, and what happens to its machines. `step` handles what is due."""
 
@@ -113,8 +93,8 @@ class SimCloud:
         self.others: dict[str, Machine] = {}
         self.others_leftovers: dict[str, Leftover] = {}
         self.wronged: list[str] = []
-        # Launches beyond it are refused as too many; how many were asked for at all.
-        self.bucket: Bucket | None = None
+        # Whether a launch at a time is refused as one request too many; how many calls came so far.
+        self.is_too_many: Callable[[float], bool] = lambda _: False
         self.launch_calls = 0
         # Of which account our credentials are, and which regions are configured; empty: all.
         self.account, self.says_account = "account-1", True
@@ -174,8 +154,8 @@ class SimCloud:
             code, self.unknown_code_once = self.unknown_code_once, ""
             return Transient(f"{request.offer.zone} answers {code}", unknown_code=code)
         self.launch_calls += 1
-        if self.bucket is not None and not self.bucket.take(self._clock.now()):
-            self._rng.injected["request bucket empty"] += 1
+        if self.is_too_many(self._clock.now()):
+            self._rng.injected["too many requests"] += 1
             return Throttled(5.0, "RequestLimitExceeded")
         if self._rng.inject("throttled", self.fault_rates.transient / 2):
             return Throttled(1.0, "slow down")

@@ -222,7 +222,7 @@ class Draft:
 
     def in_turn(self, node: NodeRecord) -> bool:
         """True unless its cloud refuses requests as too many, and others are to repeat theirs first."""
-        throttled = node.launch_attempts and node.offer.cloud in self.volatile.throttles
+        throttled = node.launch_attempts and node.offer.cloud in self.volatile.request_limits
         return not throttled or node.id in self._world.turns
 
     def busy(self, key: str) -> bool:

@@ -161,7 +161,7 @@ class _Decided:
 
 def _with_turns(world: World, now: float) -> World:
     """Return the world with the nodes that may repeat now what a cloud refused as one request too many."""
-    if not world.volatile.throttles:
+    if not world.volatile.request_limits:
         return world
     waiting = (
         node
@@ -169,8 +169,8 @@ def _with_turns(world: World, now: float) -> World:
         for node in job.billed
         if node.state is NodeState.REQUESTED and node.retry_at <= now and f"node:{node.id}" not in world.busy
     )
-    turns, throttles = give_turns(world.volatile.throttles, waiting, now)
-    return replace(world, turns=turns, volatile=replace(world.volatile, throttles=MappingProxyType(throttles)))
+    turns, limits = give_turns(world.volatile.request_limits, waiting, now)
+    return replace(world, turns=turns, volatile=replace(world.volatile, request_limits=MappingProxyType(limits)))
 
 
 def _decide(

@@ -20,47 +20,47 @@ CLOSER, APART = 0.95, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle:
+class RequestLimit:
     """What is known of a cloud's limit of requests."""
 
     gap_s: float  # between two requests that are repeated
     used_until: float  # turns were given up to this time
     answered_at: float
     apart_at: float  # when the gap last grew
-    # Nodes that wait and had a turn since all had one: what uses none delays nobody.
+    # Nodes that wait and had a turn since all had one: what uses none delays no other.
     given: frozenset[str] = frozenset()
 
 
-def refused(known: Throttle | None, node: NodeRecord, now: float) -> Throttle:
+def refused(known: RequestLimit | None, node: NodeRecord, now: float) -> RequestLimit:
     """Return what is known after a request was refused as one too many. Only one that was repeated in its turn says
     that they are too close together, and many that were under way at once say it once."""
     if known is None or _is_forgotten(known, now):
-        return Throttle(FIRST_GAP_S, now, now, now)
+        return RequestLimit(FIRST_GAP_S, now, now, now)
     if node.launch_attempts <= 1 or now < known.apart_at + BURST_S:
         return replace(known, answered_at=now)
     return replace(known, answered_at=now, gap_s=min(MAX_GAP_S, known.gap_s * APART), apart_at=now)
 
 
-def granted(known: Throttle, node: NodeRecord, now: float) -> Throttle:
+def granted(known: RequestLimit, node: NodeRecord, now: float) -> RequestLimit:
     """Return what is known after a request was granted."""
     gap_s = max(MIN_GAP_S, known.gap_s * CLOSER) if node.launch_attempts > 1 else known.gap_s
     return replace(known, answered_at=now, gap_s=gap_s)
 
 
-def _is_forgotten(known: Throttle, now: float) -> bool:
+def _is_forgotten(known: RequestLimit, now: float) -> bool:
     return now > known.answered_at + FORGOTTEN_S
 
 
 def give_turns(
-    throttles: Mapping[str, Throttle], waiting: Iterable[NodeRecord], now: float
-) -> tuple[frozenset[str], dict[str, Throttle]]:
+    limits: Mapping[str, RequestLimit], waiting: Iterable[NodeRecord], now: float
+) -> tuple[frozenset[str], dict[str, RequestLimit]]:
     """Return which of the nodes whose request may be repeated repeat it now, and what is known then."""
     by_cloud: dict[str, list[NodeRecord]] = {}
     for node in waiting:
         by_cloud.setdefault(node.offer.cloud, []).append(node)
     turns: set[str] = set()
     kept = {}
-    for cloud, known in throttles.items():
+    for cloud, known in limits.items():
         if _is_forgotten(known, now):
             continue
         since = min(now, max(known.used_until, now - max(BURST_S, known.gap_s)))  # a clock may be set back

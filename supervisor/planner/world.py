@@ -48,7 +48,6 @@ from supervisor.market.warm import WarmRules
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord, NodeState, parts_of
 from supervisor.planner import throttling
 from supervisor.planner.actions import AskDone
-from supervisor.planner.throttling import Throttle
 
 MAX_CODES = 200
 # The clocks of daemons, nodes and clouds may differ by so much.
@@ -258,7 +257,8 @@ class VolatileState:
     alert_channels: Mapping[str, ChannelState] = field(default_factory=lambda: MappingProxyType({}))  # by name
     # When people were last told of a quota, by (cloud, region, quota).
     quotas_reported: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
-    throttles: Mapping[str, Throttle] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
+    # By cloud.
+    request_limits: Mapping[str, throttling.RequestLimit] = field(default_factory=lambda: MappingProxyType({}))
     denials: Mapping[str, Denial] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     # Of silent nodes, by id: what they answered over SSH, and when they were last held (silence.py).
     answers: Mapping[str, AskDone] = field(default_factory=lambda: MappingProxyType({}))
@@ -284,16 +284,16 @@ class VolatileState:
     def with_throttled(self, node: NodeRecord, now: float) -> VolatileState:
         """After a cloud has refused a node's launch as one too many."""
         cloud = node.offer.cloud
-        throttle = throttling.refused(self.throttles.get(cloud), node, now)
-        return replace(self, throttles=MappingProxyType({**self.throttles, cloud: throttle}))
+        limit = throttling.refused(self.request_limits.get(cloud), node, now)
+        return replace(self, request_limits=MappingProxyType({**self.request_limits, cloud: limit}))
 
     def with_grant(self, node: NodeRecord, now: float) -> VolatileState:
         """After a cloud has granted a node's launch."""
         cloud = node.offer.cloud
-        if cloud not in self.throttles:
+        if cloud not in self.request_limits:
             return self
-        throttle = throttling.granted(self.throttles[cloud], node, now)
-        return replace(self, throttles=MappingProxyType({**self.throttles, cloud: throttle}))
+        limit = throttling.granted(self.request_limits[cloud], node, now)
+        return replace(self, request_limits=MappingProxyType({**self.request_limits, cloud: limit}))
 
     def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
         """After a cloud has denied a call. `proof_s`: for how long a listing that works does not prove the opposite."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from spotsup_simulator.cloud import Bucket
 from spotsup_simulator.world import World
 
+from supervisor.api.throttle import Throttle
 from tests.sim.harness import empty_world, submit
 from tests.sim.promises import jobs_of
 
 NODES, JOBS = 40, 2
+
+
+def bucket(size: float, per_s: float) -> Callable[[float], bool]:
+    """So many requests at once, and so many more per second: EC2's RunInstances has 5 and 2 ("request throttling")."""
+    throttle = Throttle(size, per_s)
+    return lambda now: throttle.wait_s("", now) > 0.0
 
 
 def granted(world: World) -> int:
@@ -23,7 +31,7 @@ def test_requests_beyond_a_bucket_come_again_one_after_another(
     size: float, per_s: float, seconds: float, calls: int
 ) -> None:
     world = empty_world()
-    world.cloud.bucket = Bucket(size, per_s)
+    world.cloud.is_too_many = bucket(size, per_s)
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, NODES * JOBS)
     for number in range(JOBS):
         submit(world, f"job{number}", 1, NODES, NODES)
@@ -33,10 +41,10 @@ def test_requests_beyond_a_bucket_come_again_one_after_another(
 
 def test_a_node_that_a_throttled_cloud_has_not_refused_yet_does_not_wait_for_the_others() -> None:
     world = empty_world()
-    world.cloud.bucket = Bucket(5.0, 0.5)
+    world.cloud.is_too_many = bucket(5.0, 0.5)
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, NODES * JOBS)
     submit(world, "large", 1, NODES, NODES)
     assert world.run_until(lambda w: granted(w) >= 5, 30.0)
-    world.cloud.bucket = None
+    world.cloud.is_too_many = lambda _: False
     submit(world, "small", 1, 1, 1)
     assert world.run_until(lambda w: all(n.instance_id for n in jobs_of(w)["small"].nodes.values()), 3.0)

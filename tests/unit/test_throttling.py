@@ -14,14 +14,14 @@ from supervisor.planner.throttling import (
     FORGOTTEN_S,
     MAX_GAP_S,
     MIN_GAP_S,
-    Throttle,
+    RequestLimit,
     give_turns,
     granted,
     refused,
 )
 from tests.unit.scene import NOW, N, name, node
 
-KNOWN = Throttle(gap_s=1.0, used_until=NOW - 10.0, answered_at=NOW, apart_at=NOW - 60.0)
+KNOWN = RequestLimit(gap_s=1.0, used_until=NOW - 10.0, answered_at=NOW, apart_at=NOW - 60.0)
 CLOUD = node(1, N.REQUESTED).offer.cloud
 
 
@@ -65,9 +65,9 @@ def test_what_is_forgotten_gives_no_turns() -> None:
 
 def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
     """As one for which its job has no room left."""
-    throttles, had = {CLOUD: replace(KNOWN, gap_s=BURST_S)}, list[str]()
+    limits, had = {CLOUD: replace(KNOWN, gap_s=BURST_S)}, list[str]()
     for number in range(9):
-        turns, throttles = give_turns(throttles, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
+        turns, limits = give_turns(limits, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
         had += turns
     assert {each: had.count(each) for each in had} == {name(1): 3, name(2): 3, name(3): 3}
 
