@@ -257,12 +257,17 @@ class SimCloud:
         listed = [each for each in listed if owner in {None, each.owner} and each.id not in hidden]
         if owner is None or self._rng.inject("unfiltered listing", self.fault_rates.unfiltered):
             listed += [each.instance for each in self.others.values()]
-        if self.silent_regions >= set(self.region_of.values()):
+        if self.is_silent:
             raise UnreachableError("no region answers")
         if self.silent_regions:
             heard = [each for each in listed if not self._is_silent(each)]
             raise PartialListingError(heard, dict.fromkeys(self.silent_regions, "no answer"))
         return listed
+
+    @property
+    def is_silent(self) -> bool:
+        """True if none of its regions answers."""
+        return self.silent_regions >= set(self.region_of.values())
 
     def _is_silent(self, instance: Instance) -> bool:
         return instance.region in self.silent_regions

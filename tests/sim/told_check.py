@@ -87,7 +87,7 @@ class ToldCheck:
                     found.append((f"end {node.id}", (2 * UNENDED_S, f"{node.id} does not end")))
         silent = sorted(world.cloud.silent_regions)
         found += [(f"region {region}", (UNLISTED_S, f"{region} does not answer")) for region in silent]
-        if world.fault_rates.unreachable >= 1.0:
+        if world.fault_rates.unreachable >= 1.0 or world.cloud.is_silent:
             found.append(("cloud", (UNLISTED_S, "no cloud answers")))
         return found
 
