@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.table import Table
 from spotsup_trainer.etcd import Delete, Etcd, Put
-from spotsup_trainer.wire import Progress, encode
+from spotsup_trainer.wire import Notice, Progress, encode
 
 from benchmarks import results
 from benchmarks.command import measured, parser_of, progress, show
@@ -37,9 +37,17 @@ RECOVER_S = 120.0
 CHURN_PER_NODE_S = 3600.0  # a spot machine that lives for an hour
 MIN_CHURN_PER_S = 0.5
 TICK_P50, TICK_P99, TICK_MAX = "tick p50", "tick p99", "tick max"
+REQUESTED, GRANTED = "last requested after", "last granted after"
 CPU, RSS, START, WRITES, BYTES = "CPU share", "resident memory", "start-up", "etcd writes per event", "bytes per event"
 NODE_CPU, EVENT_CPU = "CPU per node", "CPU per event"
 GOAL_SIZES, GOAL_GROWTH = (1_000, 10_000), 1.2
+
+# All nodes of one size get a notice within a minute, from a cloud as EC2 is: an answer takes a second, and it takes 20
+# requests a second (its bucket is 20, too). Machines are prepared in longer than the phase lasts, as real ones are.
+NOTICES_S, NOTICE_S = 60.0, 180.0
+CLOUD = {"answer_s": 1.0, "per_s": 20.0, "prepare_s": 150.0}
+GOAL_REQUESTED_S = 2.0
+NOTICED = 1_280
 
 SUBJECTS = {SPOTSUP: "loop, planner, journal, mirror and leadership as in spotsupd, on an etcd of its own"}
 NOTES = """\
@@ -135,6 +143,8 @@ def measure(size: Size, options: argparse.Namespace, stop: Stop) -> list[Sample]
             samples += _phase(size, "training", daemon, lambda: _train(size, etcd, options.seconds, stop))
             events = max(1, round(options.seconds * _churn_per_s(size)))
             samples += _phase(size, "churn", daemon, lambda: _churn(size, etcd, daemon, events, stop), events)
+            if size.total == NOTICED:
+                samples += _notices(size, etcd, daemon, stop)
             daemon.ask(stop=True)
         finally:
             daemon.kill()
@@ -211,9 +221,47 @@ def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> N
         _wait(0.5, stop)
 
 
+def _notices(size: Size, etcd: Etcd, daemon: Daemon, stop: Stop) -> list[Sample]:
+    """Give every node a notice, evenly over a minute; wait until each has a replacement's machine. How long after a
+    job's n-th notice its n-th replacement was requested, and granted, at most."""
+    rounds = {job: etcd.get(control.KEYS.round(job)) for job in map(control.job_name, range(size.jobs))}
+    members = [
+        [(job, each["node"]) for each in json.loads(found.value)["members"]] for job, found in rounds.items() if found
+    ]
+    nodes = [each for of_each_job in zip(*members, strict=True) for each in of_each_job]
+    noticed: dict[str, list[float]] = {job: [] for job in rounds}
+
+    def happen() -> None:
+        daemon.ask(slow=CLOUD)
+        began = time.monotonic()
+        for number, (job, node) in enumerate(nodes):
+            now = time.time()
+            noticed[job].append(now)
+            etcd.put(control.KEYS.notice(job, node), encode(Notice(node, now + NOTICE_S, now, "aws")))
+            _wait(began + (number + 1) * NOTICES_S / len(nodes) - time.monotonic(), stop)
+        deadline = time.monotonic() + RECOVER_S
+        while not all(len(_replaced(daemon, job, 1)) >= size.nodes for job in rounds):
+            if time.monotonic() > deadline:
+                raise BenchError(f"{size.case}: not all nodes have a replacement {RECOVER_S:g} s after the last notice")
+            _wait(0.5, stop)
+
+    samples = _phase(size, "notices", daemon, happen, len(nodes))
+    for metric, which in ((REQUESTED, 0), (GRANTED, 1)):
+        late_s = max(
+            at - of for job in rounds for of, at in zip(noticed[job], _replaced(daemon, job, which), strict=False)
+        )
+        samples.append(Sample(f"{size.case}: notices", SPOTSUP, metric, "s", late_s))
+    return samples
+
+
+def _replaced(daemon: Daemon, job: str, which: int) -> list[float]:
+    """When a job's replacements were requested (0), or granted (1), in order."""
+    return sorted(each[which] for each in daemon.ask(replacements=job).values() if each[which])
+
+
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people: one line per case."""
-    columns = (TICK_P50, TICK_P99, TICK_MAX, CPU, NODE_CPU, EVENT_CPU, RSS, START, WRITES, BYTES)
+    columns = (REQUESTED, GRANTED, TICK_P50, TICK_P99, TICK_MAX, CPU, NODE_CPU, EVENT_CPU, RSS, START, WRITES, BYTES)
     made = results.table_of("One daemon", [""], [])
     for column in columns:
         made.add_column(column, justify="right")
@@ -246,6 +294,17 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
+def _in_time(rows: Sequence[Row]) -> Iterator[str]:
+    """Whether each of many nodes that get a notice at once is replaced in time."""
+    for row in rows:
+        if row.metric == REQUESTED and row.median is not None:
+            met = "met" if row.median <= GOAL_REQUESTED_S else "missed"
+            yield (
+                f"{row.case}: the last replacement was requested {row.median:.1f} s after its notice (goal at most "
+                f"{GOAL_REQUESTED_S:g} s): {met}"
+            )
+
+
 def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
     """Every size. Raises BenchError, InterruptedByUserError."""
     samples: list[Sample] = []
@@ -260,7 +319,7 @@ def main() -> int:
     options, about = _parse(), results.machine()
     rows = results.summarise(measured("bench-control", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, SUBJECTS)
-    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
+    show([table(rows)], NOTES, options.json, sentences=[*verdicts(rows), *_in_time(rows)])
     return 0
 
 

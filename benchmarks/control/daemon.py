@@ -34,7 +34,9 @@ from provisioners.base import (
     Offer,
     OfferQuery,
     Owner,
+    Throttled,
 )
+from supervisor.api.throttle import Throttle
 from supervisor.billing import NodeBilling
 from supervisor.features.rounds.record import RoundsRecord
 from supervisor.identity import Identity
@@ -143,13 +145,21 @@ def _node(job: JobRecord, number: int, at: float) -> NodeRecord:
 
 
 class PaperCloud:
-    """Grants everything at once."""
+    """Grants everything at once; after `be_slow`, as a cloud that is asked for much at once."""
 
     name = "local"
 
     def __init__(self, instances: Iterable[Instance]) -> None:
         self._instances = {each.id: each for each in instances}
         self._lock = threading.Lock()
+        self._answer_s = 0.0
+        self._bucket: Throttle | None = None
+        self.asked_at: dict[str, float] = {}  # by node: UNIX seconds of the first request for its machine
+        self.granted_at: dict[str, float] = {}  # by node
+
+    def be_slow(self, answer_s: float, per_s: float) -> None:
+        """Answer requests for machines after a while, and refuse those beyond so many a second as too many."""
+        self._answer_s, self._bucket = answer_s, Throttle(per_s, per_s)
 
     def end(self, instance_id: str) -> None:
         """Preempt a machine."""
@@ -164,6 +174,13 @@ class PaperCloud:
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         made = instance_of(request.node, time.time())
         with self._lock:
+            self.asked_at.setdefault(request.node, time.time())
+            too_many = self._bucket is not None and self._bucket.wait_s("", time.monotonic()) > 0.0
+        time.sleep(self._answer_s)
+        if too_many:
+            return Throttled(1.0, "RequestLimitExceeded")
+        with self._lock:
+            self.granted_at.setdefault(request.node, time.time())
             return Launched(self._instances.setdefault(made.id, made))
 
     def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
@@ -207,9 +224,10 @@ class PaperNodes:
         self._etcd = etcd
         self._random_s = random_s
         self._lock = threading.Lock()
+        self.prepare_s = (0.2, 1.0)
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
-        time.sleep(self._random_s.uniform(0.2, 1.0))
+        time.sleep(self._random_s.uniform(*self.prepare_s))
         with self._lock:
             puts = [Put(key, encode(message)) for key, message in node_messages(job.name, node.id, 0).items()]
             self._etcd.txn([], puts)
@@ -286,13 +304,14 @@ class Bench:
         self._leader = Leadership(etcd, f"{KEYS.root}leader", "bench", LEADER_TTL_S, self._wake.set)
         nodes = [node for job in self._journal.read().jobs.values() for node in job.nodes.values()]
         self._cloud = PaperCloud(instance_of(node.id, node.launched_at) for node in nodes)
+        self._nodes = PaperNodes(Etcd([endpoint]), random.Random(1))
         clock = SystemClock()
         effects = Effects(
             owner=OWNER,
             provisioners={"local": self._cloud},
             identity=IDENTITY,
-            preparer=(nodes_on_paper := PaperNodes(Etcd([endpoint]), random.Random(1))),
-            evidence=nodes_on_paper,
+            preparer=self._nodes,
+            evidence=self._nodes,
             senders={},
             clock=clock,
         )
@@ -346,6 +365,12 @@ class Bench:
                 return {}
             case {"report": _}:
                 return self._report()
+            case {"slow": {"answer_s": answer_s, "per_s": per_s, "prepare_s": prepare_s}}:
+                self._cloud.be_slow(answer_s, per_s)
+                self._nodes.prepare_s = (prepare_s, prepare_s)
+                return {}
+            case {"replacements": job}:
+                return self._replacements(job)
             case {"sentences": _}:
                 return dict(self._loop.status.sentences)
             case {"stop": _}:
@@ -369,6 +394,12 @@ class Bench:
 
     def _new_meter(self) -> Meter:
         return Meter(time.monotonic(), time.process_time(), [], self._store.writes, self._store.written_bytes)
+
+    def _replacements(self, job: str) -> dict[str, list[float]]:
+        """By replacement, when it was first requested, and granted; 0 where it was not."""
+        cloud, nodes = self._cloud, self._journal.read().jobs[job].nodes.values()
+        found = [node.id for node in nodes if node.replaces and node.id in cloud.asked_at]
+        return {node: [cloud.asked_at[node], cloud.granted_at.get(node, 0.0)] for node in found}
 
     def _report(self) -> dict[str, Any]:
         meter = self._meter

@@ -36,6 +36,7 @@ from supervisor.model import (
     with_part,
 )
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
+from supervisor.planner.throttling import limits
 from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
@@ -221,9 +222,9 @@ class Draft:
         self.volatile = replace(self.volatile, offers=MappingProxyType(others))
 
     def in_turn(self, node: NodeRecord) -> bool:
-        """True unless its cloud refuses requests as too many, and others are to repeat theirs first."""
-        throttled = node.launch_attempts and node.offer.cloud in self.volatile.request_limits
-        return not throttled or node.id in self._world.turns
+        """True unless its cloud refuses requests as too many, and others ask first."""
+        known = self.volatile.request_limits.get(node.offer.cloud)
+        return not limits(known, self.now) or node.id in self._world.turns
 
     def busy(self, key: str) -> bool:
         """True if an action with this key is under way, or was decided just now."""

@@ -169,9 +169,9 @@ def is_last_place(draft: Draft) -> bool:
 
 def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bool:
     """True if as many requests of the offer's pool wait for an answer as may. One that refused is asked for one machine
-    first, and so is one that takes machines of this job and has granted none since. Where spot is tight, as another
-    pool refused, and for a move, as many again are asked for as were granted there: what is not to be had costs few
-    requests."""
+    first, and so is one that takes machines of this job, and has granted none since it began to. Where spot is tight,
+    as another pool refused, and for a move, as many again are asked for as were granted there: what is not to be had
+    costs few requests."""
     asked = sum(node.offer.zone == offer.zone for node in draft.in_states(N.REQUESTED))
     if not asked:
         return False
@@ -182,8 +182,8 @@ def is_asked_enough(draft: Draft, offer: Offer, *, for_move: bool = False) -> bo
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     pool = pool_of(offer)
     here = [node for node in draft.billed if pool_of(node.offer) == pool and node.state in PRESENT_NODE_STATES]
-    taken = max((node.notice.seen_at for node in here if node.notice), default=0.0)
-    granted = sum(bool(node.instance_id) and node.created_at >= taken for node in here)
+    taken = min((node.notice.seen_at for node in here if node.notice), default=0.0)
+    granted = sum(bool(node.instance_id) and node.notice is None and node.created_at >= taken for node in here)
     tight = (
         for_move
         or bool(taken)
@@ -268,11 +268,12 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
         state_since=draft.now,
         replaces=lost.id if lost else "",
         max_usd_per_hour=draft.job.spec.limits.usd_per_node_hour,
-        launch_attempts=1,
         ahead=for_move,
     )
-    draft.add(node)
-    draft.request_action(Launch(node, draft.job.spec.disk_gb))
+    asks = draft.in_turn(node)
+    draft.add(replace(node, launch_attempts=1) if asks else node)
+    if asks:
+        draft.request_action(Launch(draft.nodes[node.id], draft.job.spec.disk_gb))
     place: dict[str, float | str] = {"zone": offer.zone, "instance_type": offer.instance_type}
     if lost is None:
         purpose = ", a spare" if spare else ", ahead of a move" if for_move else ""

@@ -160,7 +160,7 @@ class _Decided:
 
 
 def _with_turns(world: World, now: float) -> World:
-    """Return the world with the nodes that may repeat now what a cloud refused as one request too many."""
+    """Return the world with the nodes that may ask now clouds that refuse requests as too many."""
     if not world.volatile.request_limits:
         return world
     waiting = (

@@ -313,15 +313,13 @@ class VolatileState:
     def with_throttled(self, node: NodeRecord, now: float) -> VolatileState:
         """After a cloud has refused a node's launch as one too many."""
         cloud = node.offer.cloud
-        limit = throttling.refused(self.request_limits.get(cloud), node, now)
+        limit = throttling.refused(self.request_limits.get(cloud, throttling.RequestLimit()), now)
         return replace(self, request_limits=MappingProxyType({**self.request_limits, cloud: limit}))
 
     def with_grant(self, node: NodeRecord, now: float) -> VolatileState:
         """After a cloud has granted a node's launch."""
         cloud = node.offer.cloud
-        if cloud not in self.request_limits:
-            return self
-        limit = throttling.granted(self.request_limits[cloud], node, now)
+        limit = throttling.granted(self.request_limits.get(cloud, throttling.RequestLimit()), now)
         return replace(self, request_limits=MappingProxyType({**self.request_limits, cloud: limit}))
 
     def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
@@ -419,7 +417,9 @@ class World:
     # By channel: ids of the events in the outbox that it has; and its threads, by task id.
     alerted: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     threads: Mapping[str, Mapping[str, Thread]] = field(default_factory=lambda: MappingProxyType({}))
-    turns: frozenset[str] = frozenset()  # nodes whose refused requests may be repeated now: throttling.py
+    turns: frozenset[str] = (
+        frozenset()
+    )  # nodes that may ask for their machine now, where a cloud limits requests: throttling.py
     busy: frozenset[str] = frozenset()  # keys of the actions that are under way (Action.key)
     # Jobs with records that cannot be read -> why.
     unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -17,6 +17,7 @@ from supervisor.planner.throttling import (
     RequestLimit,
     give_turns,
     granted,
+    limits,
     refused,
 )
 from tests.unit.scene import NOW, N, name, node
@@ -30,24 +31,47 @@ def waiting(number: int, **more: Any) -> NodeRecord:
     return node(number, N.REQUESTED, **{"launch_attempts": 2, "created_at": NOW - 100.0 + number} | more)
 
 
-def test_many_first_refusals_say_nothing_of_the_gap_and_repeated_ones_once() -> None:
-    first = refused(None, waiting(1, launch_attempts=1), NOW)
-    assert first.gap_s == FIRST_GAP_S
-    assert refused(first, waiting(2, launch_attempts=1), NOW + 5.0).gap_s == FIRST_GAP_S
-    once = refused(KNOWN, waiting(1), NOW)
+def test_nothing_takes_turns_before_a_cloud_refuses_and_long_after() -> None:
+    assert not limits(None, NOW)
+    assert not limits(granted(RequestLimit(), NOW), NOW)
+    once = refused(RequestLimit(), NOW)
+    assert once.gap_s == FIRST_GAP_S
+    assert limits(once, NOW + FORGOTTEN_S)
+    assert not limits(once, NOW + FORGOTTEN_S + 1.0)
+
+
+def test_requests_are_as_far_apart_as_what_was_granted_lately() -> None:
+    fast = slow = RequestLimit()
+    for number in range(100):
+        fast = granted(fast, NOW + number * 0.05)
+    assert refused(fast, NOW + 5.0).gap_s == pytest.approx(0.05, rel=0.05)
+    for number in range(10):
+        slow = granted(slow, NOW + number * 4.0)
+    assert refused(slow, NOW + 40.0).gap_s == pytest.approx(4.0)
+    assert refused(granted(RequestLimit(), NOW - FORGOTTEN_S - 1.0), NOW).gap_s == FIRST_GAP_S
+
+
+def test_many_refusals_at_once_say_it_once_and_a_grant_brings_them_closer() -> None:
+    once = refused(KNOWN, NOW)
     assert once.gap_s > KNOWN.gap_s
-    assert refused(once, waiting(2), NOW).gap_s == once.gap_s
-    assert refused(once, waiting(2), NOW + BURST_S).gap_s > once.gap_s
-    assert refused(KNOWN, waiting(1), NOW + FORGOTTEN_S + 1.0).gap_s == FIRST_GAP_S
+    assert refused(once, NOW).gap_s == once.gap_s
+    assert refused(once, NOW + BURST_S).gap_s > once.gap_s
+    assert granted(once, NOW).gap_s < once.gap_s
 
 
 def test_the_gap_has_bounds() -> None:
     closer = apart = KNOWN
     for number in range(1000):
-        closer = granted(closer, waiting(1), NOW)
-        apart = refused(replace(apart, answered_at=NOW + number * BURST_S), waiting(1), NOW + number * BURST_S)
+        closer = granted(closer, NOW)
+        apart = refused(replace(apart, answered_at=NOW + number * BURST_S), NOW + number * BURST_S)
     assert (closer.gap_s, apart.gap_s) == (MIN_GAP_S, MAX_GAP_S)
-    assert granted(KNOWN, waiting(1, launch_attempts=1), NOW).gap_s == KNOWN.gap_s, "a first request says nothing"
+
+
+def test_a_node_stands_behind_no_more_of_another_job_than_of_its_own() -> None:
+    many = [waiting(number) for number in range(1, 9)]
+    one = replace(waiting(9), id="other-u-1", job="other", created_at=NOW)
+    turns, _ = give_turns({CLOUD: KNOWN}, [*many, one], NOW)
+    assert turns == {name(1), "other-u-1"}
 
 
 @pytest.mark.parametrize(("gap_s", "turns"), [(1.0, 2), (0.5, 4), (30.0, 0), (5.0, 1)])
@@ -60,14 +84,15 @@ def test_the_oldest_come_first_and_no_more_than_a_short_while_is_made_up_for(gap
 
 
 def test_what_is_forgotten_gives_no_turns() -> None:
-    assert give_turns({CLOUD: KNOWN}, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == (frozenset(), {})
+    known = {CLOUD: KNOWN}
+    assert give_turns(known, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == (frozenset(), known)
 
 
 def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
     """As one for which its job has no room left."""
-    limits, had = {CLOUD: replace(KNOWN, gap_s=BURST_S)}, list[str]()
+    known, had = {CLOUD: replace(KNOWN, gap_s=BURST_S)}, list[str]()
     for number in range(9):
-        turns, limits = give_turns(limits, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
+        turns, known = give_turns(known, [waiting(1), waiting(2), waiting(3)], NOW + number * BURST_S)
         had += turns
     assert {each: had.count(each) for each in had} == {name(1): 3, name(2): 3, name(3): 3}
 

@@ -29,7 +29,7 @@ MARKET = (
     Mutant(
         "throttled requests are repeated in turns",
         "supervisor.planner.draft",
-        "        return not throttled or node.id in self._world.turns\n",
+        "        return not limits(known, self.now) or node.id in self._world.turns\n",
         "        return True\n",
         "sim/test_throttling.py::test_requests_beyond_a_bucket_come_again_one_after_another",
     ),
