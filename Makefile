@@ -30,7 +30,7 @@ help:
 	@echo "make monitoring   checks the rules for Prometheus with promtool; where there is none, Debian's is unpacked into .tools"
 	@echo "make screenshots  the dashboard of made-up clusters in headless Chromium (CHROMIUM=, ONLY=job,fleet): build/screenshots"
 	@echo "make dist    wheel and sdist of the four distributions, in build/dist"
-	@echo "make docs    write what is generated: the reference, state diagrams, limits, the dashboard for Grafana"
+	@echo "make docs    write what is generated: the reference, state diagrams, limits, the dashboard for Grafana, nights"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   a job on two machines of your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
@@ -144,6 +144,7 @@ docs: setup
 	@$(python) -m tools.limits
 	@$(python) -m tools.retries
 	@$(python) -m tools.grafana
+	@$(python) -m tests.sim.night
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"

@@ -93,7 +93,7 @@ class EventKind(StrEnum):
     NODE_LOST = "node-lost", "a node is gone without having left", Alert(Level.WARNING, ":boom:", "are lost"), "bad"
     NODE_SUSPECT = (
         "node-suspect",
-        "a node is silent while its cloud reports it running",
+        "a node is silent, and its cloud has not said that it ended",
         Alert(Level.INFO, ":mute:", "are silent"),
         "near",
     )
@@ -262,13 +262,13 @@ class EventKind(StrEnum):
     )
     WAITS_LONG = (
         "waits-long",
-        "a job has waited for machines for hours (`alerts.waits_s`)",
+        "a job lacks nodes, or does not train any more, for half an hour; or waits for its first for `alerts.waits_s`",
         Alert(Level.WARNING, ":hourglass:"),
     )
     WAIT_ENDED = "wait-ended", "it trains again", Alert(Level.INFO, ":white_check_mark:")
     QUOTA_REFUSED = (
         "quota-refused",
-        "a quota of a cloud is used up; at most once an hour for each",
+        "a quota of a cloud is used up; once a day for each. Jobs that lack nodes for it say so (`waits-long`)",
         Alert(Level.WARNING, ":no_entry:"),
     )
     NO_LEADER = "no-leader", "for minutes, no daemon could decide anything", Alert(Level.CRITICAL, ":rotating_light:")

@@ -45,8 +45,8 @@ RETRIES = (
         "{supervisor.planner.outcomes.BACKOFF_S} s, each pool as its refusal is remembered; as one too many: in "
         "turns of all jobs, {supervisor.planner.throttling.MAX_GAP_S} s apart at most",
         K.WAITS_LONG,
-        "{supervisor.features.waits.record.WaitsRules.lacks_s} s where it trains, "
-        "{supervisor.features.waits.record.WaitsRules.alert_s} s (`alerts.waits_s`) where it does not",
+        "{supervisor.features.waits.record.WaitsRules.lacks_s} s where it trains, or has trained; "
+        "{supervisor.features.waits.record.WaitsRules.alert_s} s (`alerts.waits_s`) where it has not begun",
         "unit/test_plan_alerts.py::test_a_job_that_has_waited_for_hours_is_an_alert_once",
     ),
     Retry(

@@ -105,7 +105,8 @@ class AlertSettings(_Strict):
     daily: str = "0 8 * * *"
     """When the daily summary is sent, as a cron expression in UTC. Empty: never."""
     waits_s: Annotated[float, Field(ge=60, le=864_000)] = WaitsRules().alert_s
-    """A job that has waited for machines for so many seconds is an alert."""
+    """A job that has waited for its first machines for so many seconds is an alert; one that trained, after half an
+    hour."""
 
     @field_validator("daily")
     @classmethod

@@ -38,8 +38,8 @@ def _denials(world: World, volatile: VolatileState) -> Iterator[Problem]:
             EventKind.ACCESS_DENIED,
             cloud,
             denial.since,
-            f"{cloud} denies spotsup's requests: {denial.message}. Jobs wait, and go on by themselves once that is "
-            "fixed",
+            f"{cloud} denies spotsup's requests: {denial.message}. Until that is fixed what trains goes on, and no "
+            "machine is launched, replaced or ended; then all goes on by itself",
             world.rules.denied_alert_s,
             over=f"{cloud} accepts spotsup's requests again",
             over_kind=EventKind.ACCESS_RESTORED,
@@ -51,7 +51,7 @@ def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Pro
     for cloud in world.clouds:
         view = volatile.clouds.get(cloud, CloudView())
         since = max(view.listed_at, world.timers_paused_until)
-        if cloud in volatile.denials or now - since < UNLISTED_S:
+        if cloud in volatile.denials or view.foreign or now - since < UNLISTED_S:
             continue
         yield Problem(
             EventKind.NOT_LISTED,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.events import EventKind
+from supervisor.features.hang.rule import hang_remedy
 from supervisor.model import NodeState
 from supervisor.planner.problems import REMINDER_S
+from supervisor.planner.sentences import named, per_hour
 from supervisor.planner.world import JobView, Problem, World
 from supervisor.starting_time import moment
 
@@ -20,19 +22,25 @@ def job_problems(world: World) -> Iterator[Problem]:
             yield from _lacks_spares(world, view)
 
 
+def silent_jobs(world: World) -> tuple[str, ...]:
+    """Return the warning that names jobs of whose silent nodes people have been told."""
+    kept = {name: view.record.silence for name, view in world.jobs.items() if not view.record.ended}
+    found = sorted(name for name, silence in kept.items() if 0 < silence.since <= silence.reported_at)
+    return (f"silent nodes of {named(found)} are kept: `spotsupctl status {found[0]}` says why",) if found else ()
+
+
 def _hangs(view: JobView) -> Iterator[Problem]:
     job, since = view.record, view.record.hang.since
     if since:
-        usd = sum(node.offer.usd_per_hour or 0.0 for node in view.billed)
-        cost = f"${usd:.2f} an hour" if usd else "money"
         yield Problem(
             EventKind.STEPS_HANG,
             job.name,
             since,
-            f"the steps of {job.name} have hung since {moment(since)}, and its machines cost {cost}: the stacks of all "
-            f"ranks are in its logs; `spotsupctl pause {job.name}` ends the cost",
+            f"the steps of {job.name} have hung since {moment(since)}, and its machines cost {per_hour(view.billed)}: "
+            f"{hang_remedy(job)}",
             REMINDER_S,
             job=job.name,
+            is_reminder=True,
         )
 
 
@@ -47,6 +55,7 @@ def _saves_nothing(view: JobView) -> Iterator[Problem]:
             f"lost with its nodes: {saves.problem}",
             REMINDER_S,
             job=job.name,
+            is_reminder=True,
         )
 
 

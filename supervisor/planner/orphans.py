@@ -15,6 +15,7 @@ from supervisor.alerts.routes import wanted
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
+from supervisor.planner.cloud_problems import UNLISTED_S
 from supervisor.planner.sentences import named
 from supervisor.planner.world import (
     CLOCKS_S,
@@ -154,9 +155,12 @@ def due_leftover_listings(world: World, now: float) -> list[ListLeftovers]:
 
 
 def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
-    """Return what is remembered after a listing of leftovers. A failed one changes nothing of it."""
+    """Return what is remembered after a listing of leftovers. A failed one changes nothing of it. Of a cloud that does
+    not list its machines either, people are told by that (cloud_problems.py)."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
-    view = replace(old, attempted_at=done.asked_at, failing_since=old.failing_since or done.asked_at, error=done.error)
+    away = done.asked_at - volatile.clouds.get(done.cloud, CloudView()).listed_at >= UNLISTED_S
+    since = 0.0 if away else old.failing_since or done.asked_at
+    view = replace(old, attempted_at=done.asked_at, failing_since=since, error=done.error)
     if not done.error:
         leftovers = {each.id: each for each in done.leftovers}
         known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}

@@ -118,11 +118,12 @@ def _is_spare(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _report_quota(draft: Draft, node: NodeRecord, outcome: Quota) -> None:
-    """Once per quota, region and hour: nothing but a person raises it."""
+    """Once per quota, region and day: nothing but a person raises it, and jobs that lack nodes for it say so."""
     offer = node.offer
     draft.volatile, is_new = draft.volatile.with_quota(offer, draft.now, draft.rules.quota_quiet_s)
     if is_new:
-        text = f"a quota of {offer.cloud} in {offer.region} is used up: {outcome.message}. Ask the cloud for more"
+        text = f"a quota of {offer.cloud} in {offer.region} is used up: {outcome.message}. Ask the cloud for more; "
+        text += f"{draft.job.name} asks again by itself"
         draft.add_event(EventKind.QUOTA_REFUSED, text, node.id, quota=offer.quota)
 
 
@@ -289,9 +290,10 @@ def _count_failure(draft: Draft, error: str, *, of_job: str) -> None:
     draft.set_part(replace(before, failures=count, own_failures=own, own_failure=of_job, retry_at=retry_at))
     if count == rules.bootstraps.failures and trained:
         text = (
-            f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
-            f"and tries again at least every {rules.bootstraps.max_retry_s / 60:g} min. "
-            f"The last error: {error.splitlines()[0]}"
+            f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped, the last one by: "
+            f"{error.splitlines()[0]}. It goes on with those it has, and tries again at least every "
+            f"{rules.bootstraps.max_retry_s / 60:g} min; each try is paid for. "
+            f"`spotsupctl events {draft.job.name} --raw` has each error"
         )
         draft.add_event(EventKind.BOOTSTRAPS_FAILING, text)
 

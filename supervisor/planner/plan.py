@@ -28,7 +28,7 @@ from supervisor.planner.deliveries import (
     failing_channels,
 )
 from supervisor.planner.draft import Draft, HandOvers
-from supervisor.planner.job_problems import job_problems
+from supervisor.planner.job_problems import job_problems, silent_jobs
 from supervisor.planner.phases import plan_job
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.problems import report
@@ -113,6 +113,7 @@ def plan(
         lambda: (
             *journal_guard.warnings(world, left),
             *problems,
+            *silent_jobs(world),
             *spent_budgets(uses or {}),
             *failing_channels(world, now),
         ),

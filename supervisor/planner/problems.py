@@ -27,10 +27,11 @@ def report(
     jobs: dict[str, str] = {}
     for problem in found:
         known = before.get(problem.key)
-        if known is None and now - problem.since < problem.after_s:
-            continue
-        if problem.in_headline:
+        early = known is None and now - problem.since < problem.after_s
+        if problem.in_headline and (problem.is_reminder or not early):
             texts.append(problem.text)
+        if early:
+            continue
         if known is not None and now - known.at < _wait_s(known, problem):
             kept[problem.key] = known
             continue

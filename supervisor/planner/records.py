@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from supervisor.model import NodeState
 from supervisor.planner.draft import Draft
+from supervisor.planner.predicates import vacancies
 
 # So far may the clocks of two daemons be apart.
 AHEAD_S = 60.0
@@ -76,6 +77,11 @@ def delete_old(draft: Draft) -> None:
             draft.delete_key(key)
     since = draft.now - draft.rules.unhealthy.memory_s
     gone = [node for node in draft.in_states(NodeState.GONE) if node.unhealthy_at <= since]
+    if len(gone) <= draft.rules.gone_kept:
+        return
+    # Where replacements are refused all night, those of what was lost first would go first.
+    vacant = {node.id for node in vacancies(draft)[-draft.job.desired_nodes :]}
+    gone = [node for node in gone if node.id not in vacant]
     for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
         if not draft.full:
             draft.delete_node(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from provisioners.base import Market
@@ -63,6 +63,13 @@ def sentence(draft: Draft) -> str:
         _unpriced(draft),
     ]
     return "; ".join(clause for clause in clauses if clause)
+
+
+def why_missing(draft: Draft) -> str:
+    """Return why nodes that the job wants are not there, in one clause; "" if they are on their way."""
+    last = max((node for node in draft.nodes.values() if node.error), key=lambda node: node.state_since, default=None)
+    tried = f"the last try: {first_line(last.error, MAX_REASON_CHARACTERS)}" if last and not last.has_joined else ""
+    return _doubt(draft) or _missing(draft) or tried
 
 
 def _doubt(draft: Draft) -> str:
@@ -256,6 +263,12 @@ def _failed_bootstraps(draft: Draft) -> str:
 def node_count(count: int) -> str:
     """`1 node`, `64 nodes`."""
     return f"{count} node{'' if count == 1 else 's'}"
+
+
+def per_hour(nodes: Iterable[NodeRecord]) -> str:
+    """Return what nodes cost: `$1.20 an hour`, or `money` where no price is known."""
+    usd = sum(node.offer.usd_per_hour or 0.0 for node in nodes if node.state is not N.REQUESTED)
+    return f"${usd:.2f} an hour" if usd else "money"
 
 
 def time_of_day(at: float) -> str:

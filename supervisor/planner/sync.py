@@ -262,7 +262,7 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
     elif node.state in {N.READY, N.MEMBER, N.SUSPECT} and (why := _gave_up(draft, node)):
         lose(draft, node, why)
     elif node.state in {N.READY, N.MEMBER} and not is_heard(draft, node):
-        text = f"{_called(draft, node)} is silent while its cloud reports it running"
+        text = f"{_called(draft, node)} is silent, and its cloud has not said that it ended"
         draft.add_event(EventKind.NODE_SUSPECT, text, node.id)
         draft.move(node, N.SUSPECT, "the leases of its agent and launcher have expired")
     elif node.state is N.SUSPECT:

@@ -98,7 +98,7 @@ class Rules:
     denied_alert_s: float = 60.0  # a cloud has denied all calls for so long: people are alerted
     alerts: bool = False  # whether events of ALERT_KINDS are sent
     channels: tuple[Channel, ...] = (Channel(),)  # where to
-    quota_quiet_s: float = 3600.0  # between two alerts of the same quota
+    quota_quiet_s: float = 86400.0  # between two alerts of the same quota
     # Housekeeping.
     steady_s: float = 30.0  # a steady job is looked at again after
     # A round's last step is noted so often, and with whatever else is written; what one did since that ends unseen is
@@ -232,6 +232,7 @@ class Problem:
     data: Mapping[str, float | str] = field(default_factory=lambda: MappingProxyType({}))
     job: str = ""  # whose channels hear of it; "" for those of the cluster
     in_headline: bool = True  # the daemon's status names it while it lasts
+    is_reminder: bool = False  # people were told when it began: the headline has it at once, too
 
     @property
     def key(self) -> str:

@@ -89,7 +89,7 @@ def test_people_are_told_once_reminded_now_and_then_and_told_when_all_are_heard_
     world.run(60.0)
     assert sentence(world) == "1 of 4 nodes trains (round 1); 3 of 4 nodes are silent: network?"
     (text,) = texts(world, EventKind.SILENCE)
-    assert text.startswith("job: 3 of 4 nodes are silent: network? They are kept until")
+    assert text.startswith("3 of 4 nodes are silent: network? What is silent is kept until")
     world.run(200.0)
     assert len(texts(world, EventKind.SILENCE)) == 2
     cut(world, everything(world), on=False)

@@ -15,7 +15,7 @@ from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
 from supervisor.features.waits.record import WaitsRecord
 from supervisor.features.waits.rule import drive_wait_alerts, waits_since
-from supervisor.model import HISTORY_LIMIT, JobRecord, JobState, Transition
+from supervisor.model import HISTORY_LIMIT, JobRecord, JobState, NodeRecord, Transition
 from supervisor.planner.actions import MAX_OPERATIONS
 from supervisor.planner.world import Denial, Reminder, Rules, VolatileState
 from tests.unit.scene import (
@@ -218,8 +218,11 @@ def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member
     )
     if since:
         (event,) = [event for event in after.events if event.kind is EventKind.STEPS_HANG]
-        expected = "the steps of job hang: no rank has shown life for 500 s; the stacks of all ranks are in its logs"
-        assert (event.text, event.data) == (expected, {"since": since})
+        assert event.text.startswith("the steps of job hang: no rank has shown life for 500 s, and its machines cost $")
+        assert event.text.endswith(
+            " an hour: `spotsupctl logs job` has the stacks of all ranks; `spotsupctl pause job` ends the cost"
+        )
+        assert event.data == {"since": since}
 
 
 @pytest.mark.parametrize(
@@ -338,12 +341,44 @@ def test_a_job_that_trains_and_lacks_nodes_for_half_an_hour_is_an_alert_that_say
     draft = draft_of(member(1), refused, record=record)
     drive_wait_alerts(draft)
     (event,) = draft.commit().events
-    assert event.text == "job has lacked 1 of 2 nodes for 30 min: zone-a says zone-a is full"
+    assert event.text == (
+        "job has lacked 1 of 2 nodes for 30 min: the last try: zone-a is full. It trains on with 1, and asks again by "
+        "itself"
+    )
     assert draft.job.waits == WaitsRecord(NOW, 1, lacks=True)
     assert told_of(replace(record, state_since=lost.at + 1)) == ([], 0.0)
     told = WaitsRecord(NOW - 9, 1, lacks=True)
     assert told_of(replace(job(2, JobState.RUNNING), waits=told)) == ([EventKind.WAIT_ENDED], NOW - 9)
     assert told_of(replace(job(2, JobState.WAITING), waits=told)) == ([], NOW - 9), "that is another matter"
+
+
+def told_of_a_stop(*nodes: NodeRecord, since: float = NOW - RULES.waits.lacks_s) -> list[str]:
+    """What people are told of a job that trained on two nodes, and needs both."""
+    draft = draft_of(*nodes, record=waiting(since, min_nodes=2), round=round_of(1, 2))
+    drive_wait_alerts(draft)
+    return [each.text for each in draft.commit().events]
+
+
+def test_a_job_that_has_stopped_training_for_half_an_hour_is_an_alert_that_says_what_it_costs() -> None:
+    refused = node(3, N.REQUESTED, error="zone-a is full")
+    assert told_of_a_stop(member(1), refused, since=NOW - RULES.waits.lacks_s + 1) == []
+    (text,) = told_of_a_stop(member(1), refused)
+    assert text.startswith("job has not trained for 30 min: it has 1 of at least 2 nodes; the last try: zone-a ")
+    assert text.endswith(
+        "It asks again by itself; `spotsupctl pause job` ends what its machines cost meanwhile, "
+        f"${OFFER.usd_per_hour:.2f} an hour"
+    )
+    (text,) = told_of_a_stop(refused)
+    assert text.endswith("It asks again by itself"), "nothing costs"
+
+
+def test_nodes_that_are_silent_and_kept_are_told_of_by_themselves_and_not_as_lacking() -> None:
+    record = replace(job(2, JobState.DEGRADED), state_since=NOW - 1800.0)
+    silent = node(2, N.SUSPECT, state_since=NOW - 1800.0, has_joined=True)
+    for suspects, kinds in (([silent], []), ([], [EventKind.WAITS_LONG])):
+        draft = draft_of(member(1), *suspects, record=record)
+        drive_wait_alerts(draft)
+        assert [each.kind for each in draft.commit().events] == kinds
 
 
 def test_one_that_comes_and_goes_is_told_once_an_hour() -> None:

@@ -92,7 +92,9 @@ def test_a_refusal_ends_the_node_and_is_remembered_for_its_time(kind: type[NoCap
 def test_people_are_told_of_a_quota_that_is_used_up_and_of_no_other_refusal() -> None:
     after = launched(Quota(Scope.QUOTA, 60.0, "VcpuLimitExceeded"))
     (event,) = [each for each in after.events if each.kind is EventKind.QUOTA_REFUSED]
-    assert event.text == "a quota of local in region-1 is used up: VcpuLimitExceeded. Ask the cloud for more"
+    assert event.text == (
+        "a quota of local in region-1 is used up: VcpuLimitExceeded. Ask the cloud for more; job asks again by itself"
+    )
     assert EventKind.QUOTA_REFUSED not in launched(NoCapacity(Scope.ZONE, 60.0, "full")).event_kinds
 
 
@@ -219,7 +221,8 @@ def test_people_hear_once_that_a_cloud_denies_everything_and_once_that_it_does_n
     (event,) = [each for each in still.events if each.kind is EventKind.ACCESS_DENIED]
     assert (event.job, event.id) == ("", "access-denied-local-100060")
     assert event.text == (
-        "local denies spotsup's requests: the token has expired. Jobs wait, and go on by themselves once that is fixed"
+        "local denies spotsup's requests: the token has expired. Until that is fixed what trains goes on, and no "
+        "machine is launched, replaced or ended; then all goes on by itself"
     )
     assert still.plan.warnings == (event.text,)
     told = {"reminders": still.volatile.reminders}
@@ -419,8 +422,9 @@ def test_people_hear_once_that_a_job_that_trains_gets_no_nodes_and_once_that_it_
     fifth = bootstrapped(error="the package index is away\nmore", record=job(3, bootstraps={"failures": 4}))
     (event,) = [each for each in fifth.events if each.kind is EventKind.BOOTSTRAPS_FAILING]
     assert event.text == (
-        "job lacks nodes: 5 in a row could not be bootstrapped. It goes on with those it has, and tries again at least "
-        "every 10 min. The last error: the package index is away"
+        "job lacks nodes: 5 in a row could not be bootstrapped, the last one by: the package index is away. It goes on "
+        "with those it has, and tries again at least every 10 min; each try is paid for. `spotsupctl events job --raw` "
+        "has each error"
     )
     for before in (3, 5):
         assert (

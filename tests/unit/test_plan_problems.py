@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioners.base import InstanceState, Leftover, LeftoverKind
+from provisioners.base import Coverage, InstanceState, Leftover, LeftoverKind
 from supervisor.alerts.routes import Channel
 from supervisor.events import EventKind, Level
 from supervisor.model import NodeRecord, Transition
@@ -219,6 +219,12 @@ def test_it_is_not_said_twice_where_it_denies_everything() -> None:
     assert after.event_kinds == [EventKind.ACCESS_DENIED]
 
 
+def test_it_is_not_said_twice_where_it_answers_for_another_account() -> None:
+    of_another = CloudView({}, NOW - 900, NOW - 5, foreign="account-1", coverage=Coverage("account-2"))
+    after = scene(member(1), member(2), listed=of_another, rules=QUIET)
+    assert after.event_kinds == [EventKind.LISTING_DOUBTED]
+
+
 def test_a_cloud_that_left_the_configuration_while_machines_run_there_is_a_problem() -> None:
     elsewhere = replace(member(2), offer=replace(OFFER, cloud="gcp"))
     after = scene(member(1), elsewhere, rules=QUIET)
@@ -247,6 +253,7 @@ def test_a_request_of_which_a_cloud_does_not_say_what_became_of_it_is_a_problem(
 def test_a_cloud_that_does_not_say_what_was_left_behind_is_a_problem_after_an_hour() -> None:
     before, texts, machines = VolatileState(), [], (machine(1), machine(2))
     for at in (0.0, 300.0, 3599.0, 3600.0):
+        before = replace(before, clouds={"local": listing(*machines, listed_at=NOW + at)})
         before = absorb_leftovers(before, LeftoversDone("local", NOW + at, error="ec2:DescribeVolumes is not allowed"))
         view_of_it = before.leftovers["local"]
         world = world_of(
@@ -259,6 +266,8 @@ def test_a_cloud_that_does_not_say_what_was_left_behind_is_a_problem_after_an_ho
     assert texts[:3] == [[], [], []]
     assert "ec2:DescribeVolumes is not allowed. Until it does, none is removed" in texts[3][0]
     assert absorb_leftovers(before, LeftoversDone("local", NOW)).leftovers["local"].failing_since == 0.0
+    away = absorb_leftovers(before, LeftoversDone("local", NOW + 3600.0 + UNLISTED_S, error="503"))
+    assert away.leftovers["local"].failing_since == 0.0, "it lists no machines either, of which people are told"
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -272,6 +281,8 @@ def test_people_are_reminded_of_steps_that_hang_and_of_checkpoints_that_fail() -
     assert [each.kind for each in found] == [EventKind.STEPS_HANG, EventKind.CHECKPOINTS_FAILING]
     assert f"its machines cost ${2 * (OFFER.usd_per_hour or 0):.2f} an hour" in found[0].text
     assert "disk full" in found[1].text
+    _, _, headline = report(world_of(), VolatileState(), found, NOW - 3000.0)
+    assert headline == tuple(each.text for each in found), "the daemon's status has them before people are reminded"
     times: list[float] = []
     known: Mapping[str, Reminder] = {}
     for minute in range(24 * 60):

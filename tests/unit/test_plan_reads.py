@@ -425,7 +425,8 @@ def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bo
 
 
 def test_leftovers_are_counted_by_listing_and_a_failed_one_changes_none_of_them() -> None:
-    first = absorb(VolatileState(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
+    listed = VolatileState(clouds={"local": listing()})
+    first = absorb(listed, LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
     second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
     assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
     failed = absorb(second, LeftoversDone("local", NOW, (), "denied"), [], NOW)

@@ -242,7 +242,23 @@ def test_people_are_told_once_it_has_lasted_and_reminded(since: float, reported:
     if told:
         (event,) = after.events
         assert event.kind is EventKind.SILENCE
-        assert event.text.startswith("job: 2 of 10 nodes are silent: network? They are kept until they are heard,")
+        assert event.text == (
+            "2 of 10 nodes are silent: network? What is silent is kept until it is heard, its cloud says that it "
+            "ended, or you run `spotsupctl drain NODE`. It may train on: look at its way to etcd"
+        )
+        assert bool(after.plan.warnings) == (reported >= since > 0), "once people have been told"
+        again = of_ten(silent(50), silent(51), record=after.job)
+        assert again.plan.warnings == ("silent nodes of job are kept: `spotsupctl status job` says why",)
+
+
+def test_a_silent_node_whose_cloud_is_not_listed_is_a_sentence_for_people() -> None:
+    listed = listing(*(machine(number) for number in (*range(1, 10), 50)), listed_at=NOW - 31, error="403")
+    record = job(10, max_nodes=64, silence={"since": NOW - 20.0})
+    (text,) = reports(of_ten(silent(50), listed=listed, record=record))
+    assert text == (
+        f"{name(50)} is silent, and local was not listed since: 403. What is silent is kept until it is heard, its "
+        "cloud says that it ended, or you run `spotsupctl drain NODE`"
+    )
 
 
 def test_people_who_were_told_are_told_of_the_end() -> None:

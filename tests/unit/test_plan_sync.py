@@ -280,7 +280,7 @@ def test_a_silent_node_is_suspected_first() -> None:
         after = scene(member(1), silent, agents={}, members={name(1): launcher(1, "running")})
         assert after.state(2) is N.SUSPECT
         (event,) = [each for each in after.events if each.kind is EventKind.NODE_SUSPECT]
-        assert (event.node, event.text) == (name(2), f"{name(2)} is silent while its cloud reports it running")
+        assert (event.node, event.text) == (name(2), f"{name(2)} is silent, and its cloud has not said that it ended")
 
 
 def test_a_spare_is_called_one() -> None:

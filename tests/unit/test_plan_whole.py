@@ -234,6 +234,14 @@ def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs()
     assert scene(member(1), member(2), *died, rules=rules).plan.commits == (), "those whose GPUs died count for an hour"
 
 
+def test_the_record_of_a_node_whose_place_is_empty_is_kept_so_that_its_job_is_not_scaling_up() -> None:
+    lost = node(2, N.GONE, has_joined=True, needs_replacement=True)
+    refused = [node(number, N.GONE, error="zone-a is full") for number in (4, 5, 6)]
+    after = scene(member(1), member(3), lost, *refused, record=job(3), rules=Rules(gone_kept=2, leftovers_s=1e9))
+    assert list(after.commit.delete_nodes) == [name(4)]
+    assert after.sentence.startswith("2 of 3 nodes train")
+
+
 def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> None:
     after = scene(
         member(1), node(2, N.FAILED, instance_id=""), record=job(1), rules=Rules(gone_kept=0, leftovers_s=1e9)

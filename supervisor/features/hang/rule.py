@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
+from supervisor.model import JobRecord
 from supervisor.planner.draft import Draft
+from supervisor.planner.sentences import per_hour
 
 
 def drive_worker_alerts(draft: Draft) -> None:
@@ -16,8 +18,9 @@ def drive_worker_alerts(draft: Draft) -> None:
     since, progress = _hung_since(draft), draft.view.progress
     if since and not draft.job.hang.since:
         draft.set_part(replace(draft.job.hang, since=since))
-        text = f"the steps of {draft.job.name} hang: no rank has shown life for {draft.now - since:.0f} s; "
-        draft.add_event(EventKind.STEPS_HANG, text + "the stacks of all ranks are in its logs", since=since)
+        text = f"the steps of {draft.job.name} hang: no rank has shown life for {draft.now - since:.0f} s, and its "
+        text += f"machines cost {per_hour(draft.billed)}: {hang_remedy(draft.job)}"
+        draft.add_event(EventKind.STEPS_HANG, text, since=since)
     elif draft.job.hang.since and not since and progress is not None and progress.at > draft.job.hang.since:
         draft.set_part(replace(draft.job.hang, since=0.0))
         text = f"{draft.job.name} has completed step {progress.step}, after its steps hung"
@@ -28,6 +31,11 @@ def drive_worker_alerts(draft: Draft) -> None:
         if problem and problem != node.worker_problem and not draft.full:
             draft.set_node(replace(node, worker_problem=problem))
             draft.add_event(EventKind.WORKERS_STUCK, f"{node.id}: {problem}", node.id)
+
+
+def hang_remedy(job: JobRecord) -> str:
+    """Return what to do about steps that hang."""
+    return f"`spotsupctl logs {job.name}` has the stacks of all ranks; `spotsupctl pause {job.name}` ends the cost"
 
 
 def _hung_since(draft: Draft) -> float:

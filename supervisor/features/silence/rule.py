@@ -196,5 +196,9 @@ def drive_silence(draft: Draft) -> None:
     lasts = draft.elapsed_s(draft.job.silence.since) >= rules.silence.suspect_s
     if lasts and quiet_s >= (rules.silence.reminder_s if reported else rules.silence.quiet_s):
         draft.set_part(replace(draft.job.silence, reported_at=draft.now))
-        remedy = "They are kept until they are heard, their provider ends them, or you run `spotsupctl drain NODE`"
-        draft.add_event(EventKind.SILENCE, f"{job.name}: {text} {remedy}")
+        end = "" if text.endswith("?") else "."
+        remedy = (
+            "What is silent is kept until it is heard, its cloud says that it ended, or you run `spotsupctl drain NODE`"
+        )
+        look = "" if _unlisted(draft, kept(draft)[0]) else ". It may train on: look at its way to etcd"
+        draft.add_event(EventKind.SILENCE, f"{text}{end} {remedy}{look}")

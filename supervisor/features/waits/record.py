@@ -18,5 +18,5 @@ class WaitsRecord:
 class WaitsRules:
     """When people are told of waiting."""
 
-    alert_s: float = 7200.0  # a job has waited for machines for so long, and does not train
-    lacks_s: float = 1800.0  # it trains, and has lacked some of its nodes for so long
+    alert_s: float = 7200.0  # a job has waited for its first machines for so long
+    lacks_s: float = 1800.0  # it trains, and has lacked some of its nodes for so long; or has stopped to train

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from supervisor.events import EventKind
+from supervisor.features.silence.rule import kept
 from supervisor.features.waits.record import WaitsRecord
-from supervisor.model import HISTORY_LIMIT, JobRecord, JobState
+from supervisor.model import HISTORY_LIMIT, JobRecord, JobState, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import part_of_round
 from supervisor.planner.problems import reminder_s
-from supervisor.planner.sentences import lasted, node_count
+from supervisor.planner.sentences import lasted, node_count, per_hour, why_missing
 
 _WAITING = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
 
@@ -31,29 +32,29 @@ def _reported(draft: Draft, record: WaitsRecord, *, lacks: bool) -> WaitsRecord:
     """Return what people have been told, after telling them if that is due: where it comes and goes, once an hour."""
     job, rules = draft.job, draft.rules.waits
     since = job.state_since if lacks else max(waits_since(job), job.starts_at)
-    lasts_s = draft.now - since
+    lasts_s, have = draft.now - since, part_of_round(draft)
+    trained = job.state is JobState.WAITING and draft.view.round is not None
     if record.reported_at and draft.now - record.reported_at < reminder_s(max(1, record.times)):
         return record
-    if lasts_s < (rules.lacks_s if lacks else rules.alert_s):
+    if lasts_s < (rules.lacks_s if lacks or trained else rules.alert_s):
         return record
+    if job.desired_nodes - have <= len(kept(draft)):
+        return record  # they are silent, of which people are told by themselves
+    why = why_missing(draft) or "`spotsupctl status` says what is asked for"
     if lacks:
-        missing = job.desired_nodes - part_of_round(draft)
         text = (
-            f"{job.name} has lacked {missing} of {node_count(job.desired_nodes)} for {lasted(lasts_s)}: {_why(draft)}"
+            f"{job.name} has lacked {job.desired_nodes - have} of {node_count(job.desired_nodes)} for "
+            f"{lasted(lasts_s)}: {why}. It trains on with {have}, and asks again by itself"
         )
+    elif trained:
+        needed = f"it has {have} of at least {node_count(job.min_nodes)}"
+        text = f"{job.name} has not trained for {lasted(lasts_s)}: {needed}; {why}. It asks again by itself"
+        if machines := [node for node in draft.billed if node.state is not NodeState.REQUESTED]:
+            text += f"; `spotsupctl pause {job.name}` ends what its machines cost meanwhile, {per_hour(machines)}"
     else:
         text = f"{job.name} has waited for machines for {lasted(lasts_s)}: {job.reason or 'it is queued'}"
     draft.add_event(EventKind.WAITS_LONG, text, since=since)
     return WaitsRecord(draft.now, record.times + 1, lacks)
-
-
-def _why(draft: Draft) -> str:
-    """Return what its clouds answered last, in a few words."""
-    refused = [node for node in draft.nodes.values() if node.error and not node.has_joined]
-    newest = max(refused, key=lambda node: node.state_since, default=None)
-    if newest is None:
-        return "`spotsupctl status` says what is asked for"
-    return f"{newest.offer.zone} says {newest.error.splitlines()[0]}"
 
 
 def waits_since(job: JobRecord) -> float:
