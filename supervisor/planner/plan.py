@@ -68,7 +68,15 @@ def plan(
         volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile, hand_overs), None)
+        decide = partial(
+            _decide, world, outcomes=outcomes, keys=keys, now=now, volatile=volatile, hand_overs=hand_overs
+        )
+        decided = undecided.within(name, partial(decide, world.jobs[name]), None)
+        if decided is None and (world.jobs[name].record.ended or world.jobs[name].record.cancel_requested):
+            # Whatever its nodes wrote: what a user cancels ends.
+            decided = undecided.within(
+                f"{name} (without messages)", partial(decide, world.jobs[name].without_messages), None
+            )
         if decided is None:
             sentences[name] = undecided.faults[name].sentence
             continue
@@ -175,14 +183,13 @@ def _with_turns(world: World, now: float) -> World:
 
 def _decide(
     world: World,
-    name: str,
+    view: JobView,
     outcomes: Mapping[str, Sequence[NodeOutcome]],
     keys: Keys,
     now: float,
     volatile: VolatileState,
     hand_overs: HandOvers,
 ) -> _Decided:
-    view = world.jobs[name]
     unclear = is_unclear(view, now - world.rules.silence.suspect_s)
     if unknown := journal_guard.blocked_reason(world, view):
         return _Decided(unknown, volatile, unclear=unclear)

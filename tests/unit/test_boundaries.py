@@ -210,7 +210,7 @@ def fail_here() -> None:
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_qualname != "_decide":
         frame = frame.f_back
-    if frame is None or frame.f_locals["name"] == "bad":
+    if frame is None or frame.f_locals["view"].record.name == "bad":
         _reached.append(frame is not None)
         raise Planned("raised on purpose")
 
