@@ -32,7 +32,22 @@ def test_without_a_thief_the_others_live_through_all_that_is_compared() -> None:
     assert (course.most, course.left, course.failures) == (2, 0, {})
 
 
-@pytest.mark.parametrize("name", FORGERIES)
+# Tried each time; the others with what is long.
+QUICK = {
+    *(
+        "notices-of-the-past",
+        "notices-and-silence",
+        "all-gpus-gone",
+        "members-that-complain",
+        "checkpoints-without-end",
+    ),
+    *("another-round-each-time", "success", "silence-that-works", "no-messages-at-all", "names-of-all-kinds"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in FORGERIES]
+)
 def test_a_stolen_node_costs_no_more_than_its_limits_and_changes_nothing_for_others(name: str) -> None:
     expected, course = undisturbed(), play(FORGERIES[name])
     assert course.most <= MOST
