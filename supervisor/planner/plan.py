@@ -68,15 +68,11 @@ def plan(
         volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decide = partial(
-            _decide, world, outcomes=outcomes, keys=keys, now=now, volatile=volatile, hand_overs=hand_overs
+        decided = _decided_within(
+            undecided,
+            world.jobs[name],
+            partial(_decide, world, outcomes=outcomes, keys=keys, now=now, volatile=volatile, hand_overs=hand_overs),
         )
-        decided = undecided.within(name, partial(decide, world.jobs[name]), None)
-        if decided is None and (world.jobs[name].record.ended or world.jobs[name].record.cancel_requested):
-            # Whatever its nodes wrote: what a user cancels ends.
-            decided = undecided.within(
-                f"{name} (without messages)", partial(decide, world.jobs[name].without_messages), None
-            )
         if decided is None:
             sentences[name] = undecided.faults[name].sentence
             continue
@@ -179,6 +175,15 @@ def _with_turns(world: World, now: float) -> World:
     )
     turns, limits = give_turns(world.volatile.request_limits, waiting, now)
     return replace(world, turns=turns, volatile=replace(world.volatile, request_limits=MappingProxyType(limits)))
+
+
+def _decided_within(within: Boundary, view: JobView, decide: Callable[[JobView], _Decided]) -> _Decided | None:
+    """Return what is decided about a job; None if that fails. What a user cancels ends, whatever its nodes wrote: it is
+    decided without that then."""
+    decided = within.within(view.name, partial(decide, view), None)
+    if decided is None and (view.record.ended or view.record.cancel_requested):
+        return within.within(f"{view.name} (without messages)", partial(decide, view.without_messages), None)
+    return decided
 
 
 def _decide(

@@ -102,7 +102,7 @@ def release_surplus(draft: Draft, surplus: int) -> None:
 
 def stays_its_minute(draft: Draft, node: NodeRecord) -> bool:
     """True for the minute that a machine bills anyway, where it ends because of what its node says, and its cloud does
-    not say that it has ended: a job whose nodes say so again and again has no more machines, and pays for no more, than it may."""
+    not say that it has ended: a job whose nodes say so again and again pays for no more machines than it may have."""
     instance = draft.instance(node)
     runs = instance is None or instance.state not in ENDED_BY_ITSELF
     wanted = not (draft.job.ended or draft.job.pause.at or node.drain_requested)

@@ -184,8 +184,8 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
 
 
 def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """Take up a notice, of the node or of its cloud. The node's own word is believed of itself at once, and says nothing
-    of its pool to other jobs, which is what its cloud says (9c)."""
+    """Take up a notice, of the node or of its cloud. The node's own word is believed of itself at once; to other jobs
+    only its cloud says something of its pool (9c)."""
     instance = draft.instance(node)
     cloud_says = instance.preempt_at if instance is not None else None
     if node.notice is not None:

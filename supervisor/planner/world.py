@@ -434,7 +434,7 @@ class World:
     @cached_property
     def lost_nodes(self) -> frozenset[str]:
         """Return nodes that publish messages, have no record, and may be real: a cloud lists a machine of theirs that
-        has not ended, and that is no other node's by now; or not all clouds have been listed yet. A message alone may be
+        has not ended and is no other node's by now, or not all clouds have been listed yet. A message alone may be
         forged by any program of the job."""
         if not self.unjournaled:
             return frozenset()

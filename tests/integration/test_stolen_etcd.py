@@ -109,7 +109,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Etcd, int], object], bool]] = {
     "hash-all-keys": (_call("/v3/maintenance/hash", revision="0"), True),
     "let-another-member-lead": (_call("/v3/maintenance/transfer-leadership", targetID="1"), True),
     "add-a-member": (_call("/v3/cluster/member/add", peerURLs=["http://127.0.0.1:1"]), False),
-    "make-a-user": (_call("/v3/auth/user/add", name="me", password="me"), False),
+    "make-a-user": (_call("/v3/auth/user/add", name="me"), False),
     "delete-the-daemons-user": (_call("/v3/auth/user/delete", name=DAEMON), False),
     "find-out-keys-by-guards": (
         lambda etcd, _: etcd.txn([Compare(THEIRS[1], "create", 0)], [Put(f"{RUN}x", b"")]),

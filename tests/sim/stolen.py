@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from spotsup_simulator.etcd_clients import NodeClient
@@ -128,7 +129,7 @@ def play(forgery: Forgery) -> Course:
         if world.clock.now() < course.began + ENDS_S:
             world.schedule(world.clock.now() + PERIOD_S, again)
 
-    for at, do in (
+    course_of_others: tuple[tuple[float, Callable[[], object]], ...] = (
         (5.0, lambda: service(world).cancel("old")),
         (8.0, again),
         (20.0, lambda: world.cloud.preempt(_anns(world), 30.0)),
@@ -138,8 +139,9 @@ def play(forgery: Forgery) -> Course:
         (145.0, lambda: submit(world, "bob", 1, 1, 1, owner="bob")),
         (170.0, lambda: service(world).scale("ann", Scale(desired=3))),
         (200.0, lambda: service(world).cancel("ann")),
-    ):
-        world.schedule(course.began + at, do)
+    )
+    for at, do in course_of_others:
+        world.schedule(course.began + at, partial(_call, do))
     world.run(ENDS_S + PERIOD_S)
     if not record(world, EVIL).ended:
         service(world).cancel(EVIL)
@@ -147,6 +149,10 @@ def play(forgery: Forgery) -> Course:
     course.left = len(thief.machines)
     _close(course)
     return course
+
+
+def _call(do: Callable[[], object]) -> None:
+    do()
 
 
 def _steady_world() -> World:

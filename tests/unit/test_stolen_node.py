@@ -99,8 +99,9 @@ def test_a_machine_that_its_node_gives_up_stays_for_the_minute_that_it_bills(age
 def test_it_does_not_stay_where_somebody_else_ends_it(why: str) -> None:
     lost = node(2, N.LOST, launched_at=NOW - 5, needs_replacement=True, drain_requested=why == "drained")
     record = job(1, J.CANCELLED) if why == "ended" else job(1, pause={"at": NOW - 5}) if why == "paused" else job(1)
-    changes = {"state": InstanceState.TERMINATED, "end_cause": EndCause.PREEMPTED} if why == "its cloud" else {}
-    after = scene(member(1), lost, record=record, listed=listing(machine(1), machine(2, **changes)))
+    taken = machine(2, InstanceState.TERMINATED, end_cause=EndCause.PREEMPTED)
+    listed = listing(machine(1), taken if why == "its cloud" else machine(2))
+    after = scene(member(1), lost, record=record, listed=listed)
     assert "i-2" in {each.instance_id for each in after.does(Terminate)}
 
 
@@ -164,7 +165,7 @@ def test_agents_of_nobody_do_not_make_a_tenth_of_many() -> None:
 def test_unhealthy_machines_in_a_row_block_their_type_for_all_once_two_owners_had_them(
     owners: str, for_all: bool
 ) -> None:
-    *before, last = owners
+    before, last = owners[:-1], owners[-1]
     memory = scene(member(1)).volatile.capacity
     for owner in before:
         memory = memory.with_unhealthy(OFFER, owner)
@@ -214,7 +215,7 @@ def test_ends_of_many_machines_that_answer_slowly_hold_up_no_end_of_another_jobs
 
 def test_each_try_has_a_row_and_each_row_a_test() -> None:
     rows = re.findall(
-        r"^\| (.+?) \| (.+?) \| `(\w+)/(test_\w+\.py)::(\w+)(?:\[([\w-]+)\])?` \|$", TABLE.read_text(), re.M
+        r"^\| (.+?) \| (.+?) \| `(\w+)/(test_\w+\.py)::(\w+)(?:\[([\w-]+)\])?` \|$", TABLE.read_text(), re.MULTILINE
     )
     assert len(rows) == TABLE.read_text().count("\n| ") - _headings()
     assert len(rows) >= 40
@@ -228,4 +229,4 @@ def test_each_try_has_a_row_and_each_row_a_test() -> None:
 
 
 def _headings() -> int:
-    return len(re.findall(r"^\| tried ", TABLE.read_text(), re.M))
+    return len(re.findall(r"^\| tried ", TABLE.read_text(), re.MULTILINE))

@@ -1,5 +1,5 @@
-"""Steps that hang, and what launchers say of their workers: people are told once each, and of no more than some an hour,
-whatever nodes write."""
+"""Steps that hang, and what launchers say of their workers: people are told once each, and of no more than some an
+hour, whatever nodes write."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import RankTimes
 
-
 # A program may report any times, and their quotient may be no number that a record can hold.
 MAX_FACTOR = 1000.0
 
