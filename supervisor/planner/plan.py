@@ -68,10 +68,12 @@ def plan(
         volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decided = _decided_within(
-            undecided,
-            world.jobs[name],
-            partial(_decide, world, outcomes=outcomes, keys=keys, now=now, volatile=volatile, hand_overs=hand_overs),
+        decided = undecided.within(
+            name, partial(_decide, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs), None
+        ) or undecided.within(
+            f"{name} (without messages)",
+            partial(_decide_end, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs),
+            None,
         )
         if decided is None:
             sentences[name] = undecided.faults[name].sentence
@@ -177,15 +179,6 @@ def _with_turns(world: World, now: float) -> World:
     return replace(world, turns=turns, volatile=replace(world.volatile, request_limits=MappingProxyType(limits)))
 
 
-def _decided_within(within: Boundary, view: JobView, decide: Callable[[JobView], _Decided]) -> _Decided | None:
-    """Return what is decided about a job; None if that fails. What a user cancels ends, whatever its nodes wrote: it is
-    decided without that then."""
-    decided = within.within(view.name, partial(decide, view), None)
-    if decided is None and (view.record.ended or view.record.cancel_requested):
-        return within.within(f"{view.name} (without messages)", partial(decide, view.without_messages), None)
-    return decided
-
-
 def _decide(
     world: World,
     view: JobView,
@@ -209,6 +202,21 @@ def _decide(
     return _Decided(
         sentence(draft), draft.volatile, None if commit.empty else commit, tuple(draft.reads), steady, unclear
     )
+
+
+def _decide_end(
+    world: World,
+    view: JobView,
+    outcomes: Mapping[str, Sequence[NodeOutcome]],
+    keys: Keys,
+    now: float,
+    volatile: VolatileState,
+    hand_overs: HandOvers,
+) -> _Decided | None:
+    """Return what is decided about a job for which that has failed, where a user has cancelled it or it has ended: it
+    ends, whatever its nodes wrote. None for any other: without their messages its nodes would be silent."""
+    ends = view.record.ended or view.record.cancel_requested
+    return _decide(world, view.without_messages, outcomes, keys, now, volatile, hand_overs) if ends else None
 
 
 def absorb(
