@@ -302,6 +302,15 @@ class UnreachableError(ProvisionerError):
     """No answer in time. It proves nothing about machines: an unreachable status is not evidence (P4)."""
 
 
+class PartialListingError(ProvisionerError):
+    """Some regions did not answer a listing. `found`: the machines of the others; `silent`: why, by region."""
+
+    def __init__(self, found: Sequence[Instance], silent: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{region} is not listed: {why}" for region, why in silent.items()))
+        self.found = tuple(found)
+        self.silent = silent
+
+
 class DeniedError(ProvisionerError):
     """Credentials or permissions do not suffice; the message names what is missing. `scope`: as of Denied."""
 
@@ -347,8 +356,9 @@ class Provisioner(Protocol):
         """Return all machines with the owner's tags in every configured region, by filtered listings, not one per
         machine. None: those of every owner, for `spotsupd check`; ended ones may be missing.
 
-        Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour or two
-        after its end. Absence from one listing is not a death. One that the cloud accepted and could not provide may be
+        Raises PartialListingError, with what the others have, where some regions do not answer. Eventually consistent:
+        a machine may be missing for a while after its launch and be listed for an hour or two after its end. Absence
+        from one listing is not a death. One that the cloud accepted and could not provide may be
         listed as TERMINATED, with `refused`.
         """
         ...

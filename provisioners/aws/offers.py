@@ -15,6 +15,7 @@ from provisioners.base import DeniedError, Market, Offer, OfferQuery, Provisione
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
+from provisioners.listings import of_those_that_answer
 from provisioners.offers import CloudOffers, read_at
 
 _LIVE = "EC2 spot price history"
@@ -42,7 +43,8 @@ class Offers(CloudOffers):
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         regions = efs.check_regions(query.file_servers, regions)
-        found = [each for region in regions for each in self._in_region(region, types, query, deadline)]
+        answers = of_those_that_answer(regions, lambda region: self._in_region(region, types, query, deadline))
+        found = [each for offers in answers for each in offers]
         limits = self._limits(found, deadline)
         return {each: _complaint(each, types[each.instance_type], limits) for each in found}
 

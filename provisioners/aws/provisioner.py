@@ -18,7 +18,6 @@ from provisioners.base import (
     Fatal,
     Finding,
     Instance,
-    InstanceState,
     Launched,
     LaunchOutcome,
     LaunchRequest,
@@ -34,6 +33,7 @@ from provisioners.calls import Deadline, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
 from provisioners.kept import Kept
+from provisioners.listings import in_regions, one_of
 from provisioners.readings import read_each
 
 _PAGE = 1000  # EC2's maximum
@@ -79,18 +79,13 @@ class AwsProvisioner:
 
     def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. By tag: a listing by idempotency token covers one region only, too."""
-        deadline = Deadline(timeout_s)
-        found: list[Instance] = []
-        for region in self._settings.regions:
-            found += self._list(region, describe.tagged({**owner.tags, TOKEN_TAG: token}), deadline)
-        alive = [each for each in found if each.state is not InstanceState.TERMINATED]
-        return next(iter(alive or found), None)
+        wanted, deadline = describe.tagged({**owner.tags, TOKEN_TAG: token}), Deadline(timeout_s)
+        return one_of(lambda: self._list_all(wanted, deadline), lambda _: True)
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: per region one listing of instances, and one of spot requests where there are any."""
-        deadline = Deadline(timeout_s)
         wanted = describe.tagged(owner.tags) if owner else {"tag-key": CLUSTER_TAG}
-        return [each for region in self._settings.regions for each in self._list(region, wanted, deadline)]
+        return self._list_all(wanted, Deadline(timeout_s))
 
     def coverage(self, timeout_s: float) -> Coverage:
         """As the protocol says. STS needs no permission, but a way to it: without one the account is not known."""
@@ -142,6 +137,9 @@ class AwsProvisioner:
         except ProvisionerError:
             return ""
         return str(answer["Account"])
+
+    def _list_all(self, wanted: Mapping[str, str], deadline: Deadline) -> list[Instance]:
+        return in_regions(self._settings.regions, lambda region: self._list(region, wanted, deadline))
 
     def _list(self, region: str, wanted: Mapping[str, str], deadline: Deadline) -> list[Instance]:
         filters = describe.filters(wanted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,13 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.kept import Kept
+from provisioners.listings import of_those_that_answer
 from provisioners.offers import CloudOffers, read_at
 
 LIVE = "Azure retail prices"
 SPOT_QUOTA = "lowPriorityCores"
 SIZES_KEPT_S = 3600.0
 PRICES_KEPT_S = 3600.0
-_THREADS = 8
 _MAX_PRICE_PAGES = 10
 _PRICES_SHARE = 0.5  # of the time that is left
 
@@ -64,23 +63,17 @@ class Offers(CloudOffers):
     ) -> Mapping[Offer, str]:
         by_size = {name.lower(): each for name, each in types.items()}
         regions = files.regions_of(self._azure, self._settings, query.file_servers, regions, deadline)
-        found: dict[Offer, Place] = {}
         # A region's sizes are megabytes: one after the other, a few regions would use up the time of a submit.
-        with ThreadPoolExecutor(min(len(regions), _THREADS)) as pool:
-            asked = [pool.submit(self._in_region, region, by_size, query, deadline) for region in regions]
-            for each in asked:
-                found |= each.result()
-            places = sorted({each.region for each in found})
-            quotas_of = [pool.submit(quotas, self._azure, region, deadline) for region in places]
-            limits = {region: each.result() for region, each in zip(places, quotas_of, strict=True)}
+        answers = of_those_that_answer(regions, lambda region: self._in_region(region, by_size, query, deadline))
         return {
-            each: _complaint(each, place, types[each.instance_type], limits[each.region])
-            for each, place in found.items()
+            each: _complaint(each, place, types[each.instance_type], limits)
+            for offers, limits in answers
+            for each, place in offers.items()
         }
 
     def _in_region(
         self, region: str, types: Mapping[str, MachineType], query: OfferQuery, deadline: Deadline
-    ) -> dict[Offer, Place]:
+    ) -> tuple[dict[Offer, Place], Mapping[str, int] | None]:
         spot = query.market is Market.SPOT
         places = [
             each
@@ -94,7 +87,7 @@ class Offers(CloudOffers):
             price = live.get(size)
             quota = SPOT_QUOTA if spot else place.family
             made[self._offer(region, place.zone, types[size], query.market, price, quota)] = place
-        return made
+        return made, quotas(self._azure, region, deadline) if made else None
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:
         """Return every size in the region that the subscription may use, by zone. Raises ProvisionerError.

@@ -36,6 +36,7 @@ from provisioners.base import (
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
+from provisioners.listings import one_of
 from provisioners.readings import read_each
 
 NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
@@ -89,10 +90,10 @@ class AzureProvisioner:
 
     def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says, by listing."""
-        listed = self._list(owner, Deadline(timeout_s))
-        found = [each for each in listed if each.token == token or each.state is InstanceState.UNREADABLE]
-        alive = [each for each in found if each.state is not InstanceState.TERMINATED]
-        return next(iter(alive or found), None)
+        return one_of(
+            lambda: self._list(owner, Deadline(timeout_s)),
+            lambda each: each.token == token or each.state is InstanceState.UNREADABLE,
+        )
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: five listings, of machines, their power, interfaces, addresses, and the log. Azure

@@ -143,11 +143,13 @@ class Gcp:
                 return
         raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MAX_PAGES} pages of {service}")
 
-    def aggregated(self, service: str, field: str, deadline: Deadline, **parameters: Any) -> Iterator[tuple[str, Any]]:
-        """(zone, item) of the whole project's listing. Raises UnreachableError where it lacks a zone of our regions."""
+    def aggregated(
+        self, service: str, field: str, deadline: Deadline, silent: dict[str, str] | None = None, **parameters: Any
+    ) -> Iterator[tuple[str, Any]]:
+        """(zone, item) of the whole project's listing. `silent`, and what is raised: as of `items_of`."""
         kind = f"compute#{field_kind(service)}AggregatedList"
         for page in self.pages(service, "aggregated_list", deadline, kind, **parameters):
-            yield from items_of(page, field, self._settings.regions)
+            yield from items_of(page, field, self._settings.regions, silent)
 
     def _client(self, service: str, deadline: Deadline, where: str) -> Any:
         """Return a client with a valid token."""
@@ -199,17 +201,22 @@ def field_kind(service: str) -> str:
     return {"globalOperations": "operation"}.get(service, service.removesuffix("s"))
 
 
-def items_of(page: Any, field: str, regions: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def items_of(
+    page: Any, field: str, regions: Sequence[str], silent: dict[str, str] | None = None
+) -> Iterator[tuple[str, Any]]:
     """(zone, item) of one page of an aggregated listing, for items in zones.
 
     The listing covers the whole world, and warns of each zone that Google could not read ("UNREACHABLE"). One that is
-    not in `regions` is no gap. Raises UnreachableError for one that is.
+    not in `regions` is no gap. One that is gets into `silent`, under its region; without it, raises UnreachableError.
     """
     for scope, listed in page.items.items():
         place = scope.rpartition("/")[2]
-        ours = place in regions or place.rpartition("-")[0] in regions
-        if listed.warning.code == "UNREACHABLE" and ours:
-            raise UnreachableError(f"a Compute Engine listing lacks {scope}: {first_line(listed.warning.message)}")
+        region = place if place in regions else place.rpartition("-")[0]
+        if listed.warning.code == "UNREACHABLE" and region in regions:
+            why = f"a Compute Engine listing lacks {scope}: {first_line(listed.warning.message)}"
+            if silent is None:
+                raise UnreachableError(why)
+            silent[region] = why
         if scope.startswith("zones/"):
             for item in getattr(listed, field):
                 yield scope.removeprefix("zones/"), item

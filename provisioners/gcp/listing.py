@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioners.base import Instance, ProvisionerError
+from provisioners.base import Instance, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
 from provisioners.gcp.client import Gcp, items_of
@@ -25,6 +25,7 @@ class Snapshot:
     machines: Sequence[Instance]
     operations: Sequence[describe.Operation]
     at: float
+    silent: Mapping[str, str]  # why a region's listing is not complete
 
     def ended(self, since: float | None = None) -> list[Instance]:
         """Return the instances that ended since `since`; by default, within the last hour."""
@@ -49,10 +50,13 @@ class Listing:
         """Return the instances that match a filter, and the operations on instances whose URLs match `pattern`.
         Instances first: one that ends between the two calls is then in both, not in neither.
         """
-        listed = self.machines(wanted, deadline)
-        operations = self._operations(pattern, deadline)
+        silent: dict[str, str] = {}
+        listed = self.machines(wanted, deadline, silent)
+        operations = self._operations(pattern, deadline, silent)
         now = self._now()
         regions = self._settings.regions
+        if len(silent) == len(regions):
+            raise UnreachableError(silent[regions[0]])
         its = describe.by_machine(operations)
         machines = read_each(
             [(zone, vm) for zone, vm in listed if names.region_of(zone) in regions],
@@ -61,11 +65,11 @@ class Listing:
             ),
             lambda each: names.id_of(each[0], each[1].name),
         )
-        return Snapshot(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
+        return Snapshot(machines, [each for each in operations if names.region_of(each.zone) in regions], now, silent)
 
-    def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
-        """(zone, description) of all instances of the project that match a filter."""
-        return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
+    def machines(self, wanted: str, deadline: Deadline, silent: dict[str, str] | None = None) -> list[tuple[str, Any]]:
+        """(zone, description) of all instances of the project that match a filter. `silent`: as of `items_of`."""
+        return list(self._gcp.aggregated("instances", "instances", deadline, silent, filter=wanted, max_results=PAGE))
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
         """Return the newest operations of one zone on instances whose URLs match. Raises ApiError and
@@ -83,7 +87,7 @@ class Listing:
         )
         return self._read(answer.items, pattern)
 
-    def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
+    def _operations(self, pattern: str, deadline: Deadline, silent: dict[str, str]) -> list[describe.Operation]:
         """Return one page of the newest operations: Google keeps operations for weeks, and old ones are not needed."""
         answer = self._gcp.ask(
             "globalOperations",
@@ -94,7 +98,7 @@ class Listing:
             order_by=_NEWEST_FIRST,
             max_results=PAGE,
         )
-        return self._read((raw for _, raw in items_of(answer, "operations", self._settings.regions)), pattern)
+        return self._read((raw for _, raw in items_of(answer, "operations", self._settings.regions, silent)), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
         """Return those that match, checked again after Google's filter. Times are on our clock."""

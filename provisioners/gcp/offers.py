@@ -110,9 +110,12 @@ class Offers(CloudOffers):
         """Name -> the zones that have it."""
         filters = " OR ".join(f'(name = "{name}")' for name in sorted(wanted))
         found: dict[str, set[str]] = {}
-        for zone, item in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
+        silent: dict[str, str] = {}
+        for zone, item in self._gcp.aggregated(service, field, deadline, silent, filter=filters, max_results=_PAGE):
             if item.deprecated.state not in {"OBSOLETE", "DELETED"}:
                 found.setdefault(item.name, set()).add(zone)
+        if silent and not found:
+            raise UnreachableError(next(iter(silent.values())))
         return found
 
     def _may_use(self, zone: str, regions: Sequence[str], query: OfferQuery) -> bool:

@@ -32,6 +32,7 @@ from provisioners.gcp.insertion import Insertion
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
+from provisioners.listings import complete, one_of
 
 _CONSOLE_PORT = 1
 UNREADABLE = InstanceState.UNREADABLE
@@ -64,12 +65,11 @@ class GcpProvisioner:
         """As the protocol says. Of an ended one only owner, id, zone, node and cause are known."""
         wanted = names.labelled({**owner.tags, TOKEN_TAG: token})
         snapshot = self._listing.read(wanted, names.pattern_of_token(owner, token), Deadline(timeout_s))
-        mine = [
-            each for each in snapshot.machines if (each.owner, each.token) == (owner, token) or each.state is UNREADABLE
-        ]
-        mine += [replace(each, owner=owner, token=token) for each in snapshot.ended(since=0.0)]
-        alive = [each for each in mine if each.state is not InstanceState.TERMINATED]
-        return next(iter(alive or mine), None)
+        ended = [replace(each, owner=owner, token=token) for each in snapshot.ended(since=0.0)]
+        return one_of(
+            lambda: complete([*snapshot.machines, *ended], snapshot.silent),
+            lambda each: (each.owner, each.token) == (owner, token) or each.state is UNREADABLE,
+        )
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: two listings for the whole project, one of instances and one of operations. The latter
@@ -79,9 +79,10 @@ class GcpProvisioner:
         wanted = names.labelled(owner.tags) if owner else f"labels.{CLUSTER_TAG}:*"
         snapshot = self._listing.read(wanted, names.pattern_of_owner(owner), Deadline(timeout_s))
         if owner is None:
-            return snapshot.machines
+            return complete(snapshot.machines, snapshot.silent)
         mine = [each for each in snapshot.machines if each.owner == owner or each.state is UNREADABLE]
-        return mine + [replace(each, owner=owner) for each in (*snapshot.ended(), *snapshot.refused())]
+        over = [replace(each, owner=owner) for each in (*snapshot.ended(), *snapshot.refused())]
+        return complete([*mine, *over], snapshot.silent)
 
     def coverage(self, timeout_s: float) -> Coverage:  # noqa: ARG002 - the protocol's
         """As the protocol says; the project is configured."""

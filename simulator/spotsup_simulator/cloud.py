@@ -24,6 +24,7 @@ from provisioners.base import (
     Offer,
     OfferQuery,
     Owner,
+    PartialListingError,
     Quota,
     Scope,
     Throttled,
@@ -99,6 +100,9 @@ class SimCloud:
         # Of which account our credentials are, and which regions are configured; empty: all.
         self.account, self.says_account = "account-1", True
         self.regions: tuple[str, ...] = ()
+        # The region of each zone; those that do not answer.
+        self.region_of = dict.fromkeys(ZONES, "local")
+        self.silent_regions: set[str] = set()
         # Machines in regions that are not configured: neither listed nor ended.
         self.unlisted: set[str] = set()
         # Machines launched, and changes of any machine, so far.
@@ -114,7 +118,7 @@ class SimCloud:
         return [
             Offer(
                 "local",
-                "local",
+                self.region_of[zone],
                 zone,
                 name,
                 query.market,
@@ -124,6 +128,7 @@ class SimCloud:
             )
             for name in self.types
             for zone in ZONES
+            if self.region_of[zone] not in self.silent_regions
             if not query.instance_types or name in query.instance_types
         ]
 
@@ -172,6 +177,8 @@ class SimCloud:
         return Launched(machine.instance)
 
     def _refusal(self, request: LaunchRequest) -> LaunchOutcome | None:
+        if request.offer.region in self.silent_regions:
+            return Transient(f"{request.offer.region} cannot be reached")
         zone, wanted = request.offer.zone, request.offer.instance_type
         if parts_of(request.node).job in self.refused_jobs:
             self._rng.injected["refused for good"] += 1
@@ -204,7 +211,7 @@ class SimCloud:
             owner=request.owner,
             node=request.node,
             token=request.token,
-            region="local",
+            region=request.offer.region,
             zone=request.offer.zone,
             instance_type=request.offer.instance_type,
             state=InstanceState.PENDING,
@@ -229,6 +236,8 @@ class SimCloud:
         if self.others and self._rng.inject("another's machine found", self.fault_rates.unfiltered):
             return replace(next(iter(self.others.values())).instance, token=token)  # they may use our tokens, too
         found = self.machines.get(self.by_token.get(token, ""))
+        if self.silent_regions and (found is None or self._is_silent(found.instance)):
+            raise PartialListingError([], dict.fromkeys(self.silent_regions, "no answer"))
         return found.instance if found and self._is_ours(found.instance.id) else None
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
@@ -248,7 +257,20 @@ class SimCloud:
         listed = [each for each in listed if owner in {None, each.owner} and each.id not in hidden]
         if owner is None or self._rng.inject("unfiltered listing", self.fault_rates.unfiltered):
             listed += [each.instance for each in self.others.values()]
+        if self.is_silent:
+            raise UnreachableError("no region answers")
+        if self.silent_regions:
+            heard = [each for each in listed if not self._is_silent(each)]
+            raise PartialListingError(heard, dict.fromkeys(self.silent_regions, "no answer"))
         return listed
+
+    @property
+    def is_silent(self) -> bool:
+        """True if none of its regions answers."""
+        return self.silent_regions >= set(self.region_of.values())
+
+    def _is_silent(self, instance: Instance) -> bool:
+        return instance.region in self.silent_regions
 
     def _is_ours(self, instance_id: str) -> bool:
         machine = self.machines.get(instance_id)
@@ -272,6 +294,8 @@ class SimCloud:
         if instance_id in self.others:
             self.wronged.append(instance_id)
         machine = self.machines.get(instance_id)
+        if machine is not None and self._is_silent(machine.instance):
+            raise UnreachableError(f"{machine.instance.region} does not answer")
         if machine is not None and machine.billed and self._is_ours(instance_id):
             for hook in self._hooks.terminate:
                 hook(machine)
@@ -281,6 +305,8 @@ class SimCloud:
 
     def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         self._maybe_unreachable()
+        if self.silent_regions:
+            raise UnreachableError(f"{min(self.silent_regions)} does not answer")
         listed = [each for each in self.leftover_by_id.values() if each.owner == owner]
         if self._rng.inject("unfiltered listing", self.fault_rates.unfiltered):
             listed += self.others_leftovers.values()
@@ -363,7 +389,9 @@ class SimCloud:
         now = self._clock.now()
         number, self.launched = self.launched, self.launched + 1
         state = InstanceState.STOPPED if stopped else InstanceState.RUNNING
-        added = Instance(f"i-{number}", owner, node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
+        added = Instance(
+            f"i-{number}", owner, node, node, self.region_of[ZONES[0]], ZONES[0], "small", state, now, "10.9.9.9"
+        )
         return Machine(added, now, history=[(now, added)])
 
     def step(self) -> None:

@@ -259,7 +259,6 @@ class Service:
         """
         checked = self._admitted(spec_value, owner)
         spec = checked.spec
-        self._catch_up(spec.name)
         now = self._clock.now()
         record = new_job(spec, code_sha256, submission, now)
         begins = starts_at(spec.start_after, spec.schedule, now)
@@ -267,6 +266,8 @@ class Service:
         record = replace(record, owner=owner, starts_at=begins, deadline=replace(record.deadline, finish_by=finish_by))
         placed, order = None, ""
         for _ in range(MAX_TRIES):
+            # Where a connection breaks, a transaction is sent twice: one that was refused may be our own.
+            self._catch_up(spec.name)
             present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
                 return present

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 from provisioners.base import Coverage, Instance, LaunchOutcome, Leftover, Offer, OfferQuery
@@ -241,7 +242,7 @@ class TerminateDone:
 
 @dataclass(frozen=True, slots=True)
 class ListDone:
-    """A complete listing, or why there is none."""
+    """A listing, or why there is none."""
 
     cloud: str
     asked_at: float  # when the call was made
@@ -250,6 +251,7 @@ class ListDone:
     denied: bool = False  # for lack of valid credentials
     coverage: Coverage = field(default_factory=Coverage)
     foreign: str = ""  # the account that the journal's machines are in, where this is a listing of another one
+    silent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # by region that it lacks: why
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def cloud_problems(world: World, volatile: VolatileState, now: float) -> Iterato
     """Yield the problems of all clouds."""
     yield from _denials(world, volatile)
     yield from _unlisted(world, volatile, now)
+    yield from _silent_regions(world, volatile, now)
     yield from _doubted(world, volatile)
     yield from _unended(world, volatile, now)
     yield from _unremoved(volatile, now)
@@ -60,6 +61,28 @@ def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Pro
             "does, no silent node is replaced, and no machine is known to have ended; look at the cloud's status page "
             "and at `spotsupd check`",
             over=f"{cloud} says again which machines run",
+        )
+
+
+def _silent_regions(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
+    """Regions that do not answer which machines there are, while others of their cloud do."""
+    for cloud in world.clouds:
+        view = volatile.clouds.get(cloud, CloudView())
+        since = {region: max(each.listed_at, world.timers_paused_until) for region, each in view.silent.items()}
+        late = sorted(region for region, at in since.items() if now - at >= UNLISTED_S)
+        if not late:
+            continue
+        first = min(since[region] for region in late)
+        where, why = named(late), view.silent[late[0]].error
+        yield Problem(
+            EventKind.NOT_LISTED,
+            f"{cloud}-regions",
+            first,
+            f"{cloud} has not said since {moment(first)} which machines run in {where}: {why}. Until it does, no "
+            "silent node there is replaced, and no machine there is known to have ended; other regions go on. Look at "
+            "the cloud's status page and at `spotsupd check`",
+            members=frozenset(late),
+            over=f"{cloud} says again which machines run in each region",
         )
 
 
@@ -167,9 +190,9 @@ def _unclear(world: World, volatile: VolatileState, now: float) -> Iterator[Prob
     for job in world.jobs.values():
         for node in job.billed:
             since = max(node.state_since, world.timers_paused_until)
-            known = volatile.clouds.get(node.offer.cloud, CloudView())
+            listed_at = volatile.clouds.get(node.offer.cloud, CloudView()).region_listed_at(node.offer.region)
             waits = node.state is NodeState.REQUESTED and node.launch_unknown and now - since >= UNENDED_S
-            if waits and now - known.listed_at < UNLISTED_S:
+            if waits and now - listed_at < UNLISTED_S:
                 unclear.setdefault(node.offer.cloud, []).append(node)
     for cloud, nodes in unclear.items():
         first = min(nodes, key=lambda node: node.state_since)

@@ -38,10 +38,14 @@ def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalIni
     if unknown:
         found = f"etcd has no journal of this cluster, but its machines run ({_named(unknown)})"
         return JournalInit(None, requested, f"{found}: nothing is done; {ADOPT}")
-    silent = [f"{name}{f' ({view.error})' if view.error else ''}" for name, view in views.items() if not view.listed_at]
-    if silent:
+    if silent := [_unlisted(name, view) for name, view in views.items() if not view.is_known]:
         return JournalInit(None, requested, f"new journal: waiting for a listing of {', '.join(silent)}")
     return JournalInit(Commit(job="", guards={}, cluster=cluster), (), "new journal: begun")
+
+
+def _unlisted(name: str, view: CloudView) -> str:
+    where = [f"{name} in {region} ({each.error})" for region, each in view.silent.items() if not each.listed_at]
+    return ", ".join(where) or (f"{name} ({view.error})" if view.error else name)
 
 
 def unknown_machines(clouds: Mapping[str, CloudView], node_states: Mapping[str, NodeState]) -> list[Instance]:
@@ -66,7 +70,7 @@ def blocked_reason(world: World, job: JobView) -> str:
     states = states_by_machine(world.jobs.values())  # one that a later job took over still has its first node's tag
     instances = [each for cloud in clouds for each in cloud.instances.values()]
     working = [each for each in instances if each.node in mine and is_orphan(each, states)]
-    if all(cloud.listed_at for cloud in clouds) and not working:
+    if all(cloud.is_known for cloud in clouds) and not working:
         return ""
     verbs = "is not" if len(mine) == 1 else "are not"
     return f"left alone: {named(sorted(mine))} may work for it and {verbs} in the journal; {ADOPT}"

@@ -59,11 +59,14 @@ def sightings(
     found = {
         key: seen
         for key, seen in known.items()
-        if seen.cloud != name or (key not in cloud.instances and cloud.listed_at - seen.seen_at < FORGET_S)
+        if seen.cloud != name
+        or (key in cloud.instances and cloud.instances[key].region in cloud.silent)
+        or (key not in cloud.instances and cloud.listed_at - seen.seen_at < FORGET_S)
     }
-    for instance in [each for each in cloud.instances.values() if each.node not in open_nodes]:
+    listed = [each for each in cloud.instances.values() if each.region not in cloud.silent]
+    for instance in [each for each in listed if each.node not in open_nodes]:
         if is_orphan(instance, {}):
-            unlisted_at = 0.0 if instance.id in before.instances else before.listed_at
+            unlisted_at = 0.0 if instance.id in before.instances else before.region_listed_at(instance.region)
             seen = known.get(instance.id, Sighting(cloud.listed_at, 0, unlisted_at, name))
             found[instance.id] = replace(seen, listings=seen.listings + 1, seen_at=cloud.listed_at)
     return found

@@ -207,13 +207,14 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         refuse_late(draft, node)
     if outcome.foreign:
         draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
-    unknown = outcome.unreachable and is_unlisted(draft)
+    unknown = outcome.unreachable and is_unlisted(draft, node)
     return fail_bootstrap(draft, node, outcome.error, blamed=not (outcome.unhealthy or unknown), of_job=outcome.of_job)
 
 
-def is_unlisted(draft: Draft) -> bool:
-    """True if the cloud was not listed for a while: it may have taken a machine that does not answer (P5)."""
-    return draft.now - draft.cloud.listed_at > max(draft.rules.silence.suspect_s, 2 * draft.rules.listing_s)
+def is_unlisted(draft: Draft, node: NodeRecord) -> bool:
+    """True if its region was not listed for a while: the cloud may have taken a machine that does not answer (P5)."""
+    unlisted_s = draft.now - draft.cloud.region_listed_at(node.offer.region)
+    return unlisted_s > max(draft.rules.silence.suspect_s, 2 * draft.rules.listing_s)
 
 
 def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from provisioners.base import Instance
 from supervisor.market.offers import OffersView
-from supervisor.model import NodeState
+from supervisor.model import NodeRecord, NodeState
 from supervisor.planner import orphans
 from supervisor.planner.actions import Action, AskDone, LeftoversDone, ListDone, ListInstances, OffersDone, ReadOutcome
 from supervisor.planner.predicates import is_talking, stands_still
-from supervisor.planner.world import CloudView, JobView, VolatileState, World
+from supervisor.planner.world import CloudView, JobView, Missing, SilentRegion, VolatileState, World
 
 # A machine that has ended is heard no longer than a lease lasts: one that is, so long after, is there.
 HEARD_S = 30.0
@@ -73,7 +72,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     # An instance that is unchanged stays the same object: then a listing of thousands shows which few have changed.
     # A machine without even an id may be any of those that are missing: their absence proves nothing (P4).
     incomplete = any(not each.id for each in done.instances)
-    instances: dict[str, Instance] = dict(old.instances) if incomplete else {}
+    instances = {key: each for key, each in old.instances.items() if incomplete or each.region in done.silent}
     for each in done.instances:
         if each.id:
             before = old.instances.get(each.id, each)
@@ -81,9 +80,7 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
     changed = {key for key, each in instances.items() if old.instances.get(key) is not each}
     changed |= old.instances.keys() - instances.keys()
     open_nodes: set[str] = set()
-    missed: dict[str, tuple[float, ...]] = {}
-    unlisted: dict[str, float] = {}
-    doubted: set[str] = set()
+    missing: dict[str, Missing] = {}
     changed_jobs: set[str] = set()
     # Once over all nodes, with little to do for each: with thousands this is most of the cost of a listing.
     for job in jobs:
@@ -94,16 +91,14 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
             if node.offer.cloud != done.cloud or not node.instance_id:
                 continue
             if is_open and node.instance_id not in instances:
-                missed[node.id] = (*old.missed_at.get(node.id, ())[-1:], done.asked_at)
-                since = unlisted[node.id] = old.unlisted_since.get(node.id, done.asked_at)
-                if node.id in old.doubted or (done.asked_at - since >= HEARD_S and is_talking(job, node.id)):
-                    doubted.add(node.id)
+                if (found := _still_missing(old.missing.get(node.id), done, job, node)) is not None:
+                    missing[node.id] = found
                 changed_jobs.add(node.job)
             elif node.instance_id in changed:
                 changed_jobs.add(node.job)
-    found = MappingProxyType(instances)
-    at, missing = done.asked_at, MappingProxyType(missed)
-    new = CloudView(found, at, at, "", missing, MappingProxyType(unlisted), frozenset(doubted), coverage=done.coverage)
+    at, by_id, lacks = done.asked_at, MappingProxyType(instances), MappingProxyType(missing)
+    silent = {region: SilentRegion(old.region_listed_at(region), why) for region, why in done.silent.items()}
+    new = CloudView(by_id, at, at, "", lacks, done.coverage, MappingProxyType(silent))
     sightings = orphans.sightings(volatile.sightings, done.cloud, old, new, open_nodes)
     return replace(
         volatile,
@@ -111,3 +106,14 @@ def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobV
         sightings=MappingProxyType(sightings),
         changed_jobs=volatile.changed_jobs | changed_jobs,
     )
+
+
+def _still_missing(before: Missing | None, done: ListDone, job: JobView, node: NodeRecord) -> Missing | None:
+    """Return since when a node's machine is missing, after a listing that lacks it; as before where it lacks its whole
+    region."""
+    if node.offer.region in done.silent:
+        return before
+    if before is None:
+        return Missing(done.asked_at, (done.asked_at,))
+    is_heard = done.asked_at - before.since >= HEARD_S and is_talking(job, node.id)
+    return Missing(before.since, (before.asked_at[-1], done.asked_at), before.doubted or is_heard)

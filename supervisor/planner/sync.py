@@ -137,10 +137,9 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 def _is_missing(draft: Draft, node: NodeRecord) -> bool:
     """True if two listings in a row do not have its machine, both asked when it was old enough to be listed."""
-    missed_at = draft.cloud.missed_at.get(node.id, ())
-    if draft.doubts_listing or draft.cloud.leaves_out(node):
+    if (missing := draft.cloud.missing.get(node.id)) is None or draft.doubts_listing or draft.cloud.leaves_out(node):
         return False
-    return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s
+    return len(missing.asked_at) == 2 and missing.asked_at[0] - node.launched_at >= draft.rules.consistency_s
 
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
@@ -168,7 +167,7 @@ def _count_end(draft: Draft, node: NodeRecord, *, preempted: bool) -> None:
 def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     """GONE only by a listing that was requested after the terminate call."""
     cloud = draft.cloud
-    if node.state is N.GONE or cloud.listed_at <= node.state_since:
+    if node.state is N.GONE or cloud.region_listed_at(node.offer.region) <= node.state_since:
         return
     instance = draft.instance(node)
     listed_gone = instance is not None and instance.state is InstanceState.TERMINATED
@@ -298,7 +297,7 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
             draft.set_node(replace(node, ready_by=draft.now + limit_s))
             return
         text = f"its launcher did not reach the rendezvous within {limit_s:g} s"
-        fail_bootstrap(draft, node, text, blamed=not is_unlisted(draft))
+        fail_bootstrap(draft, node, text, blamed=not is_unlisted(draft, node))
 
 
 def _ready_by(draft: Draft, node: NodeRecord) -> float:

@@ -126,19 +126,34 @@ class Rules:
         return self.channels if self.alerts else ()
 
 
+@dataclass(frozen=True, slots=True)
+class SilentRegion:
+    """A region that the last listing of its cloud lacks."""
+
+    listed_at: float  # when it was last listed; 0: never
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A node whose machine listings lack."""
+
+    since: float  # when the first of them was made
+    asked_at: tuple[float, ...]  # when the last ones in a row were, two at most
+    doubted: bool = False  # it was heard long after it was first missing: it is there
+
+
 @dataclass(frozen=True)
 class CloudView:
-    """A cloud's last complete listing."""
+    """A cloud's last listing."""
 
     instances: Mapping[str, Instance] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
     listed_at: float = 0.0  # when the call of this listing was made
     attempted_at: float = 0.0  # when the last call was made, also one that failed
     error: str = ""  # why the last call failed
-    # node id -> when the last listings in a row were asked that do not have its machine, two at most
-    missed_at: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    unlisted_since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by node id
-    doubted: frozenset[str] = frozenset()  # ids of nodes that it lacks and that were heard long after it first did
+    missing: Mapping[str, Missing] = field(default_factory=lambda: MappingProxyType({}))  # by node id
     coverage: Coverage = field(default_factory=Coverage)
+    silent: Mapping[str, SilentRegion] = field(default_factory=lambda: MappingProxyType({}))  # by region
     foreign: str = ""  # the account of the journal's machines, since the last answer was of another one (continuity.py)
 
     def of_node(self, node: NodeRecord) -> Instance | None:
@@ -146,6 +161,20 @@ class CloudView:
         if node.instance_id:
             return self.instances.get(node.instance_id)
         return self._by_tag.get(node.id)
+
+    @cached_property
+    def doubted(self) -> frozenset[str]:
+        """Return the ids of nodes that it lacks and that are there all the same."""
+        return frozenset(node for node, each in self.missing.items() if each.doubted)
+
+    def region_listed_at(self, region: str) -> float:
+        """Return when the last listing was made that has a region; 0 if none has."""
+        return self.silent[region].listed_at if region in self.silent else self.listed_at
+
+    @property
+    def is_known(self) -> bool:
+        """True once every region was listed."""
+        return self.listed_at > 0.0 and all(each.listed_at for each in self.silent.values())
 
     def leaves_out(self, node: NodeRecord) -> bool:
         """True if it cannot list a node's machine: it is in a region that is not configured any more."""
@@ -439,7 +468,7 @@ class World:
         if not self.unjournaled:
             return frozenset()
         views = [self.volatile.clouds.get(each, CloudView()) for each in self.clouds]
-        if not all(view.listed_at for view in views):
+        if not all(view.is_known for view in views):
             return self.unjournaled
         tagged = [each for view in views for each in view.instances.values() if each.node in self.unjournaled]
         if not (runs := {each.node for each in tagged if each.state is not InstanceState.TERMINATED}):

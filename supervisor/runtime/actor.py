@@ -19,6 +19,7 @@ from provisioners.base import (
     LaunchRequest,
     Leftover,
     Owner,
+    PartialListingError,
     Provisioner,
     ProvisionerError,
     Transient,
@@ -229,6 +230,8 @@ class Effects:
         try:
             coverage = self._provisioner(cloud).coverage(CALL_TIMEOUT_S)
             found = self._provisioner(cloud).instances(self._owner, CALL_TIMEOUT_S)
+        except PartialListingError as partial:
+            return ListDone(cloud, asked_at, self._ours(partial.found), coverage=coverage, silent=partial.silent)
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
         return ListDone(cloud, asked_at, self._ours(found), coverage=coverage)

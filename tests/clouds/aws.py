@@ -49,7 +49,7 @@ _DENIED = {"ec2": "UnauthorizedOperation", "iam": "AccessDenied", "s3": "AccessD
 class Cloud(WireCloud):
     """`credentials`: good, wrong, expired, or clock (signed at a wrong time). `denied`: as "ec2:RunInstances".
 
-    `not_enabled`: regions that the account has not opted in to.
+    `not_enabled`: regions that the account has not opted in to. `away`: those whose every call fails.
     """
 
     faults = FAULTS
@@ -63,6 +63,7 @@ class Cloud(WireCloud):
                 backend.reset()  # moto's state is global, and an earlier test may have left some
         self.ec2 = Ec2(machines)
         self.not_enabled: set[str] = set()
+        self.away: set[str] = set()
         super().__init__(self.ec2.fleet)
 
     def counted(self) -> Counter[str]:
@@ -86,6 +87,8 @@ class Cloud(WireCloud):
         """As the base says."""
         if self.credentials in _CREDENTIALS:
             raise _CREDENTIALS[self.credentials]
+        if call.region in self.away:
+            raise FakeAwsError("Unavailable", "The server is overloaded and can't handle the request.")
         if call.region in self.not_enabled:
             # EC2's answer: steampipe-plugin-aws#75; the others', of the same kind: botocore/data, their error shapes.
             if call.service == "ec2":

@@ -21,11 +21,13 @@ from provisioners.base import (
     LaunchOutcome,
     Market,
     NoCapacity,
+    PartialListingError,
     ProvisionerError,
     Quota,
     Scope,
     Transient,
     Unknown,
+    UnreachableError,
 )
 from tests.clouds.aws_ec2 import on_demand_price
 from tests.clouds.aws_keys import SPOT_ROLE
@@ -179,6 +181,28 @@ def test_without_a_quota_there_is_no_offer(aws: Api) -> None:
         aws.offers()
     aws.cloud.denied.add("servicequotas:GetServiceQuota")
     assert aws.offers()
+
+
+def test_a_region_that_is_away_hides_no_other(aws: Api) -> None:
+    aws = aws.with_settings(regions=("us-east-1", "eu-central-1"))
+    near = aws.launched("n1", "us-east-1a")
+    far = aws.launched("n2", "eu-central-1a")
+    aws.cloud.away.add("eu-central-1")
+    with pytest.raises(PartialListingError, match="eu-central-1 is not listed: EC2 in eu-central-1") as raised:
+        aws.listed()
+    assert [each.id for each in raised.value.found] == [near.id]
+    assert set(raised.value.silent) == {"eu-central-1"}
+    assert aws.found("n1").id == near.id
+    with pytest.raises(PartialListingError):
+        aws.provisioner.find(OWNER, "token-n2", TIMEOUT_S)
+    assert {each.region for each in aws.offers()} == {"us-east-1"}
+    aws.cloud.away.add("us-east-1")
+    with pytest.raises(UnreachableError, match="EC2 in us-east-1"):
+        aws.listed()
+    with pytest.raises(UnreachableError):
+        aws.offers()
+    aws.cloud.away.clear()
+    assert {each.id for each in aws.listed()} == {near.id, far.id}
 
 
 # -- check ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from provisioners.base import (
     Market,
     NoCapacity,
     OfferQuery,
+    PartialListingError,
     ProvisionerError,
     Quota,
     Scope,
@@ -254,6 +255,20 @@ def test_a_listing_without_a_zone_is_no_listing(gcp: Api) -> None:
     gcp.cloud.compute.unreachable.add("us-central1-b")
     with pytest.raises(UnreachableError, match="listing lacks zones/us-central1-b"):
         gcp.listed()
+
+
+def test_a_zone_that_cannot_be_read_hides_no_other_region(gcp: Api) -> None:
+    gcp = gcp.with_settings(regions=("us-central1", "us-west1"), subnetworks={"us-west1": "default"})
+    near, far = gcp.launched("n1", "us-central1-a"), gcp.launched("n2", "us-west1-a")
+    gcp.cloud.compute.unreachable.add("us-west1-b")
+    with pytest.raises(PartialListingError, match="us-west1 is not listed: a Compute Engine listing lacks") as raised:
+        gcp.listed()
+    assert {each.id for each in raised.value.found} == {near.id, far.id}, "what its other zones have is known, too"
+    assert set(raised.value.silent) == {"us-west1"}
+    assert gcp.found("n1").id == near.id
+    with pytest.raises(PartialListingError):
+        gcp.provisioner.find(OWNER, "token-n3", TIMEOUT_S)
+    assert gcp.offers()
 
 
 def test_a_zone_that_is_down_elsewhere_in_the_world_hides_nothing(gcp: Api) -> None:

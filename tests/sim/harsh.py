@@ -99,8 +99,14 @@ class Harsh:
             self._later(3600.0 * injection.size, self._even)
             self._submit(Submission(f"wide-{number % 2}", 3, 4, 4, 0))
 
+        if injection.kind == "region silent":
+            region = cloud.region_of[ZONES[injection.number % len(ZONES)]]
+            cloud.silent_regions.add(region)
+            self._later(60.0 + 7200.0 * injection.size**2, partial(cloud.silent_regions.discard, region))
+
     def stop(self) -> None:
-        """All metadata services answer, and what was broken is deleted."""
+        """All regions and metadata services answer, and what was broken is deleted."""
+        self._world.cloud.silent_regions.clear()
         for machine in self._world.cloud.machines.values():
             machine.metadata_away = False
         for key in list(self._broken):

@@ -42,7 +42,8 @@ class HeldCheck:
             self._leader = leader
             self._held.clear()  # a new leader gives everyone the time that it has itself
         # While its cloud answers nothing, no machine can be ended, and what else is offered cannot be read.
-        answers = self._world.cloud.fault_rates.unreachable < 1.0
+        cloud = self._world.cloud
+        answers = cloud.fault_rates.unreachable < 1.0 and not cloud.silent_regions
         can_decide = bool(leader) and not self._world.etcd.full and answers
         for name, job in jobs.items():
             few = _too_few(job)

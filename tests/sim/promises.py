@@ -289,7 +289,7 @@ class Promises:
         zones = {zone for node, zone in counted.items() if not (job.nodes[node].doomed or job.nodes[node].ahead)}
         trains = {job.nodes[node].offer.zone for node in job.round.nodes() if node in job.nodes} if job.round else set()
         kinds = {node.offer.alternative for node in map(job.nodes.get, job.round.nodes() if job.round else ()) if node}
-        if len(kinds) > 1:
+        if len(kinds) > 1 and not job.record.ended:  # a machine that waits is of its next job's alternatives
             raise Violation(f"P8: round {job.round.number if job.round else 0} of {job.record.name} is of {kinds}")
         stay = {job.nodes[node].offer.alternative for node in counted if not job.nodes[node].doomed}
         if len(stay) > 1 and not job.record.moves.since:

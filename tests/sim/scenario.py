@@ -120,6 +120,8 @@ BUDGET_WEIGHTS = {"budgets change": 5, "daemon killed": 3, "notice": 2, "submit"
 FORGERY_WEIGHTS = {"forged notice": 1}
 # Ranks that end well while others work on, and nodes that are taken meanwhile: a third of the scenarios have some.
 UNEVEN_WEIGHTS = {"ranks end": 6, "notice": 2, "kill": 2, "daemon killed": 1, "etcd down": 1, "drain": 1}
+# Regions of which one does not answer, for minutes to hours: a third of the scenarios have two, and this.
+REGION_WEIGHTS = {"region silent": 4, "notice": 2, "kill": 2, "daemon killed": 1, "cancel": 1}
 # What happens to tunnels: a third of the scenarios have some, where nodes reach etcd through them alone.
 TUNNEL_WEIGHTS = {
     "tunnels lost": 4,
@@ -206,6 +208,8 @@ class Scenario:
     max_clock_error_s: float = 0.0
     # Nodes reach etcd through the daemons' tunnels alone.
     by_ssh: bool = False
+    # Each zone is in a region of its own.
+    has_regions: bool = False
     # The types of machines that the cloud has, cheapest first.
     types: tuple[str, ...] = ("small",)
 
@@ -246,6 +250,8 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "forgeries", FORGERY_WEIGHTS, [4, 8], share=1 / 3)
     scenario = _with_some(scenario, "uneven", UNEVEN_WEIGHTS, [4, 8], share=1 / 3)
+    if random.Random(f"regions {scenario.seed}").random() < 1 / 3:
+        scenario = replace(_with_some(scenario, "region faults", REGION_WEIGHTS, [4, 8], share=1.0), has_regions=True)
     if random.Random(f"by ssh {scenario.seed}").random() < 1 / 3:
         scenario = with_tunnels(scenario)
     return scenario

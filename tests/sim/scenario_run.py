@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from spotsup_simulator.cloud import ZONES
 from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
@@ -42,6 +43,8 @@ class ScenarioRun:
         world.nodes.reaction_s = scenario.reaction_s
         world.cloud.disk_leak_rate = 0.1
         world.cloud.types = scenario.types
+        if scenario.has_regions:
+            world.cloud.region_of = {zone: f"region-of-{zone}" for zone in ZONES}
         mutate(world)
         self.promises = Promises(world, leak_grace_s=900.0)
         self.users = Users(world)

@@ -109,6 +109,16 @@ def test_the_node_that_hosts_the_store_is_replaced_and_the_others_checkpoint_bef
     assert replaced == host.node
 
 
+def test_a_job_pauses_with_a_checkpoint_although_some_are_done() -> None:
+    world, _ = done_world(1)
+    service(world).pause("job")
+    assert world.run_until(in_state(JobState.PAUSED), 60.0)
+    steps = world.nodes.trainings["job"].steps
+    assert (steps.losses, steps.under_way) == ([], False)
+    service(world).resume("job")
+    assert world.run_until(in_state(JobState.RUNNING), 200.0)
+
+
 def test_done_nodes_outlive_an_outage_of_etcd() -> None:
     world, machines = done_world(1, 2)
     world.run(5.0)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from supervisor.api.service import Service
+from supervisor.journal.journal import Journal
 from supervisor.model import JobState
-from tests.sim.harness import empty_world, in_state, submit
+from tests.sim.harness import NO_FAULTS, empty_world, in_state, submit, wait_in
 from tests.sim.promises import jobs_of
 
 
@@ -34,3 +39,26 @@ def test_a_daemon_goes_on_although_a_commit_of_its_own_wrote_nothing() -> None:
     assert node.error == "the connection broke"
     machine.silent = False
     assert world.run_until(in_state(JobState.RUNNING), 60.0), world.daemon.loop.status
+
+
+class SendsTwice:
+    """A journal whose connection breaks: what creates a job arrives, and its repetition is refused."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def create_job(self, *given: Any) -> bool:
+        return self._journal.create_job(*given) and self._journal.create_job(*given)
+
+
+def test_a_submission_that_is_sent_twice_is_stored_and_not_refused() -> None:
+    world = empty_world(rates=replace(NO_FAULTS, mirror_lag_s=0.9))
+    daemon = world.daemon
+    journal: Any = SendsTwice(daemon.journal)
+    api = Service(journal, daemon.leader, world.clock, ["local"], wait_in(world), hosted=["local"])
+    spec = {"name": "job", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "train.py"}
+    stored = api.submit(spec, api.put_blob(b"code"), "once")
+    assert stored.record.uid == jobs_of(world)["job"].record.uid

@@ -43,6 +43,7 @@ class ToldCheck:
         self._states: dict[str, _State] = {}
         self._unsent: dict[str, float] = {}  # by id: seconds in which it could have been sent
         self._criticals: dict[tuple[str, str], list[float]] = {}  # by job and kind: when they were written
+        self._told_why: dict[str, Event] = {}  # by job: what was told last of why it may make no step
         world.hooks.commit.append(self._on_commit)
 
     def check(self, jobs: Mapping[str, JobView]) -> str:
@@ -58,7 +59,7 @@ class ToldCheck:
             self._states.clear()
             return ""
         found = dict(self._lasting(jobs))
-        self._states = {key: self._states.get(key, _State()) for key in found}
+        self._states = {key: self._states.get(key) or self._begun(key, jobs) for key in found}
         for key, (limit_s, what) in found.items():
             state = self._states[key]
             state.seconds += passed_s
@@ -84,9 +85,22 @@ class ToldCheck:
                 runs = machine is not None and machine.billed and machine.instance.state is InstanceState.RUNNING
                 if runs and node.state is NodeState.TERMINATING:
                     found.append((f"end {node.id}", (2 * UNENDED_S, f"{node.id} does not end")))
-        if world.fault_rates.unreachable >= 1.0:
+        silent = sorted(world.cloud.silent_regions)
+        found += [(f"region {region}", (UNLISTED_S, f"{region} does not answer")) for region in silent]
+        if world.fault_rates.unreachable >= 1.0 or world.cloud.is_silent:
             found.append(("cloud", (UNLISTED_S, "no cloud answers")))
         return found
+
+    def _begun(self, key: str, jobs: Mapping[str, JobView]) -> _State:
+        """A state that begins. Of its cause people may have been told just before; of nodes that are silent, as long as
+        they are."""
+        name = key.split()[1] if key.startswith("job ") else ""
+        why, job = self._told_why.get(name), jobs.get(name)
+        if why is None or job is None:
+            return _State()
+        is_new = self._world.clock.now() - why.at <= 2 * LOOK_S
+        silent = any(node.state is NodeState.SUSPECT for node in job.nodes.values())
+        return _State(told_at=[0.0] if is_new or (why.kind is EventKind.SILENCE and silent) else [])
 
     def _on_commit(self, _: Daemon, commit: Commit) -> None:
         for event in commit.alerts:
@@ -96,6 +110,8 @@ class ToldCheck:
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:
+        if event.kind in {EventKind.NODE_UNHEALTHY, EventKind.SILENCE}:
+            self._told_why[event.job] = event
         of_cloud = event.kind in {EventKind.NOT_LISTED, EventKind.ACCESS_DENIED, EventKind.NOT_ENDED}
         for key, state in self._states.items():
             of_job = bool(event.job) and key.startswith(f"job {event.job} ")

@@ -26,7 +26,7 @@ from supervisor.model import Event, JobRecord, JobState, NodeRecord, NodeState, 
 from supervisor.planner.actions import Action, AskDone, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
-from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
+from supervisor.planner.world import CloudView, JobView, Missing, Rules, VolatileState, World
 from supervisor.spec import JobSpec, parse_spec
 
 NOW = 100_000.0
@@ -152,8 +152,10 @@ def _in_training(record: JobRecord, nodes: Sequence[NodeRecord], current: Round 
 
 
 def listing(*machines: Instance, **changes: Any) -> CloudView:
-    """The cloud's listing of a second ago."""
-    found = CloudView({each.id: each for each in machines}, NOW - 1, NOW - 1)
+    """The cloud's listing of a second ago. `missed_at`: by node, when listings in a row were asked that lack it."""
+    missed_at: Mapping[str, tuple[float, ...]] = changes.pop("missed_at", {})
+    missing = {each: Missing(times[0], times) for each, times in missed_at.items() if times}
+    found = CloudView({each.id: each for each in machines}, NOW - 1, NOW - 1, missing=missing)
     return replace(found, **changes)
 
 

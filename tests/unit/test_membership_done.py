@@ -65,6 +65,11 @@ def test_one_that_was_done_in_another_round_or_start_or_not_at_all_is_missed(of:
     assert standing(of, ABC, "a", LONG_AFTER) == expected
 
 
+def test_the_others_checkpoint_and_wait_where_the_job_pauses() -> None:
+    pausing = at_work(member("b", "done", 1), done=done("b", "c"), hint=replace(hint("abc"), hold=True, reason="pause"))
+    assert standing(pausing, ABC, "a", LONG_AFTER) == Yield("pause")
+
+
 def test_one_that_hosts_the_store_is_missed_although_it_is_done() -> None:
     hosts = view(member("b", "running", 1), member("c", "done", 1), round=ABC, done=done("a", "c"))
     assert standing(hosts, ABC, "b", LONG_AFTER) == Broken("a is lost", "lost")

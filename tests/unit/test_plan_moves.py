@@ -137,6 +137,12 @@ def test_too_few_that_stay_are_left_as_soon_as_enough_are_ready_elsewhere() -> N
     assert not any(after.node(n).ahead for n in (5, 6))
 
 
+def test_none_is_left_while_one_of_them_is_silent_and_may_work() -> None:
+    few = job(4, J.WAITING, state_since=NOW - 50, min_nodes=2, moves={"since": NOW - 150})
+    silent = node(1, N.SUSPECT, state_since=NOW - 5, has_joined=True)
+    assert moving(silent, coming(5), coming(6), record=few).node(1).left_behind == ""
+
+
 def test_a_job_whose_machines_only_arrive_goes_where_more_are_granted() -> None:
     begins = job(4, J.STARTING, state_since=NOW - 50)
     here = [node(n, N.BOOTING) for n in (1, 2)]

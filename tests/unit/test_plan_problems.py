@@ -20,7 +20,17 @@ from supervisor.planner.job_problems import job_problems
 from supervisor.planner.orphans import absorb_leftovers
 from supervisor.planner.outcomes import MAX_BACKOFF_S
 from supervisor.planner.problems import GROWN_S, REMINDER_S, report
-from supervisor.planner.world import CloudView, Denial, LeftoversView, Problem, Reminder, Rules, Sighting, VolatileState
+from supervisor.planner.world import (
+    CloudView,
+    Denial,
+    LeftoversView,
+    Problem,
+    Reminder,
+    Rules,
+    Sighting,
+    SilentRegion,
+    VolatileState,
+)
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -185,6 +195,21 @@ def test_a_cloud_that_is_not_listed_is_a_problem_and_one_that_is_again_is_told()
         volatile={"reminders": after.volatile.reminders},
     )
     assert [each.text for each in again.events] == ["local says again which machines run"]
+
+
+def test_regions_that_are_not_listed_are_one_problem_that_grows() -> None:
+    silent = {"east": SilentRegion(NOW - UNLISTED_S, "503"), "west": SilentRegion(NOW - 10, "504")}
+    view = CloudView(listed_at=NOW, attempted_at=NOW, silent=silent)
+    after = scene(member(1), member(2), listed=view, rules=QUIET)
+    (event,) = after.events
+    assert event.kind is EventKind.NOT_LISTED
+    assert "which machines run in east: 503. Until it does, no silent node there is replaced" in event.text
+    grown = replace(view, silent={each: SilentRegion(NOW - GROWN_S, "503") for each in silent})
+    known = {key: replace(each, at=NOW - GROWN_S) for key, each in after.volatile.reminders.items()}
+    again = scene(member(1), member(2), listed=grown, rules=QUIET, volatile={"reminders": known})
+    assert ["run in east, west: 503" in each.text for each in again.events] == [True]
+    over = scene(member(1), member(2), listed=CloudView(listed_at=NOW), rules=QUIET, volatile={"reminders": known})
+    assert [each.text for each in over.events] == ["local says again which machines run in each region"]
 
 
 def test_it_is_not_said_twice_where_it_denies_everything() -> None:

@@ -28,6 +28,7 @@ from supervisor.planner.world import (
     CloudView,
     Denial,
     LeftoversView,
+    Missing,
     Reminder,
     Rules,
     Sighting,
@@ -155,6 +156,20 @@ def test_a_failed_listing_keeps_the_last_good_one_and_its_error() -> None:
     assert after.error == "timeout"
 
 
+def test_a_listing_without_a_region_keeps_what_was_known_of_it_and_counts_nothing_there_as_missing() -> None:
+    known = VolatileState(clouds={"local": listing(machine(1), machine(2), listed_at=NOW - 60)})
+    elsewhere = replace(machine(3), region="elsewhere")
+    after = listed(known, elsewhere, silent={"region-1": "503"}).clouds["local"]
+    assert set(after.instances) == {"i-1", "i-2", "i-3"}
+    assert (after.region_listed_at("region-1"), after.region_listed_at("elsewhere")) == (NOW - 60, NOW - 1)
+    assert after.missing == {}
+    assert after.is_known
+    again = listed(VolatileState(clouds={"local": after}), silent={"region-1": "504"}, asked_at=NOW).clouds["local"]
+    assert (again.region_listed_at("region-1"), again.silent["region-1"].error) == (NOW - 60, "504")
+    assert set(again.instances) == {"i-1", "i-2"}
+    assert not listed(VolatileState(), silent={"region-1": "503"}).clouds["local"].is_known
+
+
 def test_only_a_listing_that_was_denied_says_that_a_cloud_denies_everything() -> None:
     assert listed(VolatileState(), error="timeout").denials == {}
     denied = listed(VolatileState(), error="expired", denied=True, asked_at=NOW - 2)
@@ -167,7 +182,7 @@ def test_a_machine_without_an_id_may_be_any_that_is_missing() -> None:
     known = VolatileState(clouds={"local": listing(machine(1), machine(2))})
     after = listed(known, machine(1), machine(2, id="")).clouds["local"]
     assert after.instances.keys() == {"i-1", "i-2"}
-    assert after.missed_at == {}
+    assert after.missing == {}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +199,11 @@ def test_the_last_two_listings_in_a_row_that_miss_the_machine_of_an_open_node_ar
 ) -> None:
     known = VolatileState(clouds={"local": listing(missed_at={name(2): MISSED})})
     after = listed(known, machine(1), nodes=[member(1), which], asked_at=NOW)
-    assert after.clouds["local"].missed_at.get(name(2)) == missed_at
-    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].missed_at) == {}
-    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].missed_at == {
-        name(2): (NOW - 1,)
+    found = after.clouds["local"].missing.get(name(2))
+    assert (found.asked_at if found else None) == missed_at
+    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].missing) == {}
+    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].missing == {
+        name(2): Missing(NOW - 1, (NOW - 1,))
     }
 
 

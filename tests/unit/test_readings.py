@@ -16,7 +16,7 @@ from supervisor.model import NodeState
 from supervisor.planner.actions import ListDone, Terminate
 from supervisor.planner.orphans import is_orphan
 from supervisor.planner.plan import absorb
-from supervisor.planner.world import Sighting
+from supervisor.planner.world import Missing, Sighting
 from tests.unit.scene import NOW, OFFER, N, decide, job, listing, machine, member, name, node, view, world_of
 
 GOOD = machine(1)
@@ -81,9 +81,9 @@ def test_a_listing_with_a_machine_without_an_id_proves_no_absence() -> None:
     for _ in range(3):
         volatile = absorb(volatile, ListDone("local", NOW, (machine(1), nameless)), [scene_], NOW)
     assert set(volatile.clouds["local"].instances) == {"i-1", "i-2"}
-    assert volatile.clouds["local"].missed_at == {}
+    assert volatile.clouds["local"].missing == {}
     volatile = absorb(volatile, ListDone("local", NOW, (machine(1),)), [scene_], NOW)
-    assert volatile.clouds["local"].missed_at == {name(2): (NOW,)}
+    assert volatile.clouds["local"].missing == {name(2): Missing(NOW, (NOW,))}
 
 
 class Cloud:

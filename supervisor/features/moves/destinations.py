@@ -28,8 +28,11 @@ class Destination:
 
 def may_move(draft: Draft) -> bool:
     """True if it trains, has checkpoints for other nodes to restore, and has not just tried; or has nothing to lose.
-    Moves that were given up are tried again later in any case."""
+    Moves that were given up are tried again later in any case. A node that is silent may work, and hands nothing over
+    (P4)."""
     job, progress = draft.job, draft.view.progress
+    if any(node.state is NodeState.SUSPECT for node in counted(draft)):
+        return False
     if has_nothing_to_lose(draft):
         return not job.moves.failed or draft.now >= job.moves.retry_at
     trains = job.state in {JobState.RUNNING, JobState.DEGRADED} and len(members(draft)) >= job.min_nodes

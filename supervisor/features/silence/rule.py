@@ -135,8 +135,8 @@ def advances(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _unlisted(draft: Draft, node: NodeRecord) -> bool:
-    """True if its cloud's listing is older than the suspicion."""
-    return draft.cloud.listed_at <= node.state_since
+    """True if its region's listing is older than the suspicion."""
+    return draft.cloud.region_listed_at(node.offer.region) <= node.state_since
 
 
 def kept(draft: Draft) -> list[NodeRecord]:

@@ -106,7 +106,7 @@ def _is_doubtful(draft: Draft, node: NodeRecord) -> bool:
     """True if its cloud, as last listed, does not show it running, or takes it."""
     found = draft.instance(node)
     if found is None:
-        return draft.cloud.listed_at > node.launched_at
+        return draft.cloud.region_listed_at(node.offer.region) > node.launched_at
     return found.state is not InstanceState.RUNNING or found.preempt_at is not None
 
 

@@ -149,14 +149,14 @@ DECISIONS = (
     Mutant(
         "two listings without a silent machine before it is lost",
         "supervisor.planner.sync",
-        "return len(missed_at) == 2 and missed_at[0] - node",
-        "return len(missed_at) >= 1 and missed_at[0] - node",
+        "return len(missing.asked_at) == 2 and missing.asked_at[0] - node",
+        "return len(missing.asked_at) >= 1 and missing.asked_at[0] - node",
     ),
     Mutant(
         "evidence: a listing that was asked when a machine was too young for it says nothing of that machine",
         "supervisor.planner.sync",
-        "return len(missed_at) == 2 and missed_at[0] - node.launched_at >= draft.rules.consistency_s",
-        "return len(missed_at) == 2 and draft.now - node.launched_at >= draft.rules.consistency_s",
+        "return len(missing.asked_at) == 2 and missing.asked_at[0] - node.launched_at >= draft.rules.consistency_s",
+        "return len(missing.asked_at) == 2 and draft.now - node.launched_at >= draft.rules.consistency_s",
         "unit/test_plan_sync.py::test_a_machine_that_is_not_listed_is_lost_when_missed_twice_although_old_enough_and_silent",
     ),
     Mutant(

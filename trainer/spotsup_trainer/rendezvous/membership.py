@@ -208,6 +208,8 @@ def standing(view: View, current: Round, node: str, now: float) -> Standing:
     ]
     if going:
         return Yield(f"{', '.join(going)} leaves")
+    if held := _why_held(view):
+        return Yield(held)
     return Stay() if done else _welcome(view, current, now)
 
 
@@ -268,8 +270,6 @@ def _why(member: Member) -> str:
 def _welcome(view: View, current: Round, now: float) -> Standing:
     """Return whether to yield to a different set of members. Running nodes never stop for a node that is not ready
     yet."""
-    if held := _why_held(view):
-        return Yield(held)
     chosen = target(view, history.rejoin_backoffs(view, now))
     members = {member.node for member in current.members}
     if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
