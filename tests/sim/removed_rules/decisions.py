@@ -21,15 +21,15 @@ DECISIONS = (
     Mutant(
         "evidence: a listing that lacks machines that work proves no absence",
         "supervisor.planner.sync",
-        "    if draft.doubts_listing or draft.cloud.leaves_out(node):\n        return False\n",
-        "    if draft.cloud.leaves_out(node):\n        return False\n",
+        "is None or draft.doubts_listing or draft.cloud.leaves_out(node):",
+        "is None or draft.cloud.leaves_out(node):",
         "sim/test_other_accounts.py::test_a_cancelled_job_is_not_booked_as_released_while_its_machines_bill",
     ),
     Mutant(
         "evidence: a region that is not configured is not looked at",
         "supervisor.planner.sync",
-        "    if draft.doubts_listing or draft.cloud.leaves_out(node):\n        return False\n",
-        "    if draft.doubts_listing:\n        return False\n",
+        "is None or draft.doubts_listing or draft.cloud.leaves_out(node):",
+        "is None or draft.doubts_listing:",
         "sim/test_other_accounts.py::test_a_region_that_left_the_configuration_keeps_its_machines_in_the_books",
     ),
     Mutant(
@@ -187,7 +187,7 @@ DECISIONS = (
     Mutant(
         "silence: the listing is newer than the suspicion",
         "supervisor.features.silence.rule",
-        "    return draft.cloud.listed_at <= node.state_since",
+        "    return draft.cloud.region_listed_at(node.offer.region) <= node.state_since",
         "    return False",
         "sim/test_silence.py::test_a_single_silent_node_is_kept_until_its_cloud_was_listed_after_it_fell_silent",
     ),
