@@ -188,6 +188,7 @@ class NoticeRecord:
     deadline: float  # when the provider takes the machine
     seen_at: float  # when the agent, or the cloud's listing, first had it
     source: str  # where it was read: a metadata service, or a cloud's API
+    confirmed: bool = False  # its cloud says so, too: it counts for what all jobs know of the pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -449,8 +449,8 @@ class Journal:
         """Return by node: chunk, and character in it, where output since a time begins. `nodes`: how their keys
         begin."""
         prefix = self.keys.logs(job)
-        found = self._store.range(prefix + nodes)
-        return begins_at([(kv.key.removeprefix(prefix), kv) for kv in found], since)
+        found = self._store.changes(prefix + nodes, 0)
+        return begins_at([(kv.key.removeprefix(prefix), kv) for kv in found.kvs], since)
 
     def put_blob(self, data: bytes, user: str = "") -> str:
         """Store a user's code archive under its SHA-256, and return that.

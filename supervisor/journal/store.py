@@ -17,6 +17,9 @@ from supervisor.features.flood.record import messages_quota
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
 RESOURCE_EXHAUSTED = 8
 PUTS_AT_A_TIME = 4
+# Of one answer: twice what a job's agents keep of its output. Whoever has their login may write more, and no reader
+# needs memory for it.
+MAX_CHANGES_BYTES = 32 * 2**20
 FULL = (
     "etcd refuses writes because its space quota is used up: training goes on, nothing new starts until an operator "
     "frees space and disarms the alarm (docs/operations.md)"
@@ -49,8 +52,8 @@ class Store(Protocol):
         ...
 
     def changes(self, prefix: str, after: int) -> Range:
-        """Return those of the keys that begin with `prefix` that were written after a revision; the store's revision
-        now."""
+        """Return those of the keys that begin with `prefix` that were written after a revision, of very many the first;
+        the store's revision now."""
         ...
 
     def get(self, key: str) -> KeyValue | None:
@@ -108,8 +111,16 @@ class EtcdStore:
 
     def changes(self, prefix: str, after: int) -> Range:
         """As Store."""
+        found: list[KeyValue] = []
+        size = revision = 0
         try:
-            return self._etcd.range(prefix, changed_after=after)
+            for page in self._etcd.pages(prefix, after):
+                found += page.kvs
+                size += sum(len(kv.value) for kv in page.kvs)
+                revision = page.revision
+                if size > MAX_CHANGES_BYTES:
+                    break
+            return Range(tuple(found), revision)
         except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
 

@@ -82,8 +82,8 @@ class CapacityMemory:
     """All refusals that are still believed, and which machine types keep being unhealthy."""
 
     refusals: tuple[CapacityRefusal, ...] = ()  # oldest first, at most MAX_REFUSALS, one of each `_Subject`
-    # (cloud, instance type) -> how many of its machines in a row were unhealthy
-    unhealthy_streaks: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    # (cloud, instance type, owner of the job) -> how many of its machines in a row were unhealthy
+    unhealthy_streaks: Mapping[tuple[str, str, str], int] = field(default_factory=lambda: MappingProxyType({}))
 
     # Pool -> its last late refusal; oldest first, at most MAX_LATE_POOLS
     late: Mapping[Pool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
@@ -150,7 +150,7 @@ class CapacityMemory:
     def with_a_machine_that_works(self, offer: Offer) -> CapacityMemory:
         """Note that one of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it
         grants."""
-        return replace(self.with_unhealthy_streak(offer, 0), late=_without(self.late, pool_of(offer)))
+        return replace(self.without_unhealthy(offer), late=_without(self.late, pool_of(offer)))
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
         """True if the job's requests for all of these offers were refused for good."""
@@ -209,16 +209,20 @@ class CapacityMemory:
             return 0.0
         return per_hour(self.exposures.get(pool_of(offer)), now, rules)
 
-    def unhealthy_streak(self, offer: Offer) -> int:
-        """Return how many machines in a row of the offer's cloud and type were unhealthy."""
-        return self.unhealthy_streaks.get(_kind(offer), 0)
+    def unhealthy_streak(self, offer: Offer) -> Mapping[str, int]:
+        """Return how many machines in a row of the offer's cloud and type were unhealthy, by the owner of their job."""
+        return {owner: count for (*kind, owner), count in self.unhealthy_streaks.items() if tuple(kind) == _kind(offer)}
 
-    def with_unhealthy_streak(self, offer: Offer, count: int) -> CapacityMemory:
-        """Return the memory with so many unhealthy machines in a row of the offer's cloud and type; 0 once one of them
-        works."""
-        others = {kind: streak for kind, streak in self.unhealthy_streaks.items() if kind != _kind(offer)}
-        changed = {_kind(offer): count} if count else {}
-        return replace(self, unhealthy_streaks=MappingProxyType(others | changed))
+    def with_unhealthy(self, offer: Offer, owner: str) -> CapacityMemory:
+        """Return the memory with one more unhealthy machine in a row of the offer's cloud and type."""
+        key = (*_kind(offer), owner)
+        streaks = {**self.unhealthy_streaks, key: self.unhealthy_streaks.get(key, 0) + 1}
+        return replace(self, unhealthy_streaks=MappingProxyType(streaks))
+
+    def without_unhealthy(self, offer: Offer) -> CapacityMemory:
+        """Return the memory once a machine of the offer's cloud and type works, or is not asked for."""
+        others = {key: count for key, count in self.unhealthy_streaks.items() if key[:2] != _kind(offer)}
+        return replace(self, unhealthy_streaks=MappingProxyType(others))
 
 
 def is_remembered(refusal: CapacityRefusal, now: float) -> bool:

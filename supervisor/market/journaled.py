@@ -38,8 +38,8 @@ class CapacityRecord:
     at: float
     refusals: tuple[CapacityRefusal, ...] = ()
     late: tuple[tuple[Pool, LateRefusal], ...] = ()
-    # How many machines in a row of a (cloud, instance type) were unhealthy.
-    unhealthy: tuple[tuple[tuple[str, str], int], ...] = ()
+    # How many machines in a row of a (cloud, instance type, owner) were unhealthy.
+    unhealthy: tuple[tuple[tuple[str, str, str], int], ...] = ()
     # Pools that had too few machines for a job to train.
     too_few: tuple[tuple[JobsPool, TooFew], ...] = ()
     # How often pools took their machines.

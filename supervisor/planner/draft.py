@@ -121,7 +121,7 @@ class Draft:
     @cached_property
     def unhealthy_at_once(self) -> int:
         """More nodes than is credible (`too_many_unhealthy`); 0 while reports of unhealthy GPUs are believed."""
-        return too_many_unhealthy(self._world, self.now)
+        return too_many_unhealthy(self._world, self.job.owner, self.now)
 
     @property
     def timers_paused_until(self) -> float:

@@ -67,8 +67,9 @@ def blocked_reason(world: World, job: JobView) -> str:
         return f"waits, since machines run that may be its own ({named(sorted(found))}): {ADOPT}"
     if not mine:
         return ""
+    states = states_by_machine(world.jobs.values())  # one that a later job took over still has its first node's tag
     instances = [each for cloud in clouds for each in cloud.instances.values()]
-    working = [each for each in instances if each.node in mine and is_orphan(each, {})]
+    working = [each for each in instances if each.node in mine and is_orphan(each, states)]
     if all(cloud.is_known for cloud in clouds) and not working:
         return ""
     verbs = "is not" if len(mine) == 1 else "are not"
@@ -95,7 +96,8 @@ def warnings(world: World, left: Sequence[Instance] = ()) -> tuple[str, ...]:
     if odd := [each for each in machines if each.state is InstanceState.UNREADABLE]:
         found.append(f"clouds describe machines so that they cannot be read ({_named(odd)}): they are left alone")
     speak = [each for each in machines if each.node in world.unjournaled] if world.unjournaled else []
-    working = {each.id: each for each in (*left, *speak) if is_orphan(each, {})}.values()
+    states = states_by_machine(world.jobs.values()) if speak else {}
+    working = {each.id: each for each in (*left, *speak) if is_orphan(each, states)}.values()
     if working:
         found.append(f"machines run that are not in the journal ({_named(working)}): they are left alone; {ADOPT}")
     return tuple(found)

@@ -204,7 +204,7 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         return draft.set_node(replace(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error))
     if outcome.unhealthy:
         _count_unhealthy(draft, node, outcome.error)
-    if outcome.unhealthy or outcome.unreachable:
+    if (outcome.unhealthy or outcome.unreachable) and not node.launched_as:  # the pool gave one that has had a job
         refuse_late(draft, node)
     if outcome.foreign:
         draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
@@ -219,12 +219,13 @@ def is_unlisted(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
-    """Block a machine type after several unhealthy machines in a row: in all zones, for all jobs, for a while."""
-    count = draft.capacity.unhealthy_streak(node.offer) + 1
-    if count < draft.rules.unhealthy.max_streak:
-        draft.capacity = draft.capacity.with_unhealthy_streak(node.offer, count)
-    else:
-        _block_type(draft, node, f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}")
+    """Block a machine type after several unhealthy machines in a row, for a while: in all zones, and for all jobs once
+    machines of two owners' jobs were. What a machine answers may be its last job's word (9c)."""
+    draft.capacity = draft.capacity.with_unhealthy(node.offer, draft.job.owner)
+    streak = draft.capacity.unhealthy_streak(node.offer)
+    if (count := sum(streak.values())) >= draft.rules.unhealthy.max_streak:
+        why = f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}"
+        _block_type(draft, node, why, job="" if len(streak) > 1 else draft.job.name)
 
 
 def count_unhealthy_in_training(draft: Draft, node: NodeRecord) -> None:
@@ -255,7 +256,7 @@ def _block_type(draft: Draft, node: NodeRecord, why: str, job: str = "") -> None
     block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy.memory_s, text)
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     same_type = [each for each in known if each.instance_type == offer.instance_type]
-    draft.capacity = draft.capacity.with_unhealthy_streak(offer, 0)
+    draft.capacity = draft.capacity.without_unhealthy(offer)
     for each in (*same_type, offer):  # one that is known twice is remembered once
         draft.capacity = draft.capacity.remember(each, block, draft.now, spare=False, job=job)
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)

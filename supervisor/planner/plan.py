@@ -68,7 +68,13 @@ def plan(
         volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile, hand_overs), None)
+        decided = undecided.within(
+            name, partial(_decide, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs), None
+        ) or undecided.within(
+            f"{name} (without messages)",
+            partial(_decide_end, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs),
+            None,
+        )
         if decided is None:
             sentences[name] = undecided.faults[name].sentence
             continue
@@ -176,14 +182,13 @@ def _with_turns(world: World, now: float) -> World:
 
 def _decide(
     world: World,
-    name: str,
+    view: JobView,
     outcomes: Mapping[str, Sequence[NodeOutcome]],
     keys: Keys,
     now: float,
     volatile: VolatileState,
     hand_overs: HandOvers,
 ) -> _Decided:
-    view = world.jobs[name]
     unclear = is_unclear(view, now - world.rules.silence.suspect_s)
     if unknown := journal_guard.blocked_reason(world, view):
         return _Decided(unknown, volatile, unclear=unclear)
@@ -198,6 +203,21 @@ def _decide(
     return _Decided(
         sentence(draft), draft.volatile, None if commit.empty else commit, tuple(draft.reads), steady, unclear
     )
+
+
+def _decide_end(
+    world: World,
+    view: JobView,
+    outcomes: Mapping[str, Sequence[NodeOutcome]],
+    keys: Keys,
+    now: float,
+    volatile: VolatileState,
+    hand_overs: HandOvers,
+) -> _Decided | None:
+    """Return what is decided about a job for which that has failed, where a user has cancelled it or it has ended: it
+    ends, whatever its nodes wrote. None for any other: without their messages its nodes would be silent."""
+    ends = view.record.ended or view.record.cancel_requested
+    return _decide(world, view.without_messages, outcomes, keys, now, volatile, hand_overs) if ends else None
 
 
 def absorb(

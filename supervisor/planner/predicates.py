@@ -45,7 +45,7 @@ def done_nodes(job: JobView, nodes: Mapping[str, NodeRecord]) -> frozenset[str]:
     without them, and none takes their place. Not the node that hosts its store. Where one that works leaves, or is
     lost, all ranks run again, and all nodes are needed."""
     current = job.round
-    if current is None or job.result is not None or not job.done:
+    if current is None or not current.members or job.result is not None or not job.done:
         return frozenset()
     host, *others = current.nodes()
     found = {node for node in others if _said_done(job, current, node)}

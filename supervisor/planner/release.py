@@ -10,6 +10,7 @@ from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRec
 from supervisor.planner.actions import Clean, Find, Terminate
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import (
+    ENDED_BY_ITSELF,
     PRESENT_NODE_STATES,
     counted,
     done,
@@ -43,6 +44,8 @@ def drive_leaving(draft: Draft, node: NodeRecord) -> None:
     match node.state:
         case N.TERMINATING if draft.now >= node.retry_at:
             _terminate(draft, node)
+        case N.LOST if stays_its_minute(draft, node):
+            pass
         case N.LOST | N.FAILED if node.instance_id:
             # Often only its console says why a machine was never ready, and the console goes with it.
             failed = node.state is N.FAILED
@@ -50,7 +53,7 @@ def drive_leaving(draft: Draft, node: NodeRecord) -> None:
             _terminate(draft, node, failed=failed)
         case N.FAILED:
             draft.move(replace(node, ended_at=draft.now), N.GONE, "nothing was launched")
-        case N.DRAINING if has_left(draft, node):
+        case N.DRAINING if has_left(draft, node) and not stays_its_minute(draft, node):
             _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"), in_order=True)
         case _:
             pass
@@ -58,11 +61,12 @@ def drive_leaving(draft: Draft, node: NodeRecord) -> None:
 
 def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
     """Doomed nodes that are not `chosen` for the next round drain once the hint does not name them any more; those that
-    never joined are released at once."""
+    never joined are released as soon as they are paid for."""
     hint = draft.view.hint
     named = {*hint.members, *hint.spares} if hint else set()
     for node in draft.in_states(*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER):
-        if not node.doomed or node.id in chosen or draft.full:
+        in_flight = node.state in IN_FLIGHT_NODE_STATES
+        if not node.doomed or node.id in chosen or draft.full or (in_flight and stays_its_minute(draft, node)):
             continue
         if node.state is not N.MEMBER or node.id not in named:
             release(draft, node, why_doomed(node))
@@ -94,6 +98,15 @@ def release_surplus(draft: Draft, surplus: int) -> None:
     for number, node in enumerate(sorted(newest_first, key=usefulness)[:surplus]):
         if not draft.full and (number < above_max or not _is_paid_for(draft, node)):
             release(draft, node, "fewer nodes are wanted")
+
+
+def stays_its_minute(draft: Draft, node: NodeRecord) -> bool:
+    """True for the minute that a machine bills anyway, where it ends because of what its node says, and its cloud does
+    not say that it has ended: a job whose nodes say so again and again pays for no more machines than it may have."""
+    instance = draft.instance(node)
+    runs = instance is None or instance.state not in ENDED_BY_ITSELF
+    wanted = not (draft.job.ended or draft.job.pause.at or node.drain_requested)
+    return runs and wanted and node.needs_replacement and _is_paid_for(draft, node)
 
 
 def _is_paid_for(draft: Draft, node: NodeRecord) -> bool:

@@ -83,7 +83,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
     if instance.state in ENDED_BY_ITSELF:
         if instance.end_cause is not EndCause.USER:
             _maybe_refused_late(draft, node, instance.refused)
-        if instance.end_cause is EndCause.PREEMPTED and node.notice is None:
+        if instance.end_cause is EndCause.PREEMPTED and not (node.notice and node.notice.confirmed):
             _count_end(draft, node, preempted=True)
         return lose(draft, node, _cause(instance))
     if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
@@ -183,22 +183,22 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
 
 
 def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
-    if node.notice is not None:
-        return node
-    published = draft.view.notices.get(node.id)
+    """Take up a notice, of the node or of its cloud. The node's own word is believed of itself at once; to other jobs
+    only its cloud says something of its pool (9c)."""
     instance = draft.instance(node)
+    cloud_says = instance.preempt_at if instance is not None else None
+    if node.notice is not None:
+        return _confirmed(draft, node, cloud_says)
+    published = draft.view.notices.get(node.id)
     # A program may write any deadline in its node's name, and until then it is not ended, but replaced.
     latest = draft.now + draft.rules.max_notice_s.get(node.offer.cloud, MAX_NOTICE_S) + CLOCKS_S
     if published is not None:
         notice = NoticeRecord(min(published.deadline, latest), published.seen_at, published.source)
-    elif instance is not None and instance.preempt_at is not None:
+    elif cloud_says is not None:
         source = f"{draft.job.spec.placement.cloud} API"
-        notice = NoticeRecord(min(instance.preempt_at, latest), draft.now, source)
+        notice = NoticeRecord(min(cloud_says, latest), draft.now, source)
     else:
         return node
-    if published is None:  # a node's own word says nothing of its pool to other jobs; nor has it an agent so early
-        _maybe_refused_late(draft, node)
-    _count_end(draft, node, preempted=True)
     left_s = notice.deadline - draft.now
     draft.add_event(
         EventKind.NOTICE,
@@ -207,7 +207,16 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         deadline=notice.deadline,
         seen_at=notice.seen_at,
     )
-    return draft.set_node(replace(node, notice=notice, needs_replacement=True))
+    return _confirmed(draft, draft.set_node(replace(node, notice=notice, needs_replacement=True)), cloud_says)
+
+
+def _confirmed(draft: Draft, node: NodeRecord, cloud_says: float | None) -> NodeRecord:
+    """Count a notice of which the cloud knows, too, once: of its pool, for all jobs."""
+    if node.notice is None or node.notice.confirmed or cloud_says is None:
+        return node
+    _maybe_refused_late(draft, node)
+    _count_end(draft, node, preempted=True)
+    return draft.set_node(replace(node, notice=replace(node.notice, confirmed=True)))
 
 
 def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
@@ -277,7 +286,8 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
     ended = draft.view.exits.get(node.id)
     if node.id in draft.view.members:
         clear_failures(draft)
-        draft.capacity = draft.capacity.with_a_machine_that_works(node.offer)
+        if node.bootstrapped:  # a key alone may be forged, and this is remembered for all jobs
+            draft.capacity = draft.capacity.with_a_machine_that_works(node.offer)
         draft.move(replace(node, bootstrapped=True), N.READY, "its launcher waits at the rendezvous")
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")

@@ -390,6 +390,15 @@ class JobView:
         return frozenset((node.offer.cloud, node.offer.region) for node in self.billed)
 
     @property
+    def without_messages(self) -> JobView:
+        """Return the same with nothing that its nodes have written."""
+        of_all = dict.fromkeys(("round", "result", "progress", "pauses", "rank_times"))
+        of_each: dict[str, Mapping[str, object]] = {
+            name: {} for name in ("members", "agents", "notices", "healths", "done", "exits")
+        }
+        return replace(self, **of_all, **of_each)  # type: ignore[arg-type]  # by their names
+
+    @property
     def spares(self) -> tuple[str, ...]:
         """Return nodes that wait outside the round because the hint says so, the first one to step in first."""
         inside = self.round.nodes() if self.round else ()
@@ -454,14 +463,18 @@ class World:
 
     @cached_property
     def lost_nodes(self) -> frozenset[str]:
-        """Return nodes that publish messages, have no record, and may be real: a cloud lists a machine of theirs, or
-        not all clouds have been listed yet. A message alone may be forged by any program of the job."""
+        """Return nodes that publish messages, have no record, and may be real: a cloud lists a machine of theirs that
+        has not ended and is no other node's by now, or not all clouds have been listed yet. A message alone may be
+        forged by any program of the job."""
         if not self.unjournaled:
             return frozenset()
         views = [self.volatile.clouds.get(each, CloudView()) for each in self.clouds]
         if not all(view.is_known for view in views):
             return self.unjournaled
-        return frozenset(node for node in self.unjournaled if any(node in view.tags for view in views))
+        tagged = [each for view in views for each in view.instances.values() if each.node in self.unjournaled]
+        if not (runs := {each.node for each in tagged if each.state is not InstanceState.TERMINATED}):
+            return frozenset()
+        return frozenset(runs - {node.machine_name for job in self.jobs.values() for node in job.billed})
 
     @property
     def _hands_over(self) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from supervisor.model import parts_of
 from supervisor.planner.actions import (
     Action,
     AskNode,
@@ -54,6 +55,8 @@ def job_of(action: Action) -> str:
             return node.job
         case FetchOffers(job=job):
             return job
+        case Terminate(node=node) if node:
+            return parts_of(node).job
         case _:
             return ""
 

@@ -98,11 +98,11 @@ def test_a_transaction_is_never_seen_by_half(etcd: Etcd) -> None:
 class Busy(Etcd):
     """Before it reads, and after the mirror began to watch, others write."""
 
-    def pages(self, prefix: str) -> Iterator[Range]:
+    def pages(self, prefix: str, changed_after: int = 0) -> Iterator[Range]:
         self.put("/m/passing", b"1")
         self.delete("/m/passing")
         self.put("/m/1", b"1")
-        return super().pages(prefix)
+        return super().pages(prefix, changed_after)
 
 
 def test_it_never_goes_back_behind_its_own_copy(etcd_endpoint: str) -> None:

@@ -41,7 +41,7 @@ def test_a_gpu_that_dies_under_a_program_costs_its_node_and_not_the_program() ->
     world = training_world(2, 3, 4, limits={"app_failures": 0})
     victim = node_at(world, 1)
     assert world.nodes.break_gpu(victim, "xid")
-    assert world.run_until(lambda w: state_of(w, victim) is NodeState.TERMINATING, 30.0)
+    assert world.run_until(lambda w: state_of(w, victim) is NodeState.TERMINATING, 90.0)
     assert world.run_until(lambda w: settled(w) and record(w).state is JobState.RUNNING, 120.0)
     assert events_of(world, "job", EventKind.NODE_UNHEALTHY) == [victim]
     current = jobs_of(world)["job"].round

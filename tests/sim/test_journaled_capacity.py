@@ -36,13 +36,13 @@ def written(memory: CapacityMemory, before: CapacityRecord | None = None, now: f
 
 
 def test_another_daemon_believes_what_the_last_one_was_answered() -> None:
-    memory = full(CapacityMemory(), OFFER).with_unhealthy_streak(OFFER, 2)
+    memory = full(CapacityMemory(), OFFER).with_unhealthy(OFFER, "ann")
     memory = memory.with_late_refusal(POOLS[1], NOW, NOW, spare=True)
     found = memory_of(written(memory), NOW + 9)
     for offer, spare in ((OFFER, False), (POOLS[1], True), (POOLS[1], False), (POOLS[2], False)):
         mine, others = memory.refusal(offer, NOW + 9, spare=spare), found.refusal(offer, NOW + 9, spare=spare)
         assert (mine and (mine.until, mine.message)) == (others and (others.until, others.message))
-    assert found.unhealthy_streak(OFFER) == 2
+    assert found.unhealthy_streak(OFFER) == {"ann": 1}
     assert found.with_late_refusal(POOLS[1], NOW + 9, NOW + 9, spare=False).late[_pool(POOLS[1])].count == 2
 
 

@@ -49,7 +49,7 @@ def test_three_unhealthy_machines_in_a_row_block_their_type_for_a_while_with_one
     world.run(60.0)
     (text,) = blocks(world)
     assert text == (
-        "local machine type small is blocked for 2 min: 3 machines in a row were unhealthy. "
+        "local machine type small is blocked for 2 min for job: 3 machines in a row were unhealthy. "
         "The last error: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
     assert len(jobs_of(world)["job"].nodes) == 3, "no zone has another of this type"

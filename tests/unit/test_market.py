@@ -152,10 +152,11 @@ def test_refusals_of_spares_and_of_single_jobs_are_kept_apart() -> None:
 
 def test_unhealthy_machines_are_counted_by_cloud_and_type() -> None:
     larger, elsewhere = replace(OFFER, instance_type="large"), replace(OFFER, cloud="aws")
-    memory = CapacityMemory().with_unhealthy_streak(OFFER, 2).with_unhealthy_streak(larger, 1)
-    assert memory.unhealthy_streak(ELSEWHERE) == 2, "whatever the zone"
-    assert (memory.unhealthy_streak(larger), memory.unhealthy_streak(elsewhere)) == (1, 0)
-    assert memory.with_unhealthy_streak(OFFER, 0).unhealthy_streaks == {("local", "large"): 1}
+    memory = CapacityMemory().with_unhealthy(OFFER, "ann").with_unhealthy(OFFER, "bob").with_unhealthy(OFFER, "ann")
+    memory = memory.with_unhealthy(larger, "ann")
+    assert memory.unhealthy_streak(ELSEWHERE) == {"ann": 2, "bob": 1}, "whatever the zone"
+    assert (memory.unhealthy_streak(larger), memory.unhealthy_streak(elsewhere)) == ({"ann": 1}, {})
+    assert memory.without_unhealthy(OFFER).unhealthy_streaks == {("local", "large", "ann"): 1}
 
 
 def test_sums_of_prices_are_compared_without_their_last_digits() -> None:

@@ -36,7 +36,7 @@ FULL = NoCapacity(Scope.TYPE_IN_ZONE, 600.0, "full")
 
 def known() -> CapacityMemory:
     memory = CapacityMemory().remember(OFFER, FULL, NOW, spare=True, job="a")
-    return memory.with_late_refusal(OFFER, NOW - 1, NOW, spare=False).with_unhealthy_streak(OFFER, 2)
+    return memory.with_late_refusal(OFFER, NOW - 1, NOW, spare=False).with_unhealthy(OFFER, "ann")
 
 
 def written(memory: CapacityMemory, now: float = NOW) -> CapacityRecord:
@@ -132,7 +132,7 @@ def test_only_the_newest_are_written_with_short_messages() -> None:
     for number in range(MAX_JOURNALED + 1):
         offer = replace(OFFER, zone=f"zone-{number}", instance_type=f"type-{number}")
         memory = memory.remember(offer, replace(FULL, message="m" * 999), NOW, spare=False)
-        memory = memory.with_late_refusal(offer, NOW - 1, NOW, spare=False).with_unhealthy_streak(offer, 1)
+        memory = memory.with_late_refusal(offer, NOW - 1, NOW, spare=False).with_unhealthy(offer, "")
     record = written(memory)
     assert [len(record.refusals), len(record.late), len(record.unhealthy)] == [MAX_JOURNALED] * 3
     assert [record.refusals[0].offer.zone, record.late[0][0][1], record.unhealthy[0][0][1]] == ["zone-1"] * 2 + [

@@ -478,10 +478,10 @@ def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour()
 
     def unhealthy(before: int, known: dict[str, Any] = offers) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
-        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {})} | known
+        volatile = {"capacity": CapacityMemory((), {("local", "small", "bob"): before} if before else {})} | known
         return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
-    assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small"): 1}
+    assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small", ""): 1}
     assert unhealthy(1).volatile.capacity.refusals == ()
     third = unhealthy(2)
     assert dict(third.volatile.capacity.unhealthy_streaks) == {}, "the count starts again"
@@ -502,18 +502,18 @@ def test_a_machine_that_failed_by_the_jobs_fault_is_not_unhealthy() -> None:
 
 
 def test_a_machine_that_works_resets_the_counts_of_unhealthy_and_failed_ones() -> None:
-    volatile = {"capacity": CapacityMemory((), {("local", "small"): 2, ("local", "large"): 1})}
+    volatile = {"capacity": CapacityMemory((), {("local", "small", ""): 2, ("local", "large", "ann"): 1})}
     after = scene(
         member(1),
         member(2),
-        PREPARED,
+        replace(PREPARED, bootstrapped=True),
         record=job(3, bootstraps={"failures": 4, "retry_at": NOW + 40}),
         members={name(n): launcher(n) for n in (1, 2, 3)},
         volatile=volatile,
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
     assert (after.job.bootstraps.failures, after.job.bootstraps.retry_at) == (0, 0.0)
-    assert dict(after.volatile.capacity.unhealthy_streaks) == {("local", "large"): 1}
+    assert dict(after.volatile.capacity.unhealthy_streaks) == {("local", "large", "ann"): 1}
 
 
 def test_a_launcher_that_never_comes_fails_the_node() -> None:

@@ -269,7 +269,7 @@ def test_a_notice_comes_from_the_agent_or_from_the_clouds_api() -> None:
     assert event.text == f"{name(2)} will be preempted in 30 s (metadata)"
     listed = listing(machine(1), machine(2, preempt_at=NOW + 90))
     by_cloud = scene(member(1), member(2), listed=listed)
-    assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API")
+    assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API", confirmed=True)
     again = scene(member(1), by_cloud.node(2), listed=listed, notices=word_of_it)
     assert EventKind.NOTICE not in again.event_kinds
     assert again.node(2).notice == by_cloud.node(2).notice

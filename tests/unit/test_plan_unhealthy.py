@@ -113,7 +113,7 @@ def test_it_is_blocked_for_all_jobs_once_nodes_of_two_owners_say_so(owner: str, 
 
 
 def at_once(*nodes: NodeRecord, **messages: Any) -> int:
-    return too_many_unhealthy(world_of(view(job(len(nodes)), nodes, **messages)), NOW)
+    return too_many_unhealthy(world_of(view(job(len(nodes)), nodes, **messages)), "", NOW)
 
 
 @pytest.mark.parametrize("state", NodeState)

@@ -22,6 +22,7 @@ MAX_ITEMS = 4096
 # 2^53: what a double, and so any reader of JSON, holds exactly.
 MAX_INTEGER = 2**53
 MAX_UNIX_TIME = 1e11  # the year 5138
+MAX_NUMBER = 1e15  # of what nodes measure: what is computed from it stays finite
 
 
 def printable(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
@@ -72,6 +73,12 @@ def _number(value: Any) -> float:
     return value
 
 
+def _measured(value: Any) -> float:
+    if not -MAX_NUMBER <= (found := _number(value)) <= MAX_NUMBER:
+        raise ValueError(f"is beyond {MAX_NUMBER:g}")
+    return found
+
+
 def _unix_time(value: Any) -> float:
     if not 0 <= (found := _number(value)) <= MAX_UNIX_TIME:
         raise ValueError("is not a time in UNIX seconds")
@@ -117,7 +124,7 @@ def _table(check: _Check) -> _Check:
 _CHECKS: dict[str, _Check] = {
     "str": _text,
     "int": _integer,
-    "float": _number,
+    "float": _measured,
     "bool": _flag,
     "UnixTime": _unix_time,
     "FiniteOrNone": _finite_or_none,

@@ -14,6 +14,9 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import RankTimes
 
+# A program may report any times, and their quotient may be no number that a record can hold.
+MAX_FACTOR = 1000.0
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -66,7 +69,7 @@ def _compared(ranks: Mapping[str, Sequence[float]], kinds: Mapping[str, str]) ->
         if min(seconds) > 0:
             slowest[kinds[node]][node] = max(seconds)
     alike = [found for found in slowest.values() if len(found) > 1]
-    return {node: took / median(found.values()) for found in alike for node, took in found.items()}
+    return {node: min(MAX_FACTOR, took / median(found.values())) for found in alike for node, took in found.items()}
 
 
 def _verdict(earlier: Verdict | None, slow: bool, now: float) -> Verdict:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from supervisor.model import NodeState
-from supervisor.planner.world import World
+from supervisor.planner.world import JobView, World
 
 _THERE = (NodeState.READY, NodeState.MEMBER, NodeState.SUSPECT)
 
 
-def too_many_unhealthy(world: World, now: float) -> int:
-    """Return how many nodes of all jobs report unhealthy GPUs, or did so within the last minutes and were replaced,
-    where that is more than one and more than a tenth; else 0.
+def too_many_unhealthy(world: World, owner: str, now: float) -> int:
+    """Return how many nodes report unhealthy GPUs, or did so within the last minutes and were replaced, where that is
+    more than one and more than a tenth; else 0. Those of `owner` count, and where those of two others say so, too, all.
 
     GPUs die one by one. When many do, it is most likely the check that is broken, such as an nvidia-smi that no longer
-    fits its driver: a fleet must not end for that (P4).
+    fits its driver: a fleet must not end for that (P4). What one owner's nodes say keeps no other's from being replaced
+    (P16).
     """
-    recent = 0
+    ill: Counter[str] = Counter()
+    there: Counter[str] = Counter()
     for job in world.jobs.values():
-        for node in job.nodes.values():
-            if node.unhealthy_at:
-                recent += now - node.unhealthy_at < world.rules.unhealthy.hold_s
-            elif node.state in _THERE and (health := job.healths.get(node.id)) is not None:
-                recent += not health.healthy
-    there = sum(len(job.agents) for job in world.jobs.values())
-    return recent if recent > 1 and recent * 10 > there else 0
+        ill[job.record.owner] += _ill(world, job, now)
+        there[job.record.owner] += sum(node.id in job.agents for node in job.billed)
+    if sum(count > 0 for each, count in ill.items() if each != owner) > 1:
+        return _too_many(ill.total(), there.total())
+    return _too_many(ill[owner], there[owner])
+
+
+def _too_many(ill: int, there: int) -> int:
+    return ill if ill > 1 and ill * 10 > there else 0
+
+
+def _ill(world: World, job: JobView, now: float) -> int:
+    recent = 0
+    for node in job.nodes.values():
+        if node.unhealthy_at:
+            recent += now - node.unhealthy_at < world.rules.unhealthy.hold_s
+        elif node.state in _THERE and (health := job.healths.get(node.id)) is not None:
+            recent += not health.healthy
+    return recent

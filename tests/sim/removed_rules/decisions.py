@@ -21,15 +21,15 @@ DECISIONS = (
     Mutant(
         "evidence: a listing that lacks machines that work proves no absence",
         "supervisor.planner.sync",
-        "    if draft.doubts_listing or draft.cloud.leaves_out(node):\n        return False\n",
-        "    if draft.cloud.leaves_out(node):\n        return False\n",
+        "is None or draft.doubts_listing or draft.cloud.leaves_out(node):",
+        "is None or draft.cloud.leaves_out(node):",
         "sim/test_other_accounts.py::test_a_cancelled_job_is_not_booked_as_released_while_its_machines_bill",
     ),
     Mutant(
         "evidence: a region that is not configured is not looked at",
         "supervisor.planner.sync",
-        "    if draft.doubts_listing or draft.cloud.leaves_out(node):\n        return False\n",
-        "    if draft.doubts_listing:\n        return False\n",
+        "is None or draft.doubts_listing or draft.cloud.leaves_out(node):",
+        "is None or draft.doubts_listing:",
         "sim/test_other_accounts.py::test_a_region_that_left_the_configuration_keeps_its_machines_in_the_books",
     ),
     Mutant(
@@ -84,7 +84,7 @@ DECISIONS = (
     Mutant(
         "a forged node says nothing of other jobs' machines",
         "supervisor.planner.world",
-        "        return frozenset(node for node in self.unjournaled if any(node in view.tags for view in views))\n",
+        "        return frozenset(runs - {node.machine_name for job in self.jobs.values() for node in job.billed})\n",
         "        return self.unjournaled\n",
         "sim/test_restored.py::test_a_forged_node_keeps_no_machine_that_waits_for_the_next_job",
     ),
@@ -187,7 +187,7 @@ DECISIONS = (
     Mutant(
         "silence: the listing is newer than the suspicion",
         "supervisor.features.silence.rule",
-        "    return draft.cloud.listed_at <= node.state_since",
+        "    return draft.cloud.region_listed_at(node.offer.region) <= node.state_since",
         "    return False",
         "sim/test_silence.py::test_a_single_silent_node_is_kept_until_its_cloud_was_listed_after_it_fell_silent",
     ),
@@ -276,7 +276,7 @@ DECISIONS = (
     Mutant(
         "a drained node has left the round before it ends",
         "supervisor.planner.release",
-        "        case N.DRAINING if has_left(draft, node):",
+        "        case N.DRAINING if has_left(draft, node) and not stays_its_minute(draft, node):",
         "        case N.DRAINING:",
         "sim/test_drain_and_pause.py::test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order",
     ),
@@ -311,7 +311,7 @@ DECISIONS = (
     Mutant(
         "GPUs: reports of many at once are not believed",
         "supervisor.features.unhealthy.reports",
-        "return recent if recent > 1 and recent * 10 > there else 0",
+        "return ill if ill > 1 and ill * 10 > there else 0",
         "return 0",
         "sim/test_gpus.py::test_when_all_nodes_call_their_gpus_unhealthy_at_once_none_is_ended_and_people_are_told_once",
     ),
@@ -324,14 +324,14 @@ DECISIONS = (
     Mutant(
         "a hang is reported once",
         "supervisor.features.hang.rule",
-        "    if since and not draft.job.hang.since:",
+        "    if since and not draft.job.hang.since and _may_report(draft):",
         "    if since:",
         "sim/test_hangs.py::test_steps_that_hang_are_one_alert_and_so_is_the_next_step",
     ),
     Mutant(
         "workers that outlive SIGKILL are reported once",
         "supervisor.features.hang.rule",
-        "        if problem and problem != node.worker_problem and not draft.full:",
+        "        if problem and problem != node.worker_problem and not draft.full and _may_report(draft):",
         "        if problem and not draft.full:",
         "sim/test_hangs.py::test_workers_that_outlive_sigkill_hold_one_node_out_and_after_a_minute_it_is_replaced",
     ),
@@ -496,7 +496,7 @@ DECISIONS = (
     Mutant(
         "preemptions leave a mark",
         "supervisor.planner.sync",
-        "        if instance.end_cause is EndCause.PREEMPTED and node.notice is None:\n",
+        "        if instance.end_cause is EndCause.PREEMPTED and not (node.notice and node.notice.confirmed):\n",
         "        if False:\n",
         "sim/test_places.py::test_a_zone_that_takes_node_after_node_is_asked_after_one_that_costs_a_tenth_more",
     ),

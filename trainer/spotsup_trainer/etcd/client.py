@@ -215,10 +215,12 @@ class Etcd(Gateway):
         body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only, **since}
         return self.ask("/v3/kv/range", body, _found)
 
-    def pages(self, prefix: str) -> Iterator[Range]:
-        """Yield all keys that begin with `prefix` page by page, all as of the first page's revision. Of much, one read
-        would take longer than its time limit, and need memory for all at once. Raises EtcdError."""
-        body = _span(prefix, prefix=True)
+    def pages(self, prefix: str, changed_after: int = 0) -> Iterator[Range]:
+        """Yield all keys that begin with `prefix`, or those written after a revision, page by page, all as of the first
+        page's revision. Of much, one read would take longer than its time limit, and need memory for all at once.
+        Raises EtcdError."""
+        since = {"min_mod_revision": str(changed_after + 1)} if changed_after else {}
+        body = _span(prefix, prefix=True) | since
         limit, revision = FIRST_PAGE_KEYS, 0
         while True:
             asked = {**body, "limit": str(limit), "revision": str(revision)}
