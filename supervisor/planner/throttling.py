@@ -101,8 +101,8 @@ def give_turns(
 
 
 def _in_order(waiting: Iterable[NodeRecord], given: Mapping[str, tuple[int, float]]) -> list[NodeRecord]:
-    """A node stands behind as many of another job as of its own: not behind all machines of one that is large. One that
-    had a turn and did not use it, as where its job has no room, stands as if it had come then."""
+    """Return who comes first. A node stands behind as many of another job as of its own, not behind all of one that is
+    large; one that had a turn and did not use it, as where its job has no room, as if it had come then."""
 
     def since(node: NodeRecord) -> float:
         attempts, at = given.get(node.id, (-1, 0.0))

@@ -15,7 +15,7 @@ import pytest
 from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Pause, Pauses, Progress, Result
 
-from provisioners.base import InstanceState, Launched, Market, NoCapacity, Scope, Transient, Unknown
+from provisioners.base import Fatal, InstanceState, Launched, Market, NoCapacity, Scope, Throttled, Transient, Unknown
 from supervisor.alerts.batches import ChannelState
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.stories import Thread
@@ -48,6 +48,7 @@ from supervisor.planner.actions import (
 )
 from supervisor.planner.boundary import MAX_NAMED, unreadable
 from supervisor.planner.plan import plan
+from supervisor.planner.throttling import RequestLimit
 from supervisor.planner.world import JobView, Rules, Sighting, VolatileState, World
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Loop
@@ -109,6 +110,7 @@ def scenes() -> list[Scene]:
                         bookings=(Booking("1970-01", Purpose.USEFUL, 400.0, 1.0),))  # fmt: skip
     left = node(2, N.TERMINATING, billing=spent)
     running = (machine(1), machine(2))
+    answers = ((2, Throttled(1.0, "slow")), (3, Launched(machine(3))), (4, Fatal("no image")))
     either = spec(market="spot-then-on-demand")
     dear = member(1, offer=replace(OFFER, market=Market.ON_DEMAND, usd_per_hour=1.5), state_since=NOW - 999)
     return [
@@ -153,6 +155,8 @@ def scenes() -> list[Scene]:
         Scene(view(job(2), [member(1), node(2, N.WARM, state_since=NOW - 9)]), machines=running),
         Scene(view(job(2, J.CANCELLED, ended_at=NOW - 20), [node(1, N.WARM), node(2, N.CLEANING)]),
               (CleanDone(name(2), "a process does not end"),), machines=running),
+        Scene(view(job(4), [member(1), node(2, N.REQUESTED), node(3, N.REQUESTED), node(4, N.REQUESTED)]),
+              tuple(LaunchDone(name(n), OFFER, each) for n, each in answers), running),
     ]  # fmt: skip
 
 
@@ -174,6 +178,7 @@ def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
     clouds = {"local": listing(*machines, missed_at={"job-u-1": MISSED, "bad-u-1": MISSED})}
     volatile = replace(volatile, clouds=clouds, offers=offers, sightings={"stray": Sighting(NOW - 999, 3)})
     volatile = replace(volatile, alert_channels=CHANNEL_STATES)
+    volatile = replace(volatile, request_limits={"local": RequestLimit(0.01, 0.0, NOW, NOW - 9)})
     outcomes: dict[str, list[NodeOutcome]] = {}
     for outcome in (as_job(each, called) for called in views for each in scene.outcomes):
         outcomes.setdefault(outcome.node, []).append(outcome)
