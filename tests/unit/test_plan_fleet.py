@@ -583,6 +583,15 @@ def test_an_ended_job_keeps_no_node() -> None:
 # -- what fits into one transaction ------------------------------------------------------------------------
 
 
+def test_a_pool_that_takes_machines_and_grants_others_meanwhile_is_asked_for_as_many_as_it_granted() -> None:
+    taken = [member(n, notice=replace(NOTICE, seen_at=NOW - 20 + n)) for n in range(1, 7)]
+    granted = [node(n, N.PENDING, created_at=NOW - 15) for n in (11, 12, 13)]
+    after = scene(*taken, *granted, node(14, N.REQUESTED), record=job(6, max_nodes=20))
+    assert len(after.new) == 2
+    gone = [replace(each, notice=replace(NOTICE, seen_at=NOW - 3)) for each in granted]
+    assert scene(*taken, *gone, node(14, N.REQUESTED), record=job(6, max_nodes=20)).new == [], "what it takes again"
+
+
 def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None:
     taken: Any = {"has_joined": True, "needs_replacement": True, "retry_at": NOW + 9}
     with_tombstones = [node(n, N.TERMINATING, **taken) for n in range(1, 400)]
