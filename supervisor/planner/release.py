@@ -164,7 +164,7 @@ def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
     (P1)."""
     if draft.busy(f"node:{node.id}") or draft.cloud.foreign:
         return
-    if node.launch_unknown or node.launch_attempts == 0:
+    if node.launch_unknown:
         draft.request_action(Find(node))
     else:
         draft.move(replace(node, ended_at=draft.now), N.GONE, reason)

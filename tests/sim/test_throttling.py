@@ -8,7 +8,8 @@ import pytest
 from spotsup_simulator.world import World
 
 from supervisor.api.throttle import Throttle
-from tests.sim.harness import empty_world, submit
+from supervisor.model import NodeState
+from tests.sim.harness import empty_world, service, submit
 from tests.sim.promises import jobs_of
 
 NODES, JOBS = 40, 2
@@ -18,6 +19,20 @@ def bucket(size: float, per_s: float) -> Callable[[float], bool]:
     """So many requests at once, and so many more per second: EC2's RunInstances has 5 and 2 ("request throttling")."""
     throttle = Throttle(size, per_s)
     return lambda now: throttle.wait_s("", now) > 0.0
+
+
+def test_a_node_that_has_had_no_turn_yet_goes_with_its_job() -> None:
+    world = empty_world()
+    world.cloud.is_too_many = bucket(2.0, 0.02)
+    submit(world, "first", 1, 8, 8)
+    world.run(10.0)
+    submit(world, "next", 4, 4, 4)
+    world.run(2.0)
+    waiting = jobs_of(world)["next"].nodes.values()
+    assert {node.launch_attempts for node in waiting} == {0}
+    service(world).cancel("next")
+    world.run(20.0)
+    assert {node.state for node in jobs_of(world)["next"].nodes.values()} == {NodeState.GONE}
 
 
 def granted(world: World) -> int:

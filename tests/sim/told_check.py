@@ -41,6 +41,7 @@ class ToldCheck:
         self._world = world
         self._at = world.clock.now()
         self._states: dict[str, _State] = {}
+        self._leader = ""
         self._unsent: dict[str, float] = {}  # by id: seconds in which it could have been sent
         self._criticals: dict[tuple[str, str], list[float]] = {}  # by job and kind: when they were written
         self._told_why: dict[str, Event] = {}  # by job: what was told last of why it may make no step
@@ -53,11 +54,14 @@ class ToldCheck:
         if passed_s < LOOK_S:
             return ""
         self._at = now
-        leads = any(each.runs and each.leader.leading and each.client.connected for each in world.daemons)
-        if not leads or world.etcd.full or world.etcd.down:
+        leader = next((d.name for d in world.daemons if d.runs and d.leader.leading and d.client.connected), "")
+        if not leader or world.etcd.full or world.etcd.down:
             # What a new leader has not seen lasts from now on: its timeouts begin anew.
             self._states.clear()
             return ""
+        if leader != self._leader:  # so does what it has to find out of clouds; of jobs, the journal knows since when
+            self._leader = leader
+            self._states = {key: each for key, each in self._states.items() if key.startswith("job ")}
         found = dict(self._lasting(jobs))
         self._states = {key: self._states.get(key) or self._begun(key, jobs) for key in found}
         for key, (limit_s, what) in found.items():

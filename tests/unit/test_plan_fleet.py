@@ -276,7 +276,7 @@ def test_a_refused_request_that_is_not_wanted_any_more_is_not_repeated(
     [
         (1, False, False, True, 0),
         (1, True, False, False, 1),
-        (0, False, False, False, 1),
+        (0, False, False, True, 0),  # it has had no turn yet (throttling.py)
         (1, False, True, False, 0),
         (1, True, True, False, 0),
     ],
