@@ -49,7 +49,9 @@ def refused(known: RequestLimit, now: float) -> RequestLimit:
 
 def granted(known: RequestLimit, now: float) -> RequestLimit:
     """Return what is known after a request was granted."""
-    return replace(known, answered_at=now, gap_s=_within(known.gap_s * CLOSER), grants=_with(known.grants, now))
+    return replace(
+        known, answered_at=now, gap_s=_within(known.gap_s * CLOSER), grants=(*_lately(known.grants, now), now)
+    )
 
 
 def limits(known: RequestLimit | None, now: float) -> bool:
@@ -57,19 +59,21 @@ def limits(known: RequestLimit | None, now: float) -> bool:
     return known is not None and known.apart_at > 0.0 and now <= known.answered_at + FORGOTTEN_S
 
 
-def _with(grants: tuple[float, ...], now: float) -> tuple[float, ...]:
+def _lately(grants: tuple[float, ...], now: float) -> tuple[float, ...]:
+    """Return the grants by which the gap is measured."""
     recent = tuple(at for at in grants if now - MEASURED_S <= at <= now)
-    few = tuple(at for at in grants[1 - MEASURED :] if now - FORGOTTEN_S <= at <= now)
-    return (*max(recent, few, key=len), now)
+    return (
+        recent if len(recent) >= MEASURED else tuple(at for at in grants[-MEASURED:] if now - FORGOTTEN_S <= at <= now)
+    )
 
 
 def _measured_gap_s(grants: tuple[float, ...], now: float) -> float:
     """Return how far apart the last grants were; 0 where there were none."""
-    recent = [at for at in grants if now - MEASURED_S <= at <= now]
-    if len(recent) >= MEASURED:
-        return MEASURED_S / len(recent)
-    few = [at for at in grants[-MEASURED:] if now - FORGOTTEN_S <= at <= now]
-    return (now - few[0]) / len(few) if few else 0.0
+    lately = _lately(grants, now)
+    if not lately:
+        return 0.0
+    many = len(lately) >= MEASURED and now - lately[0] <= MEASURED_S
+    return (MEASURED_S if many else now - lately[0]) / len(lately)
 
 
 def _within(gap_s: float) -> float:
