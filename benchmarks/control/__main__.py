@@ -45,9 +45,12 @@ GOAL_SIZES, GOAL_GROWTH = (1_000, 10_000), 1.2
 # All nodes of one size get a notice within a minute, from a cloud as EC2 is: an answer takes a second, and it takes 20
 # requests a second (its bucket is 20, too). Machines are prepared in longer than the phase lasts, as real ones are.
 NOTICES_S, NOTICE_S = 60.0, 180.0
-CLOUD = {"answer_s": 1.0, "per_s": 20.0, "prepare_s": 150.0}
+PER_S = 20.0
+CLOUD = {"answer_s": 1.0, "per_s": PER_S, "prepare_s": 150.0}
 GOAL_REQUESTED_S = 2.0
 NOTICED = 1_280
+# How long the last of them waits for that bucket alone.
+BUCKET_S = (NOTICED - PER_S) / PER_S - NOTICES_S
 
 SUBJECTS = {SPOTSUP: "loop, planner, journal, mirror and leadership as in spotsupd, on an etcd of its own"}
 NOTES = """\
@@ -298,9 +301,11 @@ def _in_time(rows: Sequence[Row]) -> Iterator[str]:
     """Whether each of many nodes that get a notice at once is replaced in time."""
     for row in rows:
         if row.metric == REQUESTED and row.median is not None:
-            met = "met" if row.median <= GOAL_REQUESTED_S else "missed"
+            late_s = row.median - BUCKET_S
+            met = "met" if late_s <= GOAL_REQUESTED_S else "missed"
             yield (
-                f"{row.case}: the last replacement was requested {row.median:.1f} s after its notice (goal at most "
+                f"{row.case}: the last replacement was requested {row.median:.1f} s after its notice. The cloud's "
+                f"bucket alone takes {BUCKET_S:.1f} s; the rest, {late_s:.1f} s, is the daemon's (goal at most "
                 f"{GOAL_REQUESTED_S:g} s): {met}"
             )
 

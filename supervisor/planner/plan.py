@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from supervisor.features.budgets.rule import budget_uses, drive_budgets, spent_b
 from supervisor.features.queue.rule import with_admissions
 from supervisor.features.silence.rule import hold_of, remember
 from supervisor.market.journaled import due_record
-from supervisor.model import NodeState
+from supervisor.model import NodeState, parts_of
 from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertsDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.boundary import Boundary
@@ -50,13 +50,14 @@ def plan(
     commits: list[Commit] = []
     actions: list[Action] = []
     undecided = Boundary()
-    world = with_admissions(undecided.within("(turns)", partial(_with_turns, world, now), world), undecided, now)
+    world = with_admissions(
+        undecided.within("(turns)", partial(_with_turns, world, outcomes, now), world), undecided, now
+    )
     sentences: dict[str, str] = {}
     steady: list[str] = []
     unclear: list[JobView] = []
     hand_overs = HandOvers()
-    # The first in the queue asks first.
-    planned = sorted(world.jobs.keys() - world.skipped, key=lambda name: (-world.jobs[name].record.spec.priority, name))
+    planned = undecided.within("(order)", partial(_in_order, world), sorted(world.jobs.keys() - world.skipped))
     of_planned = [world.jobs[name] for name in planned]
     # Without a decision about silence, no silence ends anything.
     everything = Hold(frozenset(node for job in of_planned for node in job.nodes), frozenset(world.clouds))
@@ -166,18 +167,36 @@ class _Decided:
     unclear: bool = False  # its cloud may know why its round stands still
 
 
-def _with_turns(world: World, now: float) -> World:
-    """Return the world with the nodes that may ask now clouds that refuse requests as too many."""
+def _with_turns(world: World, answered: Collection[str], now: float) -> World:
+    """Return the world with the nodes that may ask now clouds that refuse requests as too many. `answered`: nodes whose
+    last request has ended just now; it may have brought their machine."""
     if not world.volatile.request_limits:
         return world
     waiting = (
         node
         for job in world.jobs.values()
         for node in job.billed
-        if node.state is NodeState.REQUESTED and node.retry_at <= now and f"node:{node.id}" not in world.busy
+        if node.state is NodeState.REQUESTED
+        and node.retry_at <= now
+        and f"node:{node.id}" not in world.busy
+        and node.id not in answered
     )
     turns, limits = give_turns(world.volatile.request_limits, waiting, now)
-    return replace(world, turns=turns, volatile=replace(world.volatile, request_limits=MappingProxyType(limits)))
+    volatile = replace(world.volatile, request_limits=MappingProxyType(limits))
+    return replace(world, turns=MappingProxyType(turns), volatile=volatile)
+
+
+def _in_order(world: World) -> list[str]:
+    """Return the jobs to decide about: the first in the queue asks first. Of those whose cloud limits requests it is
+    whose turn comes first: what comes last is what it refuses, and it would be the same job each time."""
+    places: dict[str, int] = {}
+    for node, place in world.turns.items():
+        job = parts_of(node).job
+        places[job] = min(place, places.get(job, place))
+    return sorted(
+        world.jobs.keys() - world.skipped,
+        key=lambda name: (-world.jobs[name].record.spec.priority, places.get(name, len(places)), name),
+    )
 
 
 def _decide(

@@ -18,7 +18,9 @@ MIN_GAP_S = 0.02
 MAX_GAP_S = 30.0
 BURST_S = 2.0  # what was not used of the last seconds may be
 FORGOTTEN_S = 60.0  # without a refusal or a grant
-CLOSER, APART = 0.95, 1.25
+APART = 1.25
+# A limit may have risen. By the second, and not by the grant: at 20 a second few more are refused than at one.
+CLOSER_PER_S = 0.9
 # What it grants is measured over so long; where that was little, over so many grants.
 MEASURED_S, MEASURED = 5.0, 5
 
@@ -49,9 +51,8 @@ def refused(known: RequestLimit, now: float) -> RequestLimit:
 
 def granted(known: RequestLimit, now: float) -> RequestLimit:
     """Return what is known after a request was granted."""
-    return replace(
-        known, answered_at=now, gap_s=_within(known.gap_s * CLOSER), grants=(*_lately(known.grants, now), now)
-    )
+    gap_s = known.gap_s * CLOSER_PER_S ** min(known.gap_s, FIRST_GAP_S)
+    return replace(known, answered_at=now, gap_s=_within(gap_s), grants=(*_lately(known.grants, now), now))
 
 
 def limits(known: RequestLimit | None, now: float) -> bool:
@@ -82,13 +83,13 @@ def _within(gap_s: float) -> float:
 
 def give_turns(
     known_limits: Mapping[str, RequestLimit], waiting: Iterable[NodeRecord], now: float
-) -> tuple[frozenset[str], dict[str, RequestLimit]]:
-    """Return which of the nodes that wait for their machine ask for it now, and what is known then: the oldest of each
-    job, then the second of each."""
+) -> tuple[dict[str, int], dict[str, RequestLimit]]:
+    """Return which of the nodes that wait for their machine ask for it now, each with its place among them, and what is
+    known then: the oldest of each job, then the second of each."""
     by_cloud: dict[str, list[NodeRecord]] = {}
     for node in waiting:
         by_cloud.setdefault(node.offer.cloud, []).append(node)
-    turns: set[str] = set()
+    turns: dict[str, int] = {}
     kept = {}
     for cloud, known in known_limits.items():
         if not limits(known, now):
@@ -97,11 +98,11 @@ def give_turns(
         since = min(now, max(known.used_until, now - max(BURST_S, known.gap_s)))  # a clock may be set back
         in_order = _in_order(by_cloud.get(cloud, ()), known.given)
         new = in_order[: int((now - since) / known.gap_s)]
-        turns |= {each.id for each in new}
+        turns |= {each.id: place for place, each in enumerate(new)}
         given = {each.id: known.given[each.id] for each in in_order if each.id in known.given}
         given |= {each.id: (each.launch_attempts, now) for each in new}
         kept[cloud] = replace(known, used_until=since + len(new) * known.gap_s, given=MappingProxyType(given))
-    return frozenset(turns), kept
+    return turns, kept
 
 
 def _in_order(waiting: Iterable[NodeRecord], given: Mapping[str, tuple[int, float]]) -> list[NodeRecord]:

@@ -427,9 +427,8 @@ class World:
     # By channel: ids of the events in the outbox that it has; and its threads, by task id.
     alerted: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     threads: Mapping[str, Mapping[str, Thread]] = field(default_factory=lambda: MappingProxyType({}))
-    turns: frozenset[str] = (
-        frozenset()
-    )  # nodes that may ask for their machine now, where a cloud limits requests: throttling.py
+    # Nodes that may ask for their machine now, where a cloud limits requests, and their place: throttling.py.
+    turns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     busy: frozenset[str] = frozenset()  # keys of the actions that are under way (Action.key)
     # Jobs with records that cannot be read -> why.
     unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

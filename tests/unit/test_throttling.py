@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from provisioners.base import Launched
 from supervisor.model import NodeRecord
+from supervisor.planner.actions import Launch, LaunchDone
 from supervisor.planner.throttling import (
     BURST_S,
     FIRST_GAP_S,
@@ -20,7 +22,7 @@ from supervisor.planner.throttling import (
     limits,
     refused,
 )
-from tests.unit.scene import NOW, N, name, node
+from tests.unit.scene import NOW, OFFER, Decided, J, N, as_job, decide, job, machine, name, node, view, world_of
 
 KNOWN = RequestLimit(gap_s=1.0, used_until=NOW - 10.0, answered_at=NOW, apart_at=NOW - 60.0)
 CLOUD = node(1, N.REQUESTED).offer.cloud
@@ -71,21 +73,43 @@ def test_a_node_stands_behind_no_more_of_another_job_than_of_its_own() -> None:
     many = [waiting(number) for number in range(1, 9)]
     one = replace(waiting(9), id="other-u-1", job="other", created_at=NOW)
     turns, _ = give_turns({CLOUD: KNOWN}, [*many, one], NOW)
-    assert turns == {name(1), "other-u-1"}
+    assert turns == {name(1): 0, "other-u-1": 1}
 
 
 @pytest.mark.parametrize(("gap_s", "turns"), [(1.0, 2), (0.5, 4), (30.0, 0), (5.0, 1)])
 def test_the_oldest_come_first_and_no_more_than_a_short_while_is_made_up_for(gap_s: float, turns: int) -> None:
     known = {CLOUD: replace(KNOWN, gap_s=gap_s)}
     found, after = give_turns(known, [waiting(number) for number in range(9, 0, -1)], NOW)
-    assert found == {name(number) for number in range(1, turns + 1)}
-    assert give_turns(after, [waiting(9)], NOW)[0] == frozenset(), "these turns are used"
-    assert give_turns(after, [waiting(9)], NOW + gap_s)[0] == {name(9)}
+    assert found == {name(number): number - 1 for number in range(1, turns + 1)}
+    assert give_turns(after, [waiting(9)], NOW)[0] == {}, "these turns are used"
+    assert give_turns(after, [waiting(9)], NOW + gap_s)[0] == {name(9): 0}
+
+
+def of_two_jobs(gap_s: float, *outcomes: Any, mine_at: float) -> Decided:
+    """A plan about a node of each, which wait at a cloud that limits requests; the other job's since 50 s."""
+    mine = waiting(1, created_at=mine_at, error="too many")
+    others = [replace(as_job(waiting(1), "other"), created_at=NOW - 50.0, error="too many")]
+    jobs = view(job(1, J.STARTING), [mine]), view(as_job(job(1, J.STARTING), "other"), others)
+    return decide(world_of(*jobs, volatile={"request_limits": {CLOUD: replace(KNOWN, gap_s=gap_s)}}), *outcomes)
+
+
+def test_a_node_whose_request_has_just_been_granted_takes_no_turn_from_another() -> None:
+    asked = [each.node.job for each in of_two_jobs(BURST_S, mine_at=NOW - 90.0).does(Launch)]
+    assert asked == ["job"]
+    granted_now = LaunchDone(name(1), OFFER, Launched(machine(1)))
+    asked = [each.node.job for each in of_two_jobs(BURST_S, granted_now, mine_at=NOW - 90.0).does(Launch)]
+    assert asked == ["other"]
+
+
+@pytest.mark.parametrize(("mine_at", "order"), [(NOW - 90.0, ["job", "other"]), (NOW - 10.0, ["other", "job"])])
+def test_who_has_waited_longest_asks_first_and_not_always_the_same_job_last(mine_at: float, order: list[str]) -> None:
+    after = of_two_jobs(BURST_S / 2, mine_at=mine_at)
+    assert [each.job for each in after.plan.commits if each.actions] == order
 
 
 def test_what_is_forgotten_gives_no_turns() -> None:
     known = {CLOUD: KNOWN}
-    assert give_turns(known, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == (frozenset(), known)
+    assert give_turns(known, [waiting(1)], NOW + FORGOTTEN_S + 1.0) == ({}, known)
 
 
 def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
@@ -100,5 +124,5 @@ def test_a_node_that_uses_no_turn_keeps_nobody_from_one() -> None:
 def test_a_clock_that_is_set_back_neither_gives_many_turns_at_once_nor_stops_them() -> None:
     nodes = [waiting(number) for number in range(1, 10)]
     none, after = give_turns({CLOUD: KNOWN}, nodes, NOW - 3600.0)
-    assert none == frozenset()
+    assert none == {}
     assert len(give_turns(after, nodes, NOW - 3599.0)[0]) == 1
