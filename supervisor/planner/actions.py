@@ -330,6 +330,7 @@ class Commit:
     alerts: Sequence[Event] = ()  # those of `events` that go to the outbox
     delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
+    reminders: Sequence[str] = ()  # keys of the problems that `events` tell people of
     cluster: ClusterRecord | None = None  # begins the journal, or says how far it is believed
     cluster_revision: int = 0  # at which that was read; 0: there was none
     capacity: CapacityRecord | None = None  # what clouds last answered

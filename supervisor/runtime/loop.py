@@ -48,6 +48,7 @@ from supervisor.planner.continuity import RESTORED, doubted, mark_of, of_account
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
+from supervisor.planner.unwritten import as_unwritten
 from supervisor.planner.world import JobView, Problem, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.marks import Continuity
@@ -190,6 +191,7 @@ class Loop:
         # What failed since the last decision; the causes that were logged, and those that had an alert.
         self._faults: list[Fault] = []
         self._unwritten: set[str] = set()  # jobs of which the last decision did not reach etcd
+        self._unanswered = ""  # why etcd took no commit lately
         self._logged, self._reported = Budget(MAX_REPORTED), Budget(MAX_REPORTED)
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
@@ -388,6 +390,7 @@ class Loop:
         boundary = Boundary()
         idle = boundary.within("(quiescence)", lambda: skipped(world, self._steady, self._outcomes, now), frozenset())
         world = replace(world, skipped=idle) if idle else world
+        before = self._volatile
         decision, self._volatile = plan(world, self._outcomes, self._journal.keys, now)
         self._steady = {name: self._steady[name] for name in world.skipped}
         self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.steady_jobs}
@@ -398,7 +401,9 @@ class Loop:
                 self._count("outcomes_dropped")  # below: the next plan may succeed without them
         self._unwritten.clear()
         for commit in decision.commits:
-            boundary.within(commit.job or "(a change of the cluster)", partial(self._commit, commit), None)
+            part = commit.job or "(a change of the cluster)"
+            if not boundary.within(part, partial(self._commit, commit), None):
+                self._volatile = as_unwritten(commit, before, self._volatile)
         sentences |= {
             name: f"not written to etcd yet: {sentences[name]}" for name in self._unwritten & sentences.keys()
         }
@@ -426,7 +431,9 @@ class Loop:
                 self._timers_paused_until = self._clock.now()
             self._count("commits_unanswered")
             self._unwritten.add(commit.job)
-            log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
+            if str(error) != self._unanswered:  # the next plans try again, each second
+                self._unanswered = str(error)
+                log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
             return False
         except Exception:
             self._count("commits_refused")
@@ -435,6 +442,7 @@ class Loop:
             self._count("commits_stale")
             return False
         self._count("commits")
+        self._unanswered = ""
         # Of a transaction that wrote nothing etcd names a revision of somebody else.
         if commit.shows_in_mirror and (commit.job or not self._journal_ready):
             self._own_revision = max(self._own_revision, revision)

@@ -96,6 +96,17 @@ def test_the_check_sees_what_is_not_sent() -> None:
         world.run(4 * HOUR_S)
 
 
+def test_what_etcd_does_not_take_is_told_as_soon_as_it_does() -> None:
+    world = a_job_that_trains()
+    world.etcd.full = True
+    world.cloud.add_unjournaled("lost-x-1")
+    world.run(300.0)
+    unwritten = world.daemon.loop.status.counters["commits_unanswered"]
+    assert unwritten > 1, "the next plan tries again"
+    world.etcd.full = False
+    assert world.run_until(lambda w: bool(told(w, EventKind.UNJOURNALED)), 120.0)
+
+
 def test_clouds_that_do_not_answer_are_told_and_again() -> None:
     world = a_job_that_trains()
     sent: list[str] = []
