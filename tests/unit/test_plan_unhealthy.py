@@ -89,6 +89,13 @@ def test_one_that_was_replaced_counts_for_ten_minutes_although_its_report_is_gon
     assert scene(member(2), *many, gone, record=job(31), healths=ill(2)).node(2).doomed, "two of thirty are a few"
 
 
+@pytest.mark.parametrize(("ago_s", "held"), [(599.0, True), (600.0, False)])
+def test_one_that_reported_it_until_it_left_for_another_reason_counts_for_ten_minutes(ago_s: float, held: bool) -> None:
+    gone = replace(node(3, N.GONE, has_joined=True, unhealthy="x"), state_since=NOW - ago_s)
+    after = scene(member(1), member(2), gone, healths=ill(2))
+    assert after.node(2).doomed is not held
+
+
 @pytest.mark.parametrize(("ago_s", "blocked"), [(3599.0, True), (3600.0, False)])
 def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, blocked: bool) -> None:
     gone = [node(n, N.GONE, has_joined=True, unhealthy_at=NOW - at) for n, at in ((3, 700.0), (4, ago_s))]

@@ -39,4 +39,6 @@ def _ill(world: World, job: JobView, now: float) -> int:
             recent += now - node.unhealthy_at < world.rules.unhealthy.hold_s
         elif node.state in _THERE and (health := job.healths.get(node.id)) is not None:
             recent += not health.healthy
+        elif node.unhealthy and node.state not in _THERE:  # it said so until it left, for another reason
+            recent += now - node.state_since < world.rules.unhealthy.hold_s
     return recent
