@@ -59,7 +59,7 @@ class Causes:
         self.rolled_back_at = -NEVER
         # Nodes whose GPUs were called unhealthy at once, although they are not; and those of them that were taken.
         self.doubts: list[tuple[float, frozenset[str]]] = []
-        self._taken_in_doubt: set[str] = set()
+        self._taken_in_doubt: dict[str, str] = {}  # and its owner
         # By job's task id: since when fewer of its machines than it needs to train are there.
         self._few_since: dict[str, float] = {}
         world.hooks.step.append(self._note_silences)
@@ -134,7 +134,9 @@ class Causes:
             return True  # it said so, in a message that something has overwritten
         if job.nodes[node.id].unhealthy_at:
             doubted = any(node.id in each for _, each in self.doubts)
-            return bool(self._agents[node.id].broken_gpu) or (doubted and self._may_take_in_doubt(node.id))
+            return bool(self._agents[node.id].broken_gpu) or (
+                doubted and self._may_take_in_doubt(node.id, record.owner)
+            )
         there = [n for n in job.nodes.values() if n.id in before.nodes and not n.doomed]
         counted = [n for n in there if n.state in COUNTED_NODE_STATES]
         if len(counted) >= record.desired_nodes + record.spare_nodes:
@@ -187,14 +189,15 @@ class Causes:
         silent_since = self._mute_since.get(machine.instance.id, -NEVER)
         return since <= silent_since + 1.0 or self._world.clock.now() - since >= PROVEN_S
 
-    def _may_take_in_doubt(self, node: str) -> bool:
-        """A wrong report is believed of one node in a while, and of a tenth: not of a fleet. A daemon whose clock is
-        off may take the while for over."""
+    def _may_take_in_doubt(self, node: str, owner: str) -> bool:
+        """A wrong report is believed of one node of an owner in a while, and of a tenth: not of a fleet. A daemon whose
+        clock is off may take the while for over."""
         at, doubted = next(each for each in reversed(self.doubts) if node in each[1])
-        self._taken_in_doubt.add(node)
+        self._taken_in_doubt[node] = owner
         periods = int((self._world.clock.now() - at) / self._world.rules.unhealthy.hold_s)
         periods += self._world.rng.injected["clock step"] > 0
-        return len(self._taken_in_doubt & doubted) <= 1 + periods + len(doubted) // 10
+        taken = [each for each, of in self._taken_in_doubt.items() if each in doubted and of == owner]
+        return len(taken) <= 1 + periods + len(doubted) // 10
 
     def _is_still_billed(self, node: NodeRecord) -> bool:
         """Its machine exists, no two listings in a row lacked it, and the cloud did not deny its launch."""

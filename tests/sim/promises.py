@@ -60,6 +60,7 @@ class Promises:
         # that are not in the journal.
         self._reads: dict[str, float] = {}
         self._reads_since = self._told_at = -math.inf
+        self._halted_at = -math.inf
         self._machine_of: dict[str, str] = {}
         self._losses: dict[str, int] = {}
         self._spares = SpareCheck(world)
@@ -167,10 +168,11 @@ class Promises:
     def _check_leaks(self) -> None:
         """P1: a machine with our tag is in the journal, or it is ended within the grace; of one that may be older than
         what etcd shows, people are told. Stopped ones count."""
-        if self._world.etcd.full:  # nothing can be journaled, nor ended: its grace begins anew
-            self._unjournaled_since.clear()
-            return
         now = self._world.clock.now()
+        # Nothing can be journaled, nor ended: its grace begins anew.
+        if self._world.etcd.full or self._world.journal.read().cluster is None:
+            self._halted_at = now
+            return
         for daemon in self._world.daemons:
             reads = daemon.loop._timers_paused_until
             if daemon.leader.leading and self._reads.get(daemon.name) != reads:
@@ -181,15 +183,16 @@ class Promises:
                     self._unjournaled_since.pop(machine.instance.id, None)
                 continue
             since = self._unjournaled_since.setdefault(machine.instance.id, now)
-            if now - since > self._leak_grace_s and not self._is_left(machine, since, now):
+            waited_s = now - max(since, self._halted_at)
+            if waited_s > self._leak_grace_s and not self._is_left(machine, since, waited_s):
                 raise Violation(
                     f"P1: {machine.instance.id} of {machine.instance.node} has been leaked for {now - since:.0f} s"
                 )
 
-    def _is_left(self, machine: Machine, since: float, now: float) -> bool:
+    def _is_left(self, machine: Machine, since: float, waited_s: float) -> bool:
         """Whether people decide about it, and know that: soon after those that they know of at most."""
         may_be_older = machine.instance.launched_at <= self._reads_since + 2 * CLOCKS_S
-        return may_be_older and (self._told_at >= since or now - since <= self._leak_grace_s + GROWN_S)
+        return may_be_older and (self._told_at >= since or waited_s <= self._leak_grace_s + GROWN_S)
 
     def _check_launch(self, machine: Machine) -> None:
         """P2: one intent never yields two machines."""

@@ -55,8 +55,9 @@ class ToldCheck:
             return ""
         self._at = now
         leader = next((d.name for d in world.daemons if d.runs and d.leader.leading and d.client.connected), "")
-        if not leader or world.etcd.full or world.etcd.down:
-            # What a new leader has not seen lasts from now on: its timeouts begin anew.
+        if not leader or world.etcd.full or world.etcd.down or world.journal.read().cluster is None:
+            # What a new leader has not seen lasts from now on: its timeouts begin anew. Without a journal nothing is
+            # decided, and an operator is needed to begin one.
             self._states.clear()
             return ""
         if leader != self._leader:  # so does what it has to find out of clouds; of jobs, the journal knows since when
