@@ -74,7 +74,7 @@ class SimNodes:
         self.trainings: dict[str, Training] = {}
         # By job: nodes whose preparation or launcher failed by an injected fault of their own (P5).
         self.failed_preparations: dict[str, set[str]] = {}
-        self.progress_every_s = 0.5
+        self.progress_every_s = 5.0
         self.checkpoint_s = NEVER
         # How long before its machine ends an agent leaves the round by itself.
         self.leave_margin_s = 3.0

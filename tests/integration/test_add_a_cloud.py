@@ -70,7 +70,9 @@ def python(clone: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("which", [pytest.param(CORE, id="core"), pytest.param("", id="whole", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "which", [pytest.param(CORE, id="core"), pytest.param("", id="whole", marks=pytest.mark.nightly)]
+)
 @pytest.mark.timeout(600)
 def test_the_page_adds_a_cloud_that_keeps_the_contract(clone: Path, which: str) -> None:
     suite = ["tests/contract", "tests/unit/test_cloud_names.py", "tests/unit/test_codes.py"]

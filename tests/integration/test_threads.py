@@ -52,7 +52,9 @@ class Daemon:
         app = FastAPI()
         app.get("/")(lambda: "here")
         self.socket = folder / "api.sock"
-        self.api = ApiServer(app, bind_socket(self.socket))
+        listener = bind_socket(self.socket)
+        stack.callback(listener.close)  # a server that is struck may leave it open
+        self.api = ApiServer(app, listener)
         self.api.start()
         stack.callback(self.api.stop)
         self.ran = threading.Event()

@@ -200,7 +200,7 @@ def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> N
     world = training_world(1, 2, 4)
     service(world).scale("job", Scale(desired=4))
     service(world).scale("job", Scale(desired=2))
-    assert world.run_until(settled, 60.0)
+    assert world.run_until(settled, 120.0)
     assert len(events_of(world, "job", EventKind.ROUND)) == 1
 
 
