@@ -44,7 +44,7 @@ def report(
         kept[problem.key] = Reminder(problem.kind, now, times, members, problem.over, problem.over_kind, problem.job)
     for key, known in before.items():
         if key not in kept and known.over:
-            events.append(_event(known.over_kind, key.removeprefix(f"{known.kind}-"), known.over, now))
+            events.append(_event(known.over_kind, key, known.over, now))
             jobs[events[-1].id] = known.job
             spoken_of.append(key)
     if kept == before:

@@ -78,6 +78,14 @@ def test_a_problem_is_told_once_it_has_lasted_then_ever_more_seldom_then_that_it
     assert told([], {}, 2e5) == ([], {}), "nothing is over of which nobody was told"
 
 
+def test_two_of_one_cloud_that_end_at_once_are_two_events() -> None:
+    """etcd refuses a transaction that has a key twice."""
+    both = [problem(), problem(EventKind.ACCESS_DENIED)]
+    _, known = told(both, {}, 0.0)
+    (over,), _, _ = report(world_of(), VolatileState(reminders=known), [], 60.0)
+    assert len({event.id for event in over.events}) == 2
+
+
 def test_one_that_ends_before_it_is_told_is_no_news() -> None:
     _, known = told([problem(after_s=300.0)], {}, 299.0)
     assert told([], known, 301.0) == ([], {})
