@@ -182,6 +182,9 @@ class Promises:
                 if self._unjournaled_since:
                     self._unjournaled_since.pop(machine.instance.id, None)
                 continue
+            if machine.instance.region in self._world.cloud.silent_regions:  # it cannot be seen; of that people hear
+                self._unjournaled_since[machine.instance.id] = now
+                continue
             since = self._unjournaled_since.setdefault(machine.instance.id, now)
             waited_s = now - max(since, self._halted_at)
             if waited_s > self._leak_grace_s and not self._is_left(machine, since, waited_s):
