@@ -330,7 +330,7 @@ class Commit:
     alerts: Sequence[Event] = ()  # those of `events` that go to the outbox
     delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
-    reminders: Sequence[str] = ()  # keys of the problems that `events` tell people of
+    reminds: bool = False  # `events` are what lasts, and what is over (problems.py): one commit of a plan
     cluster: ClusterRecord | None = None  # begins the journal, or says how far it is believed
     cluster_revision: int = 0  # at which that was read; 0: there was none
     capacity: CapacityRecord | None = None  # what clouds last answered

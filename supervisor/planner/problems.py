@@ -25,7 +25,6 @@ def report(
     been told. `found`: all problems that there are now."""
     before, kept, events, texts = volatile.reminders, {}, [], []
     jobs: dict[str, str] = {}
-    spoken_of: list[str] = []
     for problem in found:
         known = before.get(problem.key)
         early = known is None and now - problem.since < problem.after_s
@@ -38,7 +37,6 @@ def report(
             continue
         events.append(_event(problem.kind, problem.cause, problem.text, now, problem.data))
         jobs[events[-1].id] = problem.job
-        spoken_of.append(problem.key)
         members = problem.members | (known.members if known else frozenset())
         times = known.times + 1 if known else 1
         kept[problem.key] = Reminder(problem.kind, now, times, members, problem.over, problem.over_kind, problem.job)
@@ -46,11 +44,10 @@ def report(
         if key not in kept and known.over:
             events.append(_event(known.over_kind, key, known.over, now))
             jobs[events[-1].id] = known.job
-            spoken_of.append(key)
     if kept == before:
         return [], volatile, tuple(texts)
     alerts = wanted(world.rules.channels_used, [replace(each, job=jobs[each.id]) for each in events])
-    commits = [Commit(job="", guards={}, events=events, alerts=alerts, reminders=spoken_of)] if events else []
+    commits = [Commit(job="", guards={}, events=events, alerts=alerts, reminds=True)] if events else []
     return commits, replace(volatile, reminders=MappingProxyType(kept)), tuple(texts)
 
 

@@ -23,7 +23,7 @@ def as_unwritten(commit: Commit, before: VolatileState, after: VolatileState) ->
     of_quota, of_code = EventKind.QUOTA_REFUSED in kinds, EventKind.UNKNOWN_CODE in kinds
     return replace(
         after,
-        reminders=_as_before(commit.reminders, before.reminders, after.reminders),
+        reminders=before.reminders if commit.reminds else after.reminders,
         sightings=_as_before(ended, before.sightings, after.sightings),
         leftovers=_as_before(removed_in, before.leftovers, after.leftovers),
         quotas_reported=before.quotas_reported if of_quota else after.quotas_reported,

@@ -28,7 +28,7 @@ from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, witho
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
-# Nobody asks for the 600 images that moto makes for each account and region, and keeps: 0.7 GB after 80 tests.
+# No test asks for the 600 images that moto makes for each account and region, and keeps: 0.7 GB after 80 tests.
 os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 IMAGES = {
