@@ -306,12 +306,14 @@ class Causes:
         if machine is None or machine.noticed_at is None or machine.ends_at is None or machine.silent:
             return False
         needed_s = NOTICE_S + saving_s
-        if agent is None or agent.struck or not agent.noticed or machine.ends_at - machine.noticed_at < needed_s:
+        # One that falls silent after its notice is taken before its time is up.
+        ends_at = min(machine.ends_at, machine.ended_at or NEVER)
+        if agent is None or agent.struck or not agent.noticed or ends_at - machine.noticed_at < needed_s:
             return False
-        if self._silent_at.get(machine.instance.id, -NEVER) > machine.ends_at - needed_s:
+        if self._silent_at.get(machine.instance.id, -NEVER) > ends_at - needed_s:
             return False
         return (
             not (self._world.etcd.down or self._world.etcd.full)
-            and machine.ends_at - self._world.etcd.up_since > needed_s
-            and self._world.clock.now() >= machine.ends_at
+            and ends_at - self._world.etcd.up_since > needed_s
+            and self._world.clock.now() >= ends_at
         )
