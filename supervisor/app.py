@@ -74,7 +74,7 @@ from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.sweeps import SweepKeeper
 from supervisor.runtime.systemd import notify
-from supervisor.runtime.unled import NoLeaderWatch
+from supervisor.runtime.unled import NoLeaderWatch, why_undecided
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -261,12 +261,7 @@ def _no_leader(
     clock: Clock,
 ) -> NoLeaderWatch:
     def problem() -> str:
-        if loop.status.etcd_away_since:
-            return "etcd does not answer"
-        if leader.leading:
-            return leader.etcd_problem()  # it is full, the outbox with it
-        known = leader.leading or leader.leader or journal.read().pause is not None
-        return "" if known else leader.etcd_problem() or "no daemon leads"
+        return why_undecided(leader, journal.read(), loop.status)
 
     used = {each.name: (each, senders[each.name]) for each in channels}
     return NoLeaderWatch(problem, used, clock, f"{socket.gethostname()}:{os.getpid()}")

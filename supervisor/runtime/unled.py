@@ -1,27 +1,58 @@
-"""Tells people that nobody leads, or that etcd is full: no decision is made then, and nothing reaches the outbox. Each
-daemon says so for itself, straight to the channels, with what it knows; training goes on meanwhile."""
+"""Tells people that nobody leads, that etcd is full, or that it has no journal although machines run: no decision is
+made then, and nothing reaches the outbox. Each daemon says so for itself, straight to the channels, with what it knows;
+training goes on meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt, Sender
 from supervisor.events import EventKind
+from supervisor.journal.reading import Reading
 from supervisor.model import Event
 from supervisor.planner.problems import reminder_s
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.loop import Status
 
 AFTER_S = 120.0
 RETRY_S = 60.0
 MAX_EVENTS = 10  # that wait for a channel; the oldest go first
 
 log = structlog.get_logger("spotsupd")
+
+
+class Leadership(Protocol):
+    """What is asked of it; the real one is `runtime.leader.Leadership`."""
+
+    @property
+    def leading(self) -> bool:
+        """True if this daemon leads."""
+        ...
+
+    @property
+    def leader(self) -> str:
+        """Return the name of the leader, "" if unknown."""
+        ...
+
+    def etcd_problem(self) -> str:
+        """Return what is wrong with etcd, as this daemon sees it, or ""."""
+        ...
+
+
+def why_undecided(leader: Leadership, reading: Reading, status: Status) -> str:
+    """Return why nothing is decided, as this daemon sees it, "" while somebody decides. `status`: of the last tick."""
+    if status.etcd_away_since:
+        return "etcd does not answer"
+    if leader.leading:
+        return leader.etcd_problem() or (status.headline if reading.cluster is None else "")
+    known = leader.leader or reading.pause is not None
+    return "" if known else leader.etcd_problem() or "no daemon leads"
 
 
 class NoLeaderWatch:

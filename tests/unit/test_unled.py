@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
+
+import pytest
 
 from supervisor.alerts.routes import Channel
 from supervisor.alerts.senders import Outgoing, Receipt
 from supervisor.events import Level
-from supervisor.model import JobState, NodeState, Transition
+from supervisor.journal.reading import Reading
+from supervisor.model import ClusterRecord, JobState, NodeState, Transition
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.daily import summary
-from supervisor.runtime.unled import AFTER_S, MAX_EVENTS, RETRY_S, NoLeaderWatch
+from supervisor.runtime.loop import Status
+from supervisor.runtime.unled import AFTER_S, MAX_EVENTS, RETRY_S, NoLeaderWatch, why_undecided
 from tests.unit.scene import NOW, SOON, job, member, node, view
 
 
@@ -74,6 +79,37 @@ def test_they_are_told_again_ever_more_seldom() -> None:
     scene.pass_time(8 * 3600)
     lasted = [text.partition(" for ")[2].partition(":")[0] for text in scene.far.texts]
     assert lasted == ["2 min", "62 min", "182 min", "422 min"]
+
+
+@dataclass
+class Leading:
+    """A daemon that leads, or not, and what it sees of etcd."""
+
+    leading: bool = True
+    leader: str = "host:7"
+    trouble: str = ""
+
+    def etcd_problem(self) -> str:
+        return self.trouble
+
+
+@pytest.mark.parametrize(
+    ("leader", "cluster", "away_since", "why"),
+    [
+        (Leading(), ClusterRecord(NOW, "host:7"), 0.0, ""),
+        (Leading(), ClusterRecord(NOW, "host:7"), NOW, "etcd does not answer"),
+        (Leading(trouble="etcd is full"), ClusterRecord(NOW, "host:7"), 0.0, "etcd is full"),
+        (Leading(), None, 0.0, "etcd has no journal, but its machines run"),
+        (Leading(leading=False, leader=""), None, 0.0, "no daemon leads"),
+        (Leading(leading=False, leader="", trouble="refused"), None, 0.0, "refused"),
+        (Leading(leading=False, leader="other:9"), None, 0.0, ""),
+    ],
+    ids=["leads", "away", "full", "empty", "nobody leads", "may not lead", "another leads"],
+)
+def test_why_nothing_is_decided(leader: Leading, cluster: ClusterRecord | None, away_since: float, why: str) -> None:
+    reading = Reading(MappingProxyType({}), (), 9, live=True, unreadable={}, cluster=cluster)
+    headline = "watching 1 job" if cluster else "etcd has no journal, but its machines run"
+    assert why_undecided(leader, reading, Status(NOW, headline, {}, {}, away_since)) == why
 
 
 def test_a_short_gap_of_a_takeover_tells_nobody() -> None:
