@@ -161,7 +161,7 @@ def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
 
     @app.post("/v1/explain", openapi_extra=may(Action.PLAN))
     def explain(body: ExplainBody) -> dict[str, Any]:
-        spec, quote = service.plan(body.spec)
+        spec, quote = service.submissions.plan(body.spec)
         plans = explainer.explain(spec, quote, body)
         rows = [
             {

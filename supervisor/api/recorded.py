@@ -32,7 +32,7 @@ def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:
 
     @app.post("/v1/recorded", openapi_extra=may(Action.PLAN))
     def recorded(body: RecordedBody) -> dict[str, Any]:
-        return recorded_row(*service.recorded(body.spec), clock.now())
+        return recorded_row(*service.submissions.recorded(body.spec), clock.now())
 
 
 def recorded_row(spec: JobSpec, quote: Quote, found: Mapping[DayKey, PoolDay | None], now: float) -> dict[str, Any]:

@@ -336,11 +336,11 @@ def _submitting_routes(app: FastAPI, service: Service, status: Callable[[], Stat
         return {"name": found.spec.name, "warnings": quoted["warnings"] if quoted else [], "plan": quoted}
 
     def planned(spec: JobSpec, quote: Quote) -> PlanRow:
-        return {**quote_row(quote), "rented": service.is_rented(spec)}
+        return {**quote_row(quote), "rented": service.submissions.is_rented(spec)}
 
     @app.post("/v1/plan", openapi_extra=may(Action.PLAN))
     def plan(body: CheckBody) -> PlanRow:
-        return planned(*service.plan(body.spec))
+        return planned(*service.submissions.plan(body.spec))
 
     @app.post("/v1/jobs", openapi_extra=may(Action.SUBMIT))
     def submit(body: SubmitBody, request: Request, idempotency_key: IdempotencyKey = "") -> JobRow:

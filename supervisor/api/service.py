@@ -23,11 +23,10 @@ from supervisor.api.changes import (
     unreadable_by,
     waits_warm,
 )
-from supervisor.api.checked import Checked, LastChecked
+from supervisor.api.checked import Checked
 from supervisor.api.gate import MAX_BLOB_BYTES
-from supervisor.api.place_order import prefers_the_cheapest, with_places
-from supervisor.api.quote import Quote, check_admissible, check_prices_known, check_room, endless_cost
-from supervisor.api.supported import check_supported
+from supervisor.api.quote import Quote, check_room
+from supervisor.api.submissions import Submissions
 from supervisor.api.views import in_order
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.curve import Curve
@@ -45,18 +44,16 @@ from supervisor.features.limits.rule import PAUSED_BY_USER, reached
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.features.retention.rule import kept_because, sweeps_by_member
-from supervisor.journal.journal import DayKey, Journal, Reading
+from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.market.admission import QueueRules
 from supervisor.model import DaemonPause, Event, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.new_job import new_job
 from supervisor.planner.world import JobView
-from supervisor.pool_days import PoolDay
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
-from supervisor.sealed import missing_because
-from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec import JobSpec
 from supervisor.spec_limits import LimitChanges
 from supervisor.starting_time import starts_at
 
@@ -100,18 +97,23 @@ class Service:
 
         `hosted`: clouds whose machines are processes of this computer, and can mount nothing. `curve`: a job's training
         curve; by default as etcd has it. `queue`: the operator's limits. `budgeted`: each job needs a price."""
-        self._budgeted = budgeted
         self._journal = journal
         self._leader = leader
         self._clock = clock
-        self._clouds = tuple(clouds)
         self._wait_for = wait_for
-        self._quote = quote
         self._hosted = frozenset(hosted)
         self._queue = queue
         self._curve = curve or journal.curve
         self._terms = Terms()
-        self._checked = LastChecked()
+        self.submissions = Submissions(
+            journal=journal,
+            clock=clock,
+            clouds=clouds,
+            hosted=hosted,
+            quote=quote,
+            queue=queue,
+            budgeted=budgeted,
+        )
 
     def under(self, terms: Terms) -> Service:
         """Return the service for one caller: its changes raise ForbiddenError and PreconditionError by these terms."""
@@ -154,100 +156,17 @@ class Service:
             )
         return self._journal.put_blob(data, owner)
 
-    def parse(self, value: Any) -> JobSpec:
-        """Return a job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run
-        here."""
-        spec = parse_spec(self._with_cloud(value))
-        if not spec.placement.cloud:
-            *first, last = self._clouds
-            raise CommandRefusedError(
-                "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
-                f"{', '.join(first)} or {last}"
-            )
-        check_supported(spec, self._clouds, self._hosted)
-        return spec
-
-    def _with_cloud(self, value: Any) -> Any:
-        """Return the job file, with the only cloud where it names none."""
-        placement = value.get("placement", {}) if isinstance(value, dict) else None
-        if len(self._clouds) != 1 or not isinstance(placement, dict) or placement.get("cloud"):
-            return value
-        return {**value, "placement": {**placement, "cloud": self._clouds[0]}}
-
     def check(self, spec_value: Any, resume_from: str = "", owner: str = "") -> Checked:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
-        spec = self.parse(spec_value)
-        now = self._clock.now()
-        finish_by_at(spec.finish_by, spec.work, starts_at(spec.start_after, spec.schedule, now), now)
-        check_admissible(spec, owner, self._queue)
-        self.check_secrets(spec, owner)
+        checked = self.submissions.admit_anew(spec_value, owner)
+        spec = checked.spec
         present = self._find(spec.name)
         if present is not None:
             self._check_replaceable(present)
         if resume_from:
             self._sources(resume_from, spec)
-        quote = self._quoted(spec)
-        if quote is not None:
-            check_prices_known(quote, self._queue)
-        checked = Checked(owner, spec_value, spec, quote, self._clock.now())
-        self._checked.keep(checked)
-        return checked
-
-    def plan(self, spec_value: Any) -> tuple[JobSpec, Quote]:
-        """Return what the cloud would be asked for, whether or not the job's name is free. Raises what `check`
-        raises."""
-        spec = self.parse(spec_value)
-        quote = self._quoted(spec)
-        if quote is None:
-            raise CommandRefusedError("this daemon cannot ask its clouds for offers")
-        return spec, quote
-
-    def _quoted(self, spec: JobSpec) -> Quote | None:
-        """Return what the cloud offers, and say where nothing ends what the job costs; None where no cloud is asked."""
-        if self._quote is None:
-            return None
-        quote = self._quote(spec)
-        endless = endless_cost(spec, quote) if self.is_rented(spec) and not self._budgeted else ""
-        return replace(quote, warnings=(*quote.warnings, endless)) if endless else quote
-
-    def is_rented(self, spec: JobSpec) -> bool:
-        """True if the job's machines cost money: they are not processes of this computer."""
-        return any(cloud not in self._hosted for cloud in spec.clouds)
-
-    def recorded(self, spec_value: Any) -> tuple[JobSpec, Quote, Mapping[DayKey, PoolDay | None]]:
-        """Return the same, and all that is kept of pools. Raises what `plan` raises, and JournalUnavailableError."""
-        spec, quote = self.plan(spec_value)
-        return with_places(spec, quote.places), quote, self._journal.pool_days()
-
-    def _admitted(self, spec_value: Any, owner: str) -> Checked:
-        """Return the submission as it was just checked; else parsed and admitted now, without a quote."""
-        now = self._clock.now()
-        if known := self._checked.find(owner, spec_value, now):
-            return known
-        spec = self.parse(spec_value)
-        check_admissible(spec, owner, self._queue)
-        self.check_secrets(spec, owner)
-        return Checked(owner, spec_value, spec, None, now)
-
-    def check_secrets(self, spec: JobSpec, owner: str) -> None:
-        """Raise CommandRefusedError if the owner has not all secrets that a job names."""
-        known = {each.name for each, _ in self._journal.secrets(owner)} if spec.secrets else set()
-        if missing := [name for name in spec.secrets if name not in known]:
-            raise CommandRefusedError(f"job {spec.name} is refused: {missing_because(owner, missing)}")
-
-    def _placed(self, checked: Checked) -> tuple[JobSpec, str]:
-        """Return the job with its places in order, and that order for people. Raises CommandRefusedError without the
-        prices that it needs."""
-        spec, quote = checked.spec, checked.quote
-        needs_prices = spec.limits.of_money or self._queue.of_money or self._budgeted or prefers_the_cheapest(spec)
-        if not needs_prices or self._quote is None:
-            return spec, ""
-        if quote is None:
-            quote = self._quote(spec)
-            check_prices_known(quote, self._queue)
-        order = f"; its places by price: {', '.join(map(str, quote.places))}" if quote.places else ""
-        return with_places(spec, quote.places), order
+        return self.submissions.quoted(checked)
 
     def submit(
         self, spec_value: Any, code_sha256: str, submission: str, resume_from: str = "", owner: str = ""
@@ -257,7 +176,7 @@ class Service:
 
         `resume_from`: the name of a job that has ended or is paused, with whose newest checkpoint this one begins.
         """
-        checked = self._admitted(spec_value, owner)
+        checked = self.submissions.admit(spec_value, owner)
         spec = checked.spec
         now = self._clock.now()
         record = new_job(spec, code_sha256, submission, now)
@@ -274,7 +193,7 @@ class Service:
             if present is not None:
                 self._check_replaceable(present)
             if placed is None:
-                placed, order = self._placed(replace(checked, spec=record.spec))
+                placed, order = self.submissions.placed(replace(checked, spec=record.spec))
             code = self._journal.find_blob(code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")

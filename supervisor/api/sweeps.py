@@ -87,7 +87,7 @@ class Sweeps:
             mode=body.mode,
         )
         for member in members:
-            spec = self._service.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
+            spec = self._service.submissions.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
             check_admissible(spec, owner, self._queue)
             if spec.schedule:
                 raise UsageError("a sweep has no `schedule`: leave it out, and submit the sweep when it is to begin")

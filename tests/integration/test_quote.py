@@ -38,12 +38,12 @@ def test_a_job_that_nothing_ends_is_said_to_cost_until_it_ends(limits: dict[str,
         return asked
 
     service, _ = service_over(Quotes({"aws": Stub(lambda _: OFFERS)}), "aws", rented=True)
-    _, quote = service.plan(of(limits))
+    _, quote = service.submissions.plan(of(limits))
     said = "job has no limit of money, and costs $1.00 per hour until it ends: `--usd 100` pauses it there"
     assert said in quote.warnings
     assert service.check(of(limits)).quote == quote
     for ends in ({"usd": 10}, {"usd_per_month": 10}, {"hours": 1}):
-        assert said not in service.plan(of({**limits, **ends}))[1].warnings
+        assert said not in service.submissions.plan(of({**limits, **ends}))[1].warnings
 
 
 def test_a_plan_of_several_places_says_where_the_job_goes_after_the_first() -> None:
@@ -180,7 +180,7 @@ def test_without_a_limit_an_unknown_price_is_a_warning_and_the_operators_price_i
     ]
     quotes = Quotes({"local": Stub(lambda _: OFFERS)}, prices={"local/c/small/spot": 0.1})
     service, _ = service_over(quotes, "local")
-    _, planned = service.plan(spec(limits={"usd": 5.0})["spec"])
+    _, planned = service.submissions.plan(spec(limits={"usd": 5.0})["spec"])
     assert [(each.zone, each.usd_per_hour) for each in planned.offers] == [("c", 0.1), ("a", 0.25), ("b", 0.5)]
     assert planned.warnings == ()
 

@@ -268,8 +268,10 @@ def test_a_job_that_may_come_to_a_rented_cloud_is_one_that_costs_money() -> None
         world.daemon.journal, world.daemon.leader, world.clock, list(ZONE_OF), wait_in(world), hosted=["gcp"]
     )
     spec = {"name": "job", "nodes": 1, "run": "a.py", "checkpoints": STORE}
-    assert service.is_rented(service.parse({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]}))
-    assert not service.is_rented(service.parse({**spec, "placement": {"cloud": "gcp"}}))
+    assert service.submissions.is_rented(
+        service.submissions.parse({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]})
+    )
+    assert not service.submissions.is_rented(service.submissions.parse({**spec, "placement": {"cloud": "gcp"}}))
 
 
 def test_each_place_has_to_be_on_a_cloud_of_the_daemon() -> None:
@@ -284,7 +286,7 @@ def test_each_job_of_a_sweep_has_its_places() -> None:
     spec = {"name": "lr", "nodes": 1, "run": "train.py", "placement": placement, "checkpoints": STORE}
     sweep = sweeps_of(world.service(), world).check(body(world, spec=spec), "")
     assert sweep.base["placement"] == placement
-    assert world.service().parse({**sweep.base, "name": "lr-1"}).clouds == tuple(ZONE_OF)
+    assert world.service().submissions.parse({**sweep.base, "name": "lr-1"}).clouds == tuple(ZONE_OF)
 
 
 def test_each_place_has_the_storage_of_its_cloud() -> None:

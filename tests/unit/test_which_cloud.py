@@ -35,7 +35,7 @@ def test_the_only_cloud_is_the_default_and_stored_with_the_job(clouds: tuple[str
 def test_of_several_clouds_one_has_to_be_named() -> None:
     api = service("local", "aws", "gcp")
     refused = r"several clouds, and the job names none: set `placement.cloud` \(--cloud\) to local, aws or gcp$"
-    for ask in (api.check, api.plan):
+    for ask in (api.check, api.submissions.plan):
         with pytest.raises(CommandRefusedError, match=refused):
             ask(JOB)
     assert api.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}}).spec.placement.cloud == "gcp"
@@ -72,7 +72,7 @@ SAY = r"add a writable file system .*, or write `checkpoints: none` if the progr
 def test_a_job_on_a_rented_cloud_has_to_say_where_its_checkpoints_outlive_its_nodes(more: Any, why: str) -> None:
     api = service("local", "aws")
     if why:
-        for ask in (api.check, api.plan):
+        for ask in (api.check, api.submissions.plan):
             with pytest.raises(CommandRefusedError, match=why):
                 ask({**ON_AWS, **more})
         with pytest.raises(CommandRefusedError, match=why):
