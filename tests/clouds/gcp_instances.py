@@ -322,7 +322,7 @@ def _with_guest_agent(user_data: str) -> str:
     """What is left of user data once Google's guest agent has run for the first time: unless it is told not to, before
     it runs, it makes new SSH host keys. Source: GoogleCloudPlatform/guest-agent, instance_setup.go.
     """
-    config = yaml.safe_load(user_data)
+    config = yaml.load(user_data, Loader=yaml.CSafeLoader)
     if any("set_host_keys = false" in str(each) for each in config.get("bootcmd", ())):
         return user_data
     key = Ed25519PrivateKey.generate()

@@ -77,7 +77,7 @@ def read_user_data(text: str) -> FirstBoot:
     """Read user data as cloud-init does. Raises ValueError where no login would be possible."""
     if not text.startswith("#cloud-config\n"):
         raise ValueError(f"user data begins with {text[:20]!r}, not with #cloud-config")
-    config = yaml.safe_load(text)
+    config = yaml.load(text, Loader=yaml.CSafeLoader)
     try:
         (user,) = config["users"]
         lines = tuple(user["ssh_authorized_keys"])

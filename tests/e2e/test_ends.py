@@ -109,7 +109,7 @@ def wait_until_alone(job: Nodes, node: str) -> None:
         eventually("nothing", lambda: job.round().number > 1 or job.log(node).stat().st_size > seen, 3.0)
 
 
-@pytest.mark.parametrize("how", ["lost", "asked to leave"])
+@pytest.mark.parametrize("how", ["lost", pytest.param("asked to leave", marks=pytest.mark.nightly)])
 def test_the_loss_of_a_node_whose_ranks_have_ended_well_interrupts_no_other(
     etcd_endpoint: str, tmp_path: Path, how: str
 ) -> None:

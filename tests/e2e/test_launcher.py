@@ -16,6 +16,7 @@ from spotsup_trainer.agent.child import own_program
 from spotsup_trainer.rendezvous.stores import reach
 
 from tests.e2e.launching import STEPS, Nodes, eventually, nodes
+from tests.support.combinations import others_nightly
 from tests.support.etcd_server import cable, etcd_server
 from tests.support.programs import run_module
 
@@ -253,7 +254,11 @@ def test_nodes_that_are_lost_without_a_notice_are_one_sentence_in_the_logs_of_th
 
 
 @pytest.mark.parametrize(
-    "start", [own_program(sys.executable, "main"), [sys.executable, "-m", "spotsup_trainer.launcher"]]
+    "start",
+    [
+        own_program(sys.executable, "main"),
+        pytest.param([sys.executable, "-m", "spotsup_trainer.launcher"], marks=pytest.mark.nightly),
+    ],
 )
 def test_a_worker_finds_modules_where_python_finds_them_and_not_in_the_current_folder_too(
     etcd_endpoint: str, tmp_path: Path, start: list[str]
@@ -319,14 +324,14 @@ def test_a_worker_that_ignores_sigterm_does_not_block_the_others(etcd_endpoint: 
         assert job.round().app_failures == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rdzv-backend", "c10d", str(STEPS)], "--rdzv-backend is c10d; this launcher needs spotsup"),
-        (["--rdzv-backend", "spotsup", "missing.py"], "missing.py does not exist in"),
-        (["--rdzv-backend", "spotsup", str(STEPS)], "--rdzv-endpoint is empty"),
-    ],
-)
+WRONG_USAGES = [
+    (["--rdzv-backend", "c10d", str(STEPS)], "--rdzv-backend is c10d; this launcher needs spotsup"),
+    (["--rdzv-backend", "spotsup", "missing.py"], "missing.py does not exist in"),
+    (["--rdzv-backend", "spotsup", str(STEPS)], "--rdzv-endpoint is empty"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), others_nightly(WRONG_USAGES[:1], WRONG_USAGES))
 def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments: list[str], message: str) -> None:
     done = run_module("spotsup_trainer.launcher", *arguments)
     assert done.returncode == 2, done.stderr

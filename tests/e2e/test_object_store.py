@@ -95,6 +95,7 @@ def changes(lines: list[dict[str, Any]]) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_nodes_that_are_lost_and_taken_cost_what_is_promised_and_a_new_run_goes_on(
     stack: Stack, tmp_path: Path

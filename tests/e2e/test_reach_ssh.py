@@ -28,6 +28,7 @@ def members(stack: Stack) -> list[dict[str, Any]]:
     return [each for each in stack.ask("status", "ticker")["node_list"] if each["state"] == "member"]
 
 
+@pytest.mark.nightly
 def test_training_goes_on_without_its_daemon_and_the_next_one_carries_etcd_again(tmp_path: Path) -> None:
     file = code_in(tmp_path, NODES)
     stack = Stack(tmp_path / "a stack", cluster="test", lease_ttl_s=LEASE_S, secure=True)

@@ -95,6 +95,7 @@ def cost(kind: str, found: Outcome) -> None:
     print(f"{kind}: pause {found.full_s:.2f} s, {found.steps_lost} steps lost")
 
 
+@pytest.mark.nightly
 def test_the_spare_trains_where_a_member_was_killed_or_noticed_and_its_own_end_stops_nobody(job: Job) -> None:
     before, spare = job.wait_whole()
     killed, saved = before.nodes[1], int(job.status()["checkpoint_step"])

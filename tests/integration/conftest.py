@@ -22,6 +22,7 @@ from tests.support.programs import LocalCloud
 @pytest.fixture
 def collected_garbage() -> Iterator[None]:
     """What a test leaves to the garbage collection is collected at its end: no later test is blamed for it."""
+    gc.freeze()  # a large heap takes a second to look through
     yield
     gc.collect()
 

@@ -200,7 +200,9 @@ def failure(machine: Sandbox, setup: Setup) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("own", [pytest.param(_missing, id="none"), pytest.param(_too_old, id="3.8")])
+@pytest.mark.parametrize(
+    "own", [pytest.param(_missing, id="none"), pytest.param(_too_old, id="3.8", marks=pytest.mark.nightly)]
+)
 def test_uv_brings_an_interpreter_from_a_mirror_where_the_machine_has_none_that_fits(
     own: Callable[[str], str], machine: Sandbox, tmp_path: Path
 ) -> None:

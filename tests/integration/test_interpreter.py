@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.combinations import others_nightly
+
 pytestmark = pytest.mark.long
+WAYS_TO_END = ["raise", "raise plainly", "exit 3", "exit text", "broken hook", "interrupt"]
 
 FACTS = Path(__file__).with_name("interpreter_facts.py")
 # A launcher as far as a worker can tell: started in the code's folder, with torch and multiprocessing imported.
@@ -85,7 +88,7 @@ def code(tmp_path: Path) -> Path:
     return folder.parent
 
 
-@pytest.mark.parametrize("kind", ["script", "exec"])
+@pytest.mark.parametrize("kind", others_nightly(["script"], ["script", "exec"]))
 def test_all_that_a_script_can_find_out_is_equal(code: Path, kind: str) -> None:
     expected = plain(code, "./src/../src/interpreter_facts.py", "--lr", "1", "facts", warm=kind == "script")
     assert expected.status == 0, expected.err
@@ -104,7 +107,7 @@ def test_all_that_a_module_can_find_out_is_equal(code: Path) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("how", ["raise", "raise plainly", "exit 3", "exit text", "broken hook", "interrupt"])
+@pytest.mark.parametrize("how", others_nightly(["raise", "exit 3", "interrupt"], WAYS_TO_END))
 def test_a_script_ends_as_under_the_interpreter(code: Path, how: str) -> None:
     expected = plain(code, "src/interpreter_facts.py", how)
     found = worker(code, "script", "src/interpreter_facts.py", how)

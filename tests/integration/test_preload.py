@@ -161,7 +161,10 @@ def test_a_module_that_must_not_be_there_before_a_fork_is_left_out_and_the_other
     assert set(worker["modules"]) == {"sample_good", "sample_behind"}
 
 
-@pytest.mark.parametrize("modules", [("whole", "whole.one", "whole.two.three"), ("whole.two.three", "whole.one")])
+WHOLE = [("whole", "whole.one", "whole.two.three"), ("whole.two.three", "whole.one")]
+
+
+@pytest.mark.parametrize("modules", [WHOLE[0], pytest.param(WHOLE[1], marks=pytest.mark.nightly)])
 def test_a_package_that_must_not_be_there_is_tried_once_and_none_of_its_modules(
     tmp_path: Path, modules: tuple[str, ...]
 ) -> None:

@@ -122,6 +122,7 @@ def daemon(etcd_endpoint: str, tmp_path: Path) -> Iterator[Daemon]:
     with ExitStack() as stack:
         made = Daemon(etcd_endpoint, tmp_path, stack)
         until(made.works)
+        gc.freeze()  # a large heap takes a second to look through
         yield made
     gc.collect()  # what a struck thread left open is not held against the next test
 

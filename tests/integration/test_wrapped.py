@@ -26,6 +26,7 @@ TEN = torch.arange(10)
 def workers_end_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """End the workers of loaders that were not read to their end with their test; torch waits 5 s for each."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    gc.freeze()  # a large heap takes a second to look through
     yield
     gc.collect()
 

@@ -308,7 +308,13 @@ class Causes:
         needed_s = NOTICE_S + saving_s
         # One that falls silent after its notice is taken before its time is up.
         ends_at = min(machine.ends_at, machine.ended_at or NEVER)
-        if agent is None or agent.struck or not agent.noticed or ends_at - machine.noticed_at < needed_s:
+        if (
+            agent is None
+            or agent.struck
+            or agent.broken_gpu
+            or not agent.noticed
+            or ends_at - machine.noticed_at < needed_s
+        ):
             return False
         if self._silent_at.get(machine.instance.id, -NEVER) > ends_at - needed_s:
             return False

@@ -61,7 +61,8 @@ def adopt(world: World, *release: str, accounts: Sequence[str] = ()) -> list[Ado
 def service(world: World, *, rented: bool = False) -> Service:
     """The API of the world's current daemon. `rented`: its machines are not this computer, and can mount folders."""
     hosted = [] if rented else ["local"]
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_in(world), hosted=hosted)
+    daemon, queue = world.daemon, world.rules.queue
+    return Service(daemon.journal, daemon.leader, world.clock, ["local"], wait_in(world), hosted=hosted, queue=queue)
 
 
 def submit(

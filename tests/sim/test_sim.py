@@ -27,8 +27,7 @@ def _quiet() -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        # The first seeds are the sample of `make test`; CI has five more.
-        pytest.param(start, marks={1: [], 6: [pytest.mark.long]}.get(start, [pytest.mark.nightly]))
+        start if start == 1 else pytest.param(start, marks=pytest.mark.nightly)
         for start in range(1, SEEDS + 1, SEEDS_AT_ONCE)
     ],
 )

@@ -11,6 +11,7 @@ from supervisor.api.throttle import Throttle
 from supervisor.model import NodeState
 from tests.sim.harness import empty_world, service, submit
 from tests.sim.promises import jobs_of
+from tests.support.combinations import others_nightly
 
 NODES, JOBS = 40, 2
 
@@ -39,9 +40,10 @@ def granted(world: World) -> int:
     return sum(bool(node.instance_id) for job in jobs_of(world).values() for node in job.nodes.values())
 
 
-@pytest.mark.parametrize(
-    ("size", "per_s", "seconds", "calls"), [(5.0, 2.0, 60.0, 240), (20.0, 20.0, 20.0, 140), (5.0, 0.5, 200.0, 240)]
-)
+BUCKETS = [(5.0, 2.0, 60.0, 240), (20.0, 20.0, 20.0, 140), (5.0, 0.5, 200.0, 240)]
+
+
+@pytest.mark.parametrize(("size", "per_s", "seconds", "calls"), others_nightly(BUCKETS[:2], BUCKETS))
 def test_requests_beyond_a_bucket_come_again_one_after_another(
     size: float, per_s: float, seconds: float, calls: int
 ) -> None:

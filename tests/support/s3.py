@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import create_backend_app
 
 from tests.support.object_gate import Answer, Fault, Gate, Request, by_application
 
@@ -28,7 +28,7 @@ class S3(Gate):
     missing = "404 Not Found", "NoSuchBucket", "The specified bucket does not exist"
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto = create_backend_app("s3")
         super().__init__(host, f"checkpoints-{secrets.token_hex(6)}")
 
     @property

@@ -231,7 +231,7 @@ def test_the_document_has_numbers_of_the_policy_as_the_code_has_them() -> None:
     assert {name: float(value.replace(",", "")) for name, value in shown.items()} == {name: now[name] for name in shown}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_number_is_changed_for_its_play_only() -> None:
     before, spec = [knob.value for knob in knobs.KNOBS], play.job_of(Case("hand", "", 1, 2))
     found = knobs.play(recording(((0, 0), (2, 1), (0, 0), (0, 3)), HOUR_S / 4), spec, 1, "asking")["knobs"]

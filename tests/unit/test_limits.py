@@ -83,14 +83,14 @@ def test_a_console_tail_is_short_however_long_a_line_is(monkeypatch: pytest.Monk
 @pytest.mark.long
 def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
     volatile, capacity = VolatileState(), CapacityMemory()
-    for number in range(2 * MAX_REFUSALS):
+    for number in range(MAX_REFUSALS + 10):
         refused = NoCapacity(Scope.ZONE, 1e9, "full")
         capacity = capacity.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
         volatile, is_new = volatile.with_unknown_code("aws", f"Code{number}")
         assert is_new
     assert len(capacity.refusals) == MAX_REFUSALS
     assert len(volatile.unknown_codes) == MAX_CODES
-    newest = f"{2 * MAX_REFUSALS - 1}"
+    newest = f"{MAX_REFUSALS + 9}"
     assert capacity.refusals[-1].offer.zone == f"z{newest}"
     assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
 
