@@ -73,12 +73,13 @@ class Journal:
         self.keys = keys
         self._store = store
         self._reader = Reader(keys)
+        self.over_output: frozenset[str] = frozenset()  # jobs with more output than a job may have (output_sizes.py)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
         """Return the world as the mirror has it now."""
-        return self._reader.read(self._store.view())
+        return self._reader.read(self._store.view(), self.over_output)
 
     # -- writing -------------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ class Reader:
         self._world = keys.world
         self._lock = threading.Lock()
         self._seen = MirrorView(MappingProxyType({}), 0, live=False)
+        self._over_output: frozenset[str] = frozenset()
         self._parts: dict[str, _Parts] = {}
         self._jobs: MappingProxyType[str, JobView] = MappingProxyType({})
         self._outbox = Outbox()
@@ -144,14 +145,17 @@ class Reader:
         self._budgets: tuple[BudgetRecord | None, int] = (None, 0)
         self._tokens: MappingProxyType[str, TokenRecord] = MappingProxyType({})
 
-    def read(self, view: MirrorView) -> Reading:
-        """Return the journal as of `view`."""
+    def read(self, view: MirrorView, over_output: frozenset[str] = frozenset()) -> Reading:
+        """Return the journal as of `view`. `over_output`: jobs with more output in etcd than a job may have."""
         with self._lock:
             if view.keys is not self._seen.keys:
                 changed = view.changed_since(self._seen)
                 self._update(view.keys, _all_changes(self._seen.keys, view.keys) if changed is None else changed)
-                self._mark(view.over, self._seen.over)
+                self._mark(view.over | self._seen.over, view.over, self._over_output)
                 self._seen = view
+            if over_output != self._over_output:
+                self._mark(over_output | self._over_output, view.over, over_output)
+                self._over_output = over_output
             return Reading(
                 self._jobs,
                 self._outbox.events,
@@ -170,12 +174,12 @@ class Reader:
                 threads=self._outbox.threads,
             )
 
-    def _mark(self, over: frozenset[str], before: frozenset[str]) -> None:
-        """Say of jobs whether their nodes write more than is read."""
+    def _mark(self, of: frozenset[str], over: frozenset[str], over_output: frozenset[str]) -> None:
+        """Say of some jobs whether their nodes write more than is read, or kept."""
         marked = {
-            job: replace(self._jobs[job], floods=job in over)
-            for job in (over | before) & self._jobs.keys()
-            if self._jobs[job].floods is not (job in over)
+            job: replace(self._jobs[job], floods=job in over, floods_output=job in over_output)
+            for job in of & self._jobs.keys()
+            if (self._jobs[job].floods, self._jobs[job].floods_output) != (job in over, job in over_output)
         }
         if marked:  # nearly always there is none
             self._jobs = MappingProxyType({**self._jobs, **marked})

@@ -362,6 +362,7 @@ class JobView:
     passing: tuple[str, ...] = ()  # keys, readable or not, of what counts only while it has nodes: its hint, etcd's CA
     leftover_messages: tuple[str, ...] = ()  # keys of messages, readable or not, of nodes that are gone or unknown
     floods: bool = False  # its nodes write more than is read of it (features/flood)
+    floods_output: bool = False  # they keep more output in etcd than a job may have
     past: bool = False  # an earlier job, whose name was used again
 
     @property

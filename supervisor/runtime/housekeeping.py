@@ -24,6 +24,7 @@ from supervisor.journal.backup import Backups
 from supervisor.journal.etcd_trust import EtcdTrust
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, defragment
+from supervisor.journal.output_sizes import OutputSizes
 from supervisor.journal.unused_code import UnusedCode
 from supervisor.journal.users import JobUsers
 from supervisor.planner.world import Problem
@@ -46,6 +47,7 @@ ENDS_CRON = "47 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 AUDIT_RETENTION_CRON = "*/10 * * * *"
+OUTPUT_CRON = "* * * * *"
 UNUSED_CODE_CRON = "*/5 * * * *"
 RETENTION_CRON = "*/10 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
@@ -229,6 +231,7 @@ def housekeeping_tasks(
         Task("event_retention", EVENT_RETENTION_CRON, trim_events),
         Task("audit_retention", AUDIT_RETENTION_CRON, trim_audit),
         Task("unused_code", UNUSED_CODE_CRON, delete_unused),
+        Task("output", OUTPUT_CRON, OutputSizes(etcd, journal, leader.guard).run),
         Task("ended_jobs", RETENTION_CRON, Retention(journal, clock, leader.guard, config.retention.rules()).run),
     ]
     if not compacts_itself:

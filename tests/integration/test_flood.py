@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from spotsup_trainer.etcd import Etcd, Put
@@ -13,7 +16,17 @@ from spotsup_trainer.etcd.quota import Quota
 from spotsup_trainer.wire import Keys
 
 from supervisor.features.flood.record import MAX_JOB_KEYS
+from supervisor.features.flood.rule import FLOOD
+from supervisor.features.pause.record import PauseRecord
+from supervisor.journal.output_sizes import OutputSizes
+from supervisor.journal.reading import Reading
 from supervisor.journal.store import EtcdStore
+from supervisor.model import NodeState
+from supervisor.planner.world import JobView
+from tests.unit.scene import NOW, job, member, node, view
+
+if TYPE_CHECKING:
+    from supervisor.journal.journal import Journal
 
 WAIT_S = 60.0
 KEYS = Keys("flood")
@@ -52,6 +65,52 @@ def test_a_daemon_that_starts_reads_what_a_job_may_have_and_all_of_the_others(et
         assert store._mirror.wait(lambda found: f"{EVIL}round" in found.keys, WAIT_S)
     finally:
         store.close()
+
+
+class Jobs:
+    """The journal's jobs, as the leader's housekeeping sees them."""
+
+    def __init__(self, **views: JobView) -> None:
+        self.keys, self.views, self.over_output = KEYS, views, frozenset[str]()
+
+    def read(self) -> Reading:
+        return Reading(MappingProxyType(dict(self.views)), (), 9, live=True, unreadable={})
+
+
+def put_output(etcd: Etcd, job: str, begin: int, count: int) -> None:
+    for number in range(begin, begin + count):
+        etcd.put(f"{KEYS.logs(job)}{job}-1/{number:08d}", b"x" * 2**20)
+
+
+def test_output_without_end_is_noticed_and_deleted_once_nobody_writes_it_any_more(etcd: Etcd) -> None:
+    jobs = Jobs(ann=view(job(), [member(1)]), evil=view(job(), [member(1)]))
+    sizes = OutputSizes(etcd, cast("Journal", jobs), list, max_bytes=20 * 2**20)
+    put_output(etcd, "ann", 0, 3)
+    put_output(etcd, "evil", 0, 10)
+    assert (sizes.run(), jobs.over_output) == ("", frozenset())
+    put_output(etcd, "ann", 0, 3)
+    put_output(etcd, "evil", 10, 8)
+    assert (sizes.run(), jobs.over_output) == ("", frozenset())
+    put_output(etcd, "evil", 0, 4)
+    assert (sizes.run(), jobs.over_output) == ("", frozenset()), "what is written again takes the room of before"
+    put_output(etcd, "evil", 18, 3)
+    for _ in range(2):
+        assert (sizes.run(), jobs.over_output) == ("", frozenset({"evil"}))
+    paused = replace(job(), pause=PauseRecord(NOW, FLOOD))
+    jobs.views["evil"] = view(paused, [member(1)])
+    assert (sizes.run(), jobs.over_output) == ("", frozenset({"evil"}))
+    jobs.views["evil"] = view(paused, [node(1, NodeState.GONE)])
+    assert sizes.run() == "deleted the output of jobs that had too much of it: evil"
+    assert jobs.over_output == frozenset()
+    assert etcd.range(KEYS.logs("evil"), keys_only=True).kvs == ()
+    assert len(etcd.range(KEYS.logs("ann"), keys_only=True).kvs) == 3
+
+
+def test_very_many_small_keys_are_too_much_output_too(etcd: Etcd) -> None:
+    jobs = Jobs(evil=view(job(), [member(1)]))
+    fill(etcd, KEYS.logs("evil"), 1001, b"")
+    OutputSizes(etcd, cast("Journal", jobs), list, max_keys=1000).run()
+    assert jobs.over_output == {"evil"}
 
 
 def test_a_flood_that_comes_while_it_runs_is_left_out_too(etcd: Etcd) -> None:

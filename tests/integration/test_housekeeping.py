@@ -181,6 +181,7 @@ def test_housekeeping_runs_on_the_leader_only_and_not_in_a_pause(
         "event_retention",
         "audit_retention",
         "unused_code",
+        "output",
         "ended_jobs",
         "compaction",
         "backup",
@@ -266,5 +267,6 @@ def test_an_etcd_that_compacts_itself_is_left_to_it(etcd: Etcd, journal: Journal
         "event_retention",
         "audit_retention",
         "unused_code",
+        "output",
         "ended_jobs",
     ]

@@ -14,8 +14,10 @@ from supervisor.events import EventKind
 from supervisor.features.flood.record import MAX_MESSAGE_BYTES, messages_quota
 from supervisor.features.flood.rule import FLOOD
 from supervisor.features.pause.record import PauseRecord
+from supervisor.journal.reading import Reader
 from supervisor.model import NodeState
 from tests.unit.scene import KEYS, NOW, J, N, job, member, node, scene
+from tests.unit.test_reading import KEYS as OF_WHOLE
 from tests.unit.test_reading import WHOLE, read_by_a_new_reader
 
 SMALL = Quota(lambda key: key.partition("/")[0], max_keys=3, max_bytes=100, max_value_bytes=50)
@@ -64,6 +66,16 @@ def test_the_job_is_marked_while_it_is_over_and_others_are_not() -> None:
     assert [view.record.name for view in found.jobs.values() if view.floods] == ["job-000"]
 
 
+def test_the_job_with_too_much_output_is_marked_also_where_no_key_has_changed() -> None:
+    keys = {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
+    reader, seen = Reader(OF_WHOLE), MirrorView(keys, 1, live=True)
+    marked = []
+    for over in [{"job-000", "unknown"}, {"job-000"}, {"unknown"}, set[str]()]:
+        jobs = reader.read(seen, frozenset(over)).jobs.values()
+        marked.append([each.record.name for each in jobs if each.floods_output])
+    assert marked == [["job-000"], ["job-000"], [], []]
+
+
 # -- what is decided --------------------------------------------------------------------------------------------------
 
 
@@ -71,10 +83,18 @@ def test_a_job_that_floods_pauses_with_a_reason_and_what_to_do() -> None:
     after = scene(member(1), member(2), floods=True)
     assert after.job.pause == PauseRecord(NOW, FLOOD)
     (event,) = [each for each in after.events if each.kind is EventKind.FLOODED]
-    assert "into etcd, which neither spotsup nor torch does" in event.text
+    assert "5,000 keys or 8 MiB into etcd, or keep more than 192 MiB of output there, which neither" in event.text
     assert "`spotsupctl resume job`" in event.text
     again = scene(member(1), member(2), record=after.job, floods=True)
     assert EventKind.FLOODED not in again.event_kinds, "once"
+
+
+def test_a_job_with_too_much_output_pauses_too_and_its_messages_stay() -> None:
+    after = scene(member(1), member(2), floods_output=True)
+    assert after.job.pause == PauseRecord(NOW, FLOOD)
+    assert EventKind.FLOODED in after.event_kinds
+    gone = scene(node(1, N.GONE), record=replace(job(2, J.PAUSED), pause=after.job.pause), floods_output=True)
+    assert KEYS.run("job") not in gone.commit.delete_keys
 
 
 @pytest.mark.parametrize(

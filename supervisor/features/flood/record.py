@@ -1,4 +1,8 @@
-"""How much of a job's messages in etcd is read. A job of 64 nodes has some 500 keys of 200 bytes."""
+"""How much of a job's messages in etcd is read, and how much output it may have there.
+
+A job of 64 nodes has some 500 messages of 200 bytes, and 16 MiB of output, and the last MiB of each of
+the hundred nodes that are remembered.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from spotsup_trainer.etcd.quota import Quota
 MAX_JOB_KEYS = 5_000
 MAX_JOB_BYTES = 8 * 2**20
 MAX_MESSAGE_BYTES = 256 * 2**10
+MAX_OUTPUT_KEYS = 100_000
+MAX_OUTPUT_BYTES = 192 * 2**20
 
 
 def messages_quota(world: str) -> Quota:

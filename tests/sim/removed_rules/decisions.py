@@ -105,9 +105,16 @@ DECISIONS = (
     Mutant(
         "a job that floods etcd pauses",
         "supervisor.features.flood.rule",
-        "    if not draft.view.floods:\n",
+        "    if not (draft.view.floods or draft.view.floods_output):\n",
         "    if True:\n",
         "unit/test_flood.py::test_a_job_that_floods_pauses_with_a_reason_and_what_to_do",
+    ),
+    Mutant(
+        "a job that fills etcd with output pauses",
+        "supervisor.features.flood.rule",
+        "(draft.view.floods or draft.view.floods_output)",
+        "draft.view.floods",
+        "unit/test_flood.py::test_a_job_with_too_much_output_pauses_too_and_its_messages_stay",
     ),
     Mutant(
         "an end that a cloud refuses is asked for ever more seldom",
