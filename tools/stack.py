@@ -144,6 +144,11 @@ class Stack:
         self._environ = dict(environ)
 
     @property
+    def environ(self) -> Mapping[str, str]:
+        """Return the environment of what is started from now on."""
+        return self._environ
+
+    @property
     def socket(self) -> Path:
         """Return the daemon's socket."""
         return Path((self.folder / "socket").read_text())

@@ -20,6 +20,7 @@ from supervisor.planner.predicates import (
     sends_last_log,
     why_doomed,
 )
+from supervisor.planner.world import CloudView
 
 N = NodeState
 # Clouds bill a machine for a minute at least.
@@ -177,6 +178,8 @@ def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order
     unmounts = in_order and bool(draft.job.spec.shared) and node.notice is None
     unmount_first = (node, draft.job) if unmounts else None
     action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
-    if not (draft.busy(action.key) or draft.doubted):
+    # Another account has no such machine, and would say that it is gone.
+    is_ours = not draft.volatile.clouds.get(node.offer.cloud, CloudView()).foreign
+    if is_ours and not (draft.busy(action.key) or draft.doubted):
         draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
         draft.request_action(action)

@@ -121,6 +121,7 @@ class HandOnTestCloud:
             f"{kind.title}'s test cloud at {server.url}: {kind.title}'s API and the real SDK ({kind.sdk}), "
             f"but [bold]not the real {kind.title}[/bold]"
         )
+        self.url = server.url
         self._cloud = server.cloud
         self._machines = machines
 
@@ -154,6 +155,10 @@ class HandOnTestCloud:
     def lose_answer(self) -> None:
         """The next launch succeeds, and its answer is lost."""
         self._cloud.fail_next(self._cloud.launch, "drop-reply")
+
+    def deny(self, *actions: str) -> None:
+        """From now on the daemon's credentials permit all actions but these."""
+        self._cloud.denied = set(actions)
 
     def _record(self, node: str) -> Record:
         with self._cloud.fleet.lock:

@@ -13,7 +13,7 @@ import pytest
 from provisioners.base import Coverage, InstanceState, Leftover, LeftoverKind
 from supervisor.alerts.routes import Channel
 from supervisor.events import EventKind, Level
-from supervisor.model import NodeRecord, Transition
+from supervisor.model import JobState, NodeRecord, Transition
 from supervisor.planner.actions import LeftoversDone, Terminate, TerminateDone
 from supervisor.planner.cloud_problems import UNENDED_S, UNLISTED_S, UNREMOVED_S
 from supervisor.planner.job_problems import job_problems
@@ -231,6 +231,14 @@ def test_it_is_not_said_twice_where_it_answers_for_another_account() -> None:
     of_another = CloudView({}, NOW - 900, NOW - 5, foreign="account-1", coverage=Coverage("account-2"))
     after = scene(member(1), member(2), listed=of_another, rules=QUIET)
     assert after.event_kinds == [EventKind.LISTING_DOUBTED]
+
+
+@pytest.mark.parametrize("foreign", ["", "account-1"])
+def test_another_account_is_asked_to_end_nothing(foreign: str) -> None:
+    listed = CloudView({}, NOW - 900, NOW - 5, foreign=foreign, coverage=Coverage("account-2"))
+    record = job(state=JobState.CANCELLED)
+    after = scene(member(1), node(2, N.TERMINATING), record=record, listed=listed, rules=QUIET)
+    assert bool(after.does(Terminate)) is not bool(foreign)
 
 
 def test_a_cloud_that_left_the_configuration_while_machines_run_there_is_a_problem() -> None:

@@ -110,6 +110,13 @@ DECISIONS = (
         "unit/test_flood.py::test_a_job_that_floods_pauses_with_a_reason_and_what_to_do",
     ),
     Mutant(
+        "another account is asked to end nothing",
+        "supervisor.planner.release",
+        "    if is_ours and not (draft.busy",
+        "    if not (draft.busy",
+        "unit/test_plan_problems.py::test_another_account_is_asked_to_end_nothing",
+    ),
+    Mutant(
         "a job that fills etcd with output pauses",
         "supervisor.features.flood.rule",
         "(draft.view.floods or draft.view.floods_output)",
