@@ -21,9 +21,9 @@ from supervisor.features.pause.record import PauseRecord
 from supervisor.journal.output_sizes import OutputSizes
 from supervisor.journal.reading import Reading
 from supervisor.journal.store import EtcdStore
-from supervisor.model import NodeState
+from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.world import JobView
-from tests.unit.scene import NOW, job, member, node, view
+from tests.unit.scene import NOW, N, job, member, node, view
 
 if TYPE_CHECKING:
     from supervisor.journal.journal import Journal
@@ -70,11 +70,16 @@ def test_a_daemon_that_starts_reads_what_a_job_may_have_and_all_of_the_others(et
 class Jobs:
     """The journal's jobs, as the leader's housekeeping sees them."""
 
-    def __init__(self, **views: JobView) -> None:
-        self.keys, self.views, self.over_output = KEYS, views, frozenset[str]()
+    def __init__(self, *views: JobView) -> None:
+        self.keys, self.over_output = KEYS, frozenset[str]()
+        self.views = {each.record.name: each for each in views}
 
     def read(self) -> Reading:
         return Reading(MappingProxyType(dict(self.views)), (), 9, live=True, unreadable={})
+
+
+def called(name: str, record: JobRecord, *nodes: NodeRecord) -> JobView:
+    return view(replace(record, name=name, uid=name), nodes)
 
 
 def put_output(etcd: Etcd, job: str, begin: int, count: int) -> None:
@@ -83,7 +88,7 @@ def put_output(etcd: Etcd, job: str, begin: int, count: int) -> None:
 
 
 def test_output_without_end_is_noticed_and_deleted_once_nobody_writes_it_any_more(etcd: Etcd) -> None:
-    jobs = Jobs(ann=view(job(), [member(1)]), evil=view(job(), [member(1)]))
+    jobs = Jobs(called("ann", job(), member(1)), called("evil", job(), member(1)))
     sizes = OutputSizes(etcd, cast("Journal", jobs), list, max_bytes=20 * 2**20)
     put_output(etcd, "ann", 0, 3)
     put_output(etcd, "evil", 0, 10)
@@ -97,17 +102,40 @@ def test_output_without_end_is_noticed_and_deleted_once_nobody_writes_it_any_mor
     for _ in range(2):
         assert (sizes.run(), jobs.over_output) == ("", frozenset({"evil"}))
     paused = replace(job(), pause=PauseRecord(NOW, FLOOD))
-    jobs.views["evil"] = view(paused, [member(1)])
+    jobs.views["evil"] = called("evil", paused, member(1))
     assert (sizes.run(), jobs.over_output) == ("", frozenset({"evil"}))
-    jobs.views["evil"] = view(paused, [node(1, NodeState.GONE)])
-    assert sizes.run() == "deleted the output of jobs that had too much of it: evil"
+    jobs.views["evil"] = called("evil", paused, node(1, N.GONE))
+    assert sizes.run() == "deleted the output of evil: there was too much of it in etcd"
     assert jobs.over_output == frozenset()
     assert etcd.range(KEYS.logs("evil"), keys_only=True).kvs == ()
     assert len(etcd.range(KEYS.logs("ann"), keys_only=True).kvs) == 3
 
 
+def test_of_ended_jobs_the_output_of_those_is_kept_that_ended_last(etcd: Etcd) -> None:
+    ended = replace(job(state=JobState.SUCCEEDED), ended_at=NOW)
+    jobs = Jobs(
+        called("newest", ended),
+        called("middle", replace(ended, ended_at=NOW - 1)),
+        called("oldest", replace(ended, ended_at=NOW - 2)),
+        called("leaving", replace(ended, ended_at=NOW - 3), node(1, N.DRAINING)),
+        called("runs", job(), member(1)),
+    )
+    sizes = OutputSizes(etcd, cast("Journal", jobs), list, max_ended_bytes=10 * 2**20)
+    for name in jobs.views:
+        put_output(etcd, name, 0, 3)
+    assert sizes.run() == ""
+    put_output(etcd, "newest", 0, 3)
+    assert sizes.run() == "", "nobody writes there any more"
+    jobs.views["newest"] = view(replace(ended, name="newest", uid="again"), [])
+    put_output(etcd, "newest", 3, 1)
+    assert sizes.run() == "deleted the output of oldest: there was too much of it in etcd"
+    assert sizes.run() == ""
+    left = {kv.key.removeprefix(f"{KEYS.root}logs/").partition("/")[0] for kv in etcd.range(f"{KEYS.root}logs/").kvs}
+    assert left == {"newest", "middle", "leaving", "runs"}
+
+
 def test_very_many_small_keys_are_too_much_output_too(etcd: Etcd) -> None:
-    jobs = Jobs(evil=view(job(), [member(1)]))
+    jobs = Jobs(called("evil", job(), member(1)))
     fill(etcd, KEYS.logs("evil"), 1001, b"")
     OutputSizes(etcd, cast("Journal", jobs), list, max_keys=1000).run()
     assert jobs.over_output == {"evil"}
