@@ -173,6 +173,7 @@ RETRIES = (
                     "daily_summary",
                     "defragmentation",
                     "ended_jobs",
+                    "output",
                     "etcd_ca",
                     "etcd_certificates",
                     "etcd_users",

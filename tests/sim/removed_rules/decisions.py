@@ -77,8 +77,8 @@ DECISIONS = (
     Mutant(
         "nothing is ended by a doubted journal",
         "supervisor.planner.release",
-        "    if not (draft.busy(action.key) or draft.doubted):\n",
-        "    if not draft.busy(action.key):\n",
+        "    if is_ours and not (draft.busy(action.key) or draft.doubted):\n",
+        "    if is_ours and not draft.busy(action.key):\n",
         "sim/test_restored.py::test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_ended",
     ),
     Mutant(
