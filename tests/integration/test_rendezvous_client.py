@@ -18,6 +18,7 @@ from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, RoundMember, Tombstone, encode
 
 from tests.support.etcd_server import etcd_server
+from tests.support.waiting import until
 
 KEYS = Keys("test")
 JOB = "job"
@@ -170,6 +171,26 @@ def test_a_message_is_decoded_again_although_another_store_has_the_same_revision
             assert etcd.put(KEYS.hint(JOB), encode(Hint(("b",), 1, 1))) == revision
             time.sleep(2 * LeaseTimes(TTL_S, 1).call_s)  # nothing evaluates the view meanwhile
             assert hinted(client, "b")
+        finally:
+            client.close()
+
+
+def test_a_lost_peer_is_known_again_a_while_after_etcd_is_back(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server:
+        client = RendezvousClient(
+            RendezvousConfig("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1)
+        )
+        client.open()
+        try:
+            until(lambda: client.snapshot().live)
+            assert client.snapshot().shows_losses(time.monotonic())
+            server.kill()
+            until(lambda: not client.snapshot().live)
+            assert not client.snapshot().shows_losses(time.monotonic())
+            assert server.start()
+            until(lambda: client.snapshot().live)
+            assert not client.snapshot().shows_losses(time.monotonic())
+            until(lambda: client.snapshot().shows_losses(time.monotonic()))
         finally:
             client.close()
 

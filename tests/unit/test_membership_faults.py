@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from spotsup_trainer.rendezvous.client import Snapshot
 from spotsup_trainer.rendezvous.history import may_restart, rejoin_backoff_s, repeats
 from spotsup_trainer.rendezvous.membership import Broken, Close, Finish, Stay, Wait, Yield, hangs, next_round, standing
 from spotsup_trainer.rendezvous.view import Rules, View, unhealthy
@@ -247,6 +248,16 @@ def test_failures_start_anew_after_three_checkpoints() -> None:
     assert next_one(moved, 0).app_failures == 2, "two are too few"
     assert next_one(moved, 1).app_failures == 1, "three over two rounds are enough"
     assert next_one(moved, 1, failed=False).app_failures == 0
+
+
+@pytest.mark.parametrize(
+    ("live", "grace_until", "known"), [(True, 9.0, True), (True, 10.0, True), (True, 11.0, False), (False, 9.0, False)]
+)
+def test_a_lost_peer_is_known_where_etcd_answers_and_has_for_a_while(
+    live: bool, grace_until: float, known: bool
+) -> None:
+    seen = Snapshot(View(Rules(1, 2), {}, grace_until=grace_until), live=live)
+    assert seen.shows_losses(10.0) is known
 
 
 @pytest.mark.parametrize(("hours", "counted"), [(23.9, 3), (24.0, 1)])

@@ -486,9 +486,9 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _failure(self, result: RunResult) -> Failure | None:
-        """Return why workers failed, as far as their program may be to blame. It is not while etcd is away: it cannot
-        be known then whether a peer was lost, for which its collectives waited."""
-        if not result.failures or not self._handler.client.snapshot().live:
+        """Return why workers failed, as far as their program may be to blame. It is not while etcd is away, or has only
+        just come back: it cannot be known then whether a peer was lost, for which its collectives waited."""
+        if not result.failures or not self._handler.client.snapshot().shows_losses(time.monotonic()):
             return None
         first: ProcessFailure = min(result.failures.values(), key=lambda failure: failure.timestamp)
         return Failure(

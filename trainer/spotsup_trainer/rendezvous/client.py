@@ -75,6 +75,11 @@ class Snapshot:
     # For this node.
     notice: Notice | None = None
 
+    def shows_losses(self, now: float) -> bool:
+        """Return whether a peer that is lost is known to be: etcd answers, and after an outage every lease has had the
+        time to be granted again, or to end."""
+        return self.live and now >= self.view.grace_until
+
 
 class RendezvousClient:
     """`open` it, `announce` this node's state, read `snapshot()`. For one thread, except `announce`."""
