@@ -14,7 +14,7 @@ from supervisor.api.changes import Scale
 from supervisor.events import EventKind
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import EVERY_S
-from supervisor.model import JobState
+from supervisor.model import COUNTED_NODE_STATES, JobState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
@@ -301,6 +301,19 @@ def test_a_move_goes_on_or_ends_as_the_job_is_scaled_or_cancelled() -> None:
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     service(world).cancel("job")
     assert world.run_until(lambda w: not alive(w), 120.0)
+
+
+def test_what_a_move_has_too_many_once_fewer_are_wanted_is_given_back_at_once() -> None:
+    world = full_zone()
+
+    def coming(w: World) -> int:
+        nodes = jobs_of(w)["job"].nodes.values()
+        return sum(node.ahead and node.state in COUNTED_NODE_STATES for node in nodes)
+
+    assert world.run_until(lambda w: coming(w) == 6, 1800.0)
+    service(world).scale("job", Scale(desired=4))
+    assert world.run_until(lambda w: coming(w) == 4, 15.0)
+    assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 4, 600.0)
 
 
 def test_a_node_that_is_drained_during_a_move_holds_no_second_set() -> None:

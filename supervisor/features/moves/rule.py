@@ -156,7 +156,10 @@ def _go_on(draft: Draft, coming: Sequence[NodeRecord]) -> None:
     if destination is None or late:
         _give_up(draft, coming, "they were not ready in time" if late else "it is not worth its pause any more")
         return
-    waits = _ask(draft, destination, coming)
+    # Fewer may be wanted than when they were requested: those that are not ready go first, the newest of them.
+    coming = sorted(coming, key=lambda node: (node.state is not N.READY, node.created_at))
+    _release(draft, coming[destination.count :])
+    waits = _ask(draft, destination, ahead(draft))
     coming = ahead(draft)
     # Machines that are too few wait for others no longer than those of a job that has not begun (P13).
     few = not _is_in_time(draft) and sum(bool(node.instance_id) for node in coming) < destination.needed

@@ -110,6 +110,13 @@ DECISIONS = (
         "unit/test_flood.py::test_a_job_that_floods_pauses_with_a_reason_and_what_to_do",
     ),
     Mutant(
+        "a move keeps no more machines than are wanted now",
+        "supervisor.features.moves.rule",
+        "    _release(draft, coming[destination.count :])\n",
+        "",
+        "sim/test_places.py::test_what_a_move_has_too_many_once_fewer_are_wanted_is_given_back_at_once",
+    ),
+    Mutant(
         "another account is asked to end nothing",
         "supervisor.planner.release",
         "    if is_ours and not (draft.busy",
