@@ -261,7 +261,9 @@ def _no_leader(
     clock: Clock,
 ) -> NoLeaderWatch:
     def problem() -> str:
-        return why_undecided(leader, journal.read(), loop.status)
+        return why_undecided(
+            loop.status, journal.read(), leader.etcd_problem(), leading=leader.leading, leader=leader.leader
+        )
 
     used = {each.name: (each, senders[each.name]) for each in channels}
     return NoLeaderWatch(problem, used, clock, f"{socket.gethostname()}:{os.getpid()}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -27,32 +27,14 @@ MAX_EVENTS = 10  # that wait for a channel; the oldest go first
 log = structlog.get_logger("spotsupd")
 
 
-class Leadership(Protocol):
-    """What is asked of it; the real one is `runtime.leader.Leadership`."""
-
-    @property
-    def leading(self) -> bool:
-        """True if this daemon leads."""
-        ...
-
-    @property
-    def leader(self) -> str:
-        """Return the name of the leader, "" if unknown."""
-        ...
-
-    def etcd_problem(self) -> str:
-        """Return what is wrong with etcd, as this daemon sees it, or ""."""
-        ...
-
-
-def why_undecided(leader: Leadership, reading: Reading, status: Status) -> str:
-    """Return why nothing is decided, as this daemon sees it, "" while somebody decides. `status`: of the last tick."""
+def why_undecided(status: Status, reading: Reading, etcd_problem: str, *, leading: bool, leader: str) -> str:
+    """Return why nothing is decided, as this daemon sees it, "" while somebody decides. `status`: of the last tick; the
+    rest: as `runtime.leader.Leadership` has it."""
     if status.etcd_away_since:
         return "etcd does not answer"
-    if leader.leading:
-        return leader.etcd_problem() or (status.headline if reading.cluster is None else "")
-    known = leader.leader or reading.pause is not None
-    return "" if known else leader.etcd_problem() or "no daemon leads"
+    if leading:
+        return etcd_problem or (status.headline if reading.cluster is None else "")
+    return "" if leader or reading.pause is not None else etcd_problem or "no daemon leads"
 
 
 class NoLeaderWatch:

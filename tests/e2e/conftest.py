@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             # Each wait in it is bounded; a busy machine makes all of them long.
             item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture
+def own_environment() -> Iterator[None]:
+    """A test cloud takes away what its process knows of accounts; the tests after this one find it again."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,6 @@ ACTIONS = {
         "Microsoft.Insights/eventtypes/values/read",
     },
 }
-
-
-@pytest.fixture
-def own_environment() -> Iterator[None]:
-    """A test cloud takes away what its process knows of accounts; the tests after this one find it again."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def nodes(stack: Stack, state: str) -> list[str]:

@@ -3,7 +3,6 @@ missing, a cloud that is left out. The real daemon and SDK, on EC2's test cloud 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,22 +21,17 @@ LISTINGS = 20
 
 
 @pytest.fixture
-def ec2(tmp_path: Path) -> Iterator[tuple[Stack, HandOnTestCloud]]:
+def ec2(own_environment: None, tmp_path: Path) -> Iterator[tuple[Stack, HandOnTestCloud]]:
     """A job runs on one machine of EC2's test cloud."""
-    before = dict(os.environ)
     stack = Stack(tmp_path / "stack", cluster="test")
     stack.prepare()
-    try:
-        with opened("aws", stack) as control:
-            assert isinstance(control, HandOnTestCloud)
-            try:
-                _train(stack, control, tmp_path / "code")
-                yield stack, control
-            finally:
-                assert stack.close().processes == ()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with opened("aws", stack) as control:
+        assert isinstance(control, HandOnTestCloud)
+        try:
+            _train(stack, control, tmp_path / "code")
+            yield stack, control
+        finally:
+            assert stack.close().processes == ()
 
 
 def _train(stack: Stack, control: HandOnTestCloud, code: Path) -> None:

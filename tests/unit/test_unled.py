@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -81,35 +81,30 @@ def test_they_are_told_again_ever_more_seldom() -> None:
     assert lasted == ["2 min", "62 min", "182 min", "422 min"]
 
 
-@dataclass
-class Leading:
-    """A daemon that leads, or not, and what it sees of etcd."""
-
-    leading: bool = True
-    leader: str = "host:7"
-    trouble: str = ""
-
-    def etcd_problem(self) -> str:
-        return self.trouble
+KNOWN = ClusterRecord(NOW, "host:7")
 
 
 @pytest.mark.parametrize(
-    ("leader", "cluster", "away_since", "why"),
+    ("leader", "cluster", "away_since", "trouble", "why"),
     [
-        (Leading(), ClusterRecord(NOW, "host:7"), 0.0, ""),
-        (Leading(), ClusterRecord(NOW, "host:7"), NOW, "etcd does not answer"),
-        (Leading(trouble="etcd is full"), ClusterRecord(NOW, "host:7"), 0.0, "etcd is full"),
-        (Leading(), None, 0.0, "etcd has no journal, but its machines run"),
-        (Leading(leading=False, leader=""), None, 0.0, "no daemon leads"),
-        (Leading(leading=False, leader="", trouble="refused"), None, 0.0, "refused"),
-        (Leading(leading=False, leader="other:9"), None, 0.0, ""),
+        ("host:7", KNOWN, 0.0, "", ""),
+        ("host:7", KNOWN, NOW, "", "etcd does not answer"),
+        ("host:7", KNOWN, 0.0, "etcd is full", "etcd is full"),
+        ("host:7", None, 0.0, "", "etcd has no journal, but its machines run"),
+        ("", None, 0.0, "", "no daemon leads"),
+        ("", None, 0.0, "refused", "refused"),
+        ("other:9", None, 0.0, "", ""),
     ],
     ids=["leads", "away", "full", "empty", "nobody leads", "may not lead", "another leads"],
 )
-def test_why_nothing_is_decided(leader: Leading, cluster: ClusterRecord | None, away_since: float, why: str) -> None:
+def test_why_nothing_is_decided(
+    leader: str, cluster: ClusterRecord | None, away_since: float, trouble: str, why: str
+) -> None:
     reading = Reading(MappingProxyType({}), (), 9, live=True, unreadable={}, cluster=cluster)
-    headline = "watching 1 job" if cluster else "etcd has no journal, but its machines run"
-    assert why_undecided(leader, reading, Status(NOW, headline, {}, {}, away_since)) == why
+    status = Status(
+        NOW, "watching 1 job" if cluster else "etcd has no journal, but its machines run", {}, {}, away_since
+    )
+    assert why_undecided(status, reading, trouble, leading=leader == "host:7", leader=leader) == why
 
 
 def test_a_short_gap_of_a_takeover_tells_nobody() -> None:
