@@ -130,6 +130,8 @@ class Nodes:
             "TMPDIR": str(self.temporary),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            # It has no optimizer; what torch imports for one would be a third of a launcher's CPU time.
+            **({"SPOTSUP_PRELOAD": "torch"} if self.script == STEPS else {}),
             **NODE_ENVIRON,
             **self.env,
         }

@@ -15,7 +15,7 @@ import pytest
 
 from tools.setup.apt import Apt
 from tools.setup.clone import _locked
-from tools.setup.environment import SOURCES, _fingerprint, _fits, ensure_environment
+from tools.setup.environment import SOURCES, _fingerprint, _fits, _install_ahead, ensure_environment
 from tools.setup.errors import SetupError
 
 REPO = Path(__file__).resolve().parents[2]
@@ -95,6 +95,20 @@ def test_a_person_at_a_terminal_sees_pips_progress_and_a_log_stays_short(tmp_pat
         os.close(terminal)
     assert ("--quiet" in log, "--quiet" in shown) == (True, False)
     assert "pip install" in shown
+
+
+def test_all_that_is_pinned_is_installed_at_once_and_a_failure_is_left_to_the_resolver(tmp_path: Path) -> None:
+    write_program(
+        tmp_path / ".venv" / "bin" / "python",
+        f'echo "$@" >>"{tmp_path}/log"; case "$@" in *torch==*) ;; *) exit 1; esac',
+    )
+    shutil.copy(REPO / "constraints.txt", tmp_path)
+    _install_ahead(tmp_path / ".venv", tmp_path)
+    calls = (tmp_path / "log").read_text().splitlines()
+    assert all("pip install" in call and "--no-deps" in call for call in calls)
+    installed = sorted(word for call in calls for word in call.split() if "==" in word)
+    assert installed == sorted((REPO / "constraints.txt").read_text().split())
+    assert [call.count("==") for call in calls if " torch==" in call] == [1]  # by itself: it has the progress
 
 
 def test_what_is_installed_and_where_decides_about_the_stamp(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 from spotsup_trainer.launcher.prepare import PreloadError, wanted_imports
-from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS, MAX_IMPORTS, Import, imports_of
+from spotsup_trainer.launcher.program_imports import BY_OPTIMIZERS, MAX_IMPORTS, Import, imports_of, uses_session
 
 TRAIN = '''"""A program."""
 from __future__ import annotations
@@ -129,6 +129,29 @@ def test_a_program_that_is_not_there_or_large_is_left_alone(tmp_path: Path) -> N
     assert imports_of(str(tmp_path / "missing.py"), tmp_path, is_module=False) == ()
     assert found(tmp_path, f"import json\n{'#' * 2**20}\n") == []
     assert len(found(tmp_path, "".join(f"import m{number}\n" for number in range(1000)))) == MAX_IMPORTS
+
+
+@pytest.mark.parametrize(
+    ("text", "modules", "uses"),
+    [
+        ("import torch\nmain()\n", {"beside.py": "import spotsup_trainer"}, False),
+        ("from spotsup_trainer.session import Session", {}, True),
+        ("import torch\nmain()\ndef main():\n    import spotsup_trainer.callbacks.lightning\n", {}, True),
+        (
+            "main()\nfrom lib import loop",
+            {"lib/loop.py": "def train():\n    from spotsup_trainer import session"},
+            True,
+        ),
+        ("main()\nfrom lib import loop", {"lib/loop.py": "from . import missing\nimport torch"}, False),
+        ("import (", {}, True),
+        ("".join(f"import m{number}\n" for number in range(40)), {f"m{number}.py": "" for number in range(40)}, True),
+        ("".join(f"import m{number}\n" for number in range(20)), {f"m{number}.py": "" for number in range(20)}, False),
+    ],
+)
+def test_a_program_that_may_have_a_session_is_seen_wherever_it_imports_it(
+    tmp_path: Path, text: str, modules: Mapping[str, str], uses: bool
+) -> None:
+    assert uses_session(program(tmp_path, text, modules), Path("/"), is_module=False) == uses
 
 
 def test_a_module_is_looked_for_in_the_current_folder_first(tmp_path: Path) -> None:

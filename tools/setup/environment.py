@@ -23,6 +23,8 @@ SOURCES = (
 )
 # What builds our own distributions: pinned too, so it is installed here rather than by pip in a place of its own.
 BUILD_TOOLS = ("hatchling", "editables")
+# A process of pip uses one core: there are several at once, with few packages each, so that all are busy to the end.
+PACKAGES_AT_A_TIME = 8
 CREATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 3600.0
 
@@ -37,12 +39,15 @@ def ensure_environment(clone: Path) -> bool:
     if _read(stamp) == wanted and fits:
         return False
     moved = stamp.exists() and _read(stamp).partition("\n")[0] != wanted.partition("\n")[0]
-    if moved or not fits or unfinished.exists() or not _runs(venv, "import pip"):
+    fresh = moved or not fits or unfinished.exists() or not _runs(venv, "import pip")
+    if fresh:
         print("setup: creating .venv", flush=True)
         _create(venv, clone)
     unfinished.touch()
     stamp.unlink(missing_ok=True)
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
+    if fresh:
+        _install_ahead(venv, clone)
     _pip(venv, clone, *BUILD_TOOLS)
     # The simulator last: it needs spotsup, which pip takes from here only once it was named.
     ours = [argument for home in ("trainer", "client", ".[dev]", "simulator") for argument in ("--editable", home)]
@@ -121,6 +126,21 @@ def _unpack_pip(venv: Path, clone: Path) -> None:
         raise SetupError(f"pip cannot install itself from {wheel.name}: {output_tail(done)}")
 
 
+def _install_ahead(venv: Path, clone: Path) -> None:
+    """Install what is pinned on all cores, without resolving: torch by itself, with its progress, the rest beside it.
+    What cannot be had so is left to the resolver that comes after, which says why."""
+    pins = (clone / "constraints.txt").read_text(encoding="utf-8").split()
+    (torch,) = (pin for pin in pins if pin.startswith("torch=="))
+    pins.remove(torch)
+    several = ["xargs", "-n", str(PACKAGES_AT_A_TIME), "-P", str(os.cpu_count() or 1)]
+    command = [*several, str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+    with subprocess.Popen(command, cwd=clone, env=_pip_environ(), stdin=subprocess.PIPE, text=True) as rest:
+        assert rest.stdin is not None
+        rest.stdin.write("\n".join(pins))
+        rest.stdin.close()
+        _pip(venv, clone, "--no-deps", torch)
+
+
 def _pip(venv: Path, clone: Path, *arguments: str) -> None:
     """Install with pip's own output and its own settings but one: never into the user's site-packages.
 
@@ -129,10 +149,15 @@ def _pip(venv: Path, clone: Path, *arguments: str) -> None:
     python = venv / "bin" / "python"
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
     command = [str(python), "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", *arguments]
-    environ = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     try:
-        status = subprocess.run(command, cwd=clone, env=environ, check=False, timeout=INSTALL_TIMEOUT_S).returncode
+        status = subprocess.run(
+            command, cwd=clone, env=_pip_environ(), check=False, timeout=INSTALL_TIMEOUT_S
+        ).returncode
     except subprocess.TimeoutExpired as error:
         raise SetupError(f"pip did not end within {INSTALL_TIMEOUT_S:.0f} s; try again") from error
     if status != 0:
         raise SetupError(f"pip ended with status {status}, see above; fix the cause and try again")
+
+
+def _pip_environ() -> dict[str, str]:
+    return {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -232,7 +232,9 @@ def start(imports: Sequence[Import] = (), argv: Sequence[str] = ()) -> WorkerSer
         if imports:
             server.prepare(imports, argv)
         gc.freeze()  # else the garbage collector would write to, and so copy, all shared pages
+        gc.enable()  # as in any worker; imports go faster without
         run(server.serve(), parent_pid=server.pid)
+    gc.enable()
     theirs.close()
     return WorkerServer(ours, pid)
 

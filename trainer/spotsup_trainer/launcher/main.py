@@ -6,6 +6,7 @@ Exit code 0: the job ended well, or this node left in order; 1: it failed; 2: wr
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import logging
 import os
@@ -31,8 +32,8 @@ from spotsup_trainer.timing import seconds_in
 if TYPE_CHECKING:
     from spotsup_trainer.launcher.forkserver import WorkerServer
 
-# Modules that most training programs import: a forked worker has them already.
-_PRELOAD = ("torch.distributed.checkpoint", "spotsup_trainer.session", "spotsup_trainer.session.checkpoint")
+# What a program with a Session imports sooner or later: a forked worker has it already. A second of CPU time.
+_SESSION = ("torch.distributed.checkpoint", "spotsup_trainer.session", "spotsup_trainer.session.checkpoint")
 
 _MKDIR_TIMEOUT_S = 10.0
 
@@ -45,6 +46,8 @@ class UsageError(Exception):
 
 def run() -> NoReturn:
     """Run the launcher, and end the process. A worker leaves this call by SystemExit."""
+    # A seventh of what the imports cost would be looking for garbage. It is on again once workers are forked.
+    gc.disable()
     exit_code = main()
     # Everything is closed. With torch, the interpreter's own exit takes over a second, too long on a preempted machine.
     logging.shutdown()
@@ -61,14 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only now: importing torch takes seconds, and an agent that is killed meanwhile must not leave us behind.
     from spotsup_trainer.launcher import forkserver
     from spotsup_trainer.launcher.prepare import PreloadError, start_prepared, wanted_imports
+    from spotsup_trainer.launcher.program_imports import uses_session
 
     try:
         args = parse_command_line(sys.argv[1:] if argv is None else argv)
         _check(args, os.environ)
         warm = _is_warm(args, os.environ)
-        for module in _PRELOAD if warm else ():
-            importlib.import_module(module)
         program = args.training_script
+        if warm and uses_session(program, Path.cwd(), is_module=args.module):
+            for module in _SESSION:
+                importlib.import_module(module)
         imports = wanted_imports(program, is_module=args.module, environ=os.environ) if warm else ()
     except (UsageError, PreloadError) as error:
         sys.stderr.write(f"spotsup: {error}\n")

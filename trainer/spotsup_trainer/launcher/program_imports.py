@@ -15,6 +15,7 @@ from pathlib import Path
 
 MAX_IMPORTS = 200  # statements
 _MAX_FILES = 100  # of the program's own
+_MAX_FILES_EVERYWHERE = 30  # each of whole files takes some 10 ms; what is gained is a second
 _MAX_BYTES = 1024 * 1024  # of each
 
 
@@ -38,16 +39,29 @@ def imports_of(program: str, folder: Path, *, is_module: bool) -> tuple[Import, 
     A script, or with `is_module` a module that `python -m` finds: in `folder`, the current one, else where installed
     ones are. Nothing where its text cannot be found or parsed: the program itself will say so.
     """
-    if is_module:
-        top = program.partition(".")[0]
-        reading = _Reading(folder) if _has(folder, top) else _Reading(_installed_in(top), only=top)
-        reading.read_module(program)
-    else:
-        reading = _Reading(Path(program).resolve().parent)
-        reading.read(Path(program), package="")
+    reading = _read(program, folder, is_module=is_module)
     found = tuple(reading.found[:MAX_IMPORTS])
     by_torch = any(each.module.partition(".")[0] == "torch" for each in found) and not reading.names_its_variables
     return (*found, BY_OPTIMIZERS) if by_torch else found
+
+
+def uses_session(program: str, folder: Path, *, is_module: bool) -> bool:
+    """Return whether a program imports this package anywhere, in functions and late modules of its own too; also True
+    where its text cannot all be read."""
+    reading = _read(program, folder, is_module=is_module, everywhere=True)
+    return not reading.is_whole or any(each.module.partition(".")[0] == "spotsup_trainer" for each in reading.found)
+
+
+def _read(program: str, folder: Path, *, is_module: bool, everywhere: bool = False) -> _Reading:
+    if is_module:
+        top = program.partition(".")[0]
+        home, only = (folder, "") if _has(folder, top) else (_installed_in(top), top)
+        reading = _Reading(home, only, everywhere=everywhere)
+        reading.read_module(program)
+    else:
+        reading = _Reading(Path(program).resolve().parent, everywhere=everywhere)
+        reading.read(Path(program), package="")
+    return reading
 
 
 def _has(folder: Path, top: str) -> bool:
@@ -68,11 +82,14 @@ def _installed_in(top: str) -> Path:
 
 
 class _Reading:
-    """Of one program, whose own modules are below `home`: all of them, or with `only` this one and what is below it."""
+    """Of one program, whose own modules are below `home`: all of them, or with `only` this one and what is below it.
+    `everywhere`: what is imported at any place of their text, not at its top alone."""
 
-    def __init__(self, home: Path, only: str = "") -> None:
+    def __init__(self, home: Path, only: str = "", *, everywhere: bool) -> None:
         self.found: list[Import] = []
         self.names_its_variables = False
+        self.is_whole = True  # nothing was left out as it cannot be read, or is too much
+        self._everywhere = everywhere
         self._home = home
         self._only = only
         self._read: set[Path] = set()
@@ -88,17 +105,21 @@ class _Reading:
         """Add what a file imports. False when it does more at its top than to import and to define."""
         if file in self._read:
             return True
-        if len(self._read) >= _MAX_FILES:
+        if len(self._read) >= (_MAX_FILES_EVERYWHERE if self._everywhere else _MAX_FILES):
+            self.is_whole = False
             return False
         self._read.add(file)
         try:
-            if file.stat().st_size > _MAX_BYTES:
-                return False
-            text = file.read_bytes()
-            tree = ast.parse(text)
+            text, tree = _parsed(file)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            self.is_whole = False
             return False
         self.names_its_variables |= _ITS_VARIABLES.search(text) is not None
+        if self._everywhere:
+            for each in ast.walk(tree):
+                if isinstance(each, (ast.Import, ast.ImportFrom)):
+                    self._take(each, package)
+            return True
         return all(self._take(statement, package) for statement in tree.body)
 
     def _take(self, statement: ast.stmt, package: str) -> bool:
@@ -150,6 +171,13 @@ class _Reading:
             return self.read(init, package=module)
         # Neither: a package without a file, or a name within a module.
         return not file.is_file() or self.read(file, package=module.rpartition(".")[0])
+
+
+def _parsed(file: Path) -> tuple[bytes, ast.Module]:
+    if file.stat().st_size > _MAX_BYTES:
+        raise MemoryError(f"{file} has more than {_MAX_BYTES} bytes")
+    text = file.read_bytes()
+    return text, ast.parse(text)
 
 
 def _is_for_types(test: ast.expr) -> bool:
