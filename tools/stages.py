@@ -40,9 +40,15 @@ class Stage:
         self._began_s = time.monotonic()
         nice = ["nice", "-n", str(niceness)] if niceness else []
         self._process = subprocess.Popen([*nice, *command], stdout=out, stderr=out, start_new_session=True)
+        self._taken: Taken | None = None
 
     def poll(self) -> Taken | None:
         """Return what the command took if it has ended; one that is out of time is ended, with status 124."""
+        if self._taken is None:
+            self._taken = self._look()
+        return self._taken
+
+    def _look(self) -> Taken | None:
         pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
         wall_s = time.monotonic() - self._began_s
         if pid:
@@ -66,17 +72,17 @@ class Stage:
             self._process.wait()
 
 
-def wait_for(*stages: Stage) -> list[Taken]:
-    """Wait until all have ended, in time or out of it; whatever happens, none runs afterwards."""
-    taken: dict[Stage, Taken] = {}
+def wait_for(*stages: Stage, beside: Sequence[Stage] = ()) -> list[Taken]:
+    """Wait until all have ended, in time or out of it. Those `beside` are looked at meanwhile, and may go on; if
+    anything is raised, none does."""
     try:
-        while len(taken) < len(stages):
-            taken |= {each: ended for each in stages if each not in taken and (ended := each.poll())}
+        while not all([each.poll() for each in (*stages, *beside)][: len(stages)]):
             time.sleep(_POLL_S)
-    finally:
-        for each in stages:
+    except BaseException:
+        for each in (*stages, *beside):
             each.end()
-    return [taken[each] for each in stages]
+        raise
+    return [taken for each in stages if (taken := each.poll())]
 
 
 def table(taken: Sequence[Taken]) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from supervisor.events import EventKind
 from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.sentences import named
-from supervisor.planner.world import CloudView, LeftoversView, Problem, VolatileState, World
+from supervisor.planner.world import LeftoversView, Problem, VolatileState, World
 from supervisor.starting_time import moment
 
 UNLISTED_S = 300.0
@@ -49,7 +49,7 @@ def _denials(world: World, volatile: VolatileState) -> Iterator[Problem]:
 def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
     """Clouds that do not answer which machines there are."""
     for cloud in world.clouds:
-        view = volatile.clouds.get(cloud, CloudView())
+        view = volatile.cloud(cloud)
         since = max(view.listed_at, world.timers_paused_until)
         if cloud in volatile.denials or view.foreign or now - since < UNLISTED_S:
             continue
@@ -67,7 +67,7 @@ def _unlisted(world: World, volatile: VolatileState, now: float) -> Iterator[Pro
 def _silent_regions(world: World, volatile: VolatileState, now: float) -> Iterator[Problem]:
     """Regions that do not answer which machines there are, while others of their cloud do."""
     for cloud in world.clouds:
-        view = volatile.clouds.get(cloud, CloudView())
+        view = volatile.cloud(cloud)
         since = {region: max(each.listed_at, world.timers_paused_until) for region, each in view.silent.items()}
         late = sorted(region for region, at in since.items() if now - at >= UNLISTED_S)
         if not late:
@@ -89,7 +89,7 @@ def _silent_regions(world: World, volatile: VolatileState, now: float) -> Iterat
 def _doubted(world: World, volatile: VolatileState) -> Iterator[Problem]:
     """Clouds whose listing lacks machines that work."""
     for cloud in world.clouds:
-        view = volatile.clouds.get(cloud, CloudView())
+        view = volatile.cloud(cloud)
         if view.doubted:
             count = len(view.doubted)
             yield Problem(
@@ -120,7 +120,7 @@ def _unended(world: World, volatile: VolatileState, now: float) -> Iterator[Prob
     for job in world.jobs.values():
         for node in job.terminating:
             since = max(node.state_since, world.timers_paused_until)
-            view = volatile.clouds.get(node.offer.cloud, CloudView())
+            view = volatile.cloud(node.offer.cloud)
             if now - since >= UNENDED_S and node.offer.cloud in world.clouds and not view.is_ending(node):
                 found = _Stuck(node.instance_id, since, node.error, node.offer.usd_per_hour or 0.0)
                 stuck.setdefault(node.offer.cloud, []).append(found)
@@ -190,7 +190,7 @@ def _unclear(world: World, volatile: VolatileState, now: float) -> Iterator[Prob
     for job in world.jobs.values():
         for node in job.billed:
             since = max(node.state_since, world.timers_paused_until)
-            listed_at = volatile.clouds.get(node.offer.cloud, CloudView()).region_listed_at(node.offer.region)
+            listed_at = volatile.cloud(node.offer.cloud).region_listed_at(node.offer.region)
             waits = node.state is NodeState.REQUESTED and node.launch_unknown and now - since >= UNENDED_S
             if waits and now - listed_at < UNLISTED_S:
                 unclear.setdefault(node.offer.cloud, []).append(node)

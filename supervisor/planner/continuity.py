@@ -15,7 +15,7 @@ from supervisor.model import ClusterRecord, parts_of
 from supervisor.planner.actions import Commit, ListDone
 from supervisor.planner.orphans import ADOPT
 from supervisor.planner.sentences import named
-from supervisor.planner.world import CloudView, JobView, Problem, VolatileState, World
+from supervisor.planner.world import JobView, Problem, VolatileState, World
 
 # A journal that is put back by more is known to be older, by a daemon that has seen it before.
 BEAT_S = 300.0
@@ -105,7 +105,7 @@ def continuity_problems(world: World, volatile: VolatileState) -> Iterator[Probl
         yield Problem(EventKind.UNJOURNALED, "doubted", cluster.doubted_at, text, over=over)
     places = {place for job in world.jobs.values() for place in job.regions}
     for name in world.clouds:
-        view = volatile.clouds.get(name, CloudView())
+        view = volatile.cloud(name)
         if view.foreign:
             text = (
                 f"spotsup's credentials for {name} are of {view.coverage.account}, and the machines in the journal are "

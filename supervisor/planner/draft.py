@@ -170,7 +170,7 @@ class Draft:
     @property
     def cloud(self) -> CloudView:
         """Return the last listing of the job's cloud."""
-        return self.volatile.clouds.get(self.job.spec.placement.cloud, CloudView())
+        return self.volatile.cloud(self.job.spec.placement.cloud)
 
     @property
     def doubts_listing(self) -> bool:

@@ -30,7 +30,7 @@ class JournalInit:
 
 def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalInit:
     """Begin the journal once every cloud was listed, and none of its machines is unknown."""
-    views = {cloud: world.volatile.clouds.get(cloud, CloudView()) for cloud in world.clouds}
+    views = {cloud: world.volatile.cloud(cloud) for cloud in world.clouds}
     states = states_by_machine(world.jobs.values())
     unknown = unknown_machines(views, states)
     due = [ListInstances(name) for name, view in views.items() if _is_stale(world, view, now)]
@@ -60,7 +60,7 @@ def blocked_reason(world: World, job: JobView) -> str:
 
     A message alone may be old, so it does not count once the cloud was listed without the machine.
     """
-    clouds = [world.volatile.clouds.get(each, CloudView()) for each in job.record.spec.clouds]
+    clouds = [world.volatile.cloud(each) for each in job.record.spec.clouds]
     mine = {node for node in world.unjournaled if _is_of(node, job)}
     begins = job.record.state is JobState.QUEUED and not (job.nodes or job.record.cancel_requested)
     if begins and (found := _unknown_of(world, job, clouds)):

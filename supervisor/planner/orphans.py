@@ -158,7 +158,7 @@ def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileSt
     """Return what is remembered after a listing of leftovers. A failed one changes nothing of it. Of a cloud that does
     not list its machines either, people are told by that (cloud_problems.py)."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
-    away = done.asked_at - volatile.clouds.get(done.cloud, CloudView()).listed_at >= UNLISTED_S
+    away = done.asked_at - volatile.cloud(done.cloud).listed_at >= UNLISTED_S
     since = 0.0 if away else old.failing_since or done.asked_at
     view = replace(old, attempted_at=done.asked_at, failing_since=since, error=done.error)
     if not done.error:

@@ -56,7 +56,6 @@ def plan(
     sentences: dict[str, str] = {}
     steady: list[str] = []
     unclear: list[JobView] = []
-    hand_overs = HandOvers()
     planned = undecided.within("(order)", partial(_in_order, world), sorted(world.jobs.keys() - world.skipped))
     of_planned = [world.jobs[name] for name in planned]
     # Without a decision about silence, no silence ends anything.
@@ -64,16 +63,15 @@ def plan(
     hold = undecided.within("(silence)", partial(hold_of, world, of_planned, now), everything)
     uses = undecided.within("(budgets)", partial(budget_uses, world, undecided, now), None)
     world = replace(world, hold=hold, budget_uses=uses)
+    decide = partial(_decide, world, outcomes, keys, now, HandOvers())
     volatile = world.volatile
     if volatile.changed_jobs:
         volatile = replace(volatile, changed_jobs=frozenset())  # all of them are planned now
     volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        decided = undecided.within(
-            name, partial(_decide, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs), None
-        ) or undecided.within(
+        decided = undecided.within(name, partial(decide, world.jobs[name], volatile), None) or undecided.within(
             f"{name} (without messages)",
-            partial(_decide_end, world, world.jobs[name], outcomes, keys, now, volatile, hand_overs),
+            partial(_decide_end, decide, world.jobs[name], volatile),
             None,
         )
         if decided is None:
@@ -201,12 +199,12 @@ def _in_order(world: World) -> list[str]:
 
 def _decide(
     world: World,
-    view: JobView,
     outcomes: Mapping[str, Sequence[NodeOutcome]],
     keys: Keys,
     now: float,
-    volatile: VolatileState,
     hand_overs: HandOvers,
+    view: JobView,
+    volatile: VolatileState,
 ) -> _Decided:
     unclear = is_unclear(view, now - world.rules.silence.suspect_s)
     if unknown := journal_guard.blocked_reason(world, view):
@@ -225,18 +223,12 @@ def _decide(
 
 
 def _decide_end(
-    world: World,
-    view: JobView,
-    outcomes: Mapping[str, Sequence[NodeOutcome]],
-    keys: Keys,
-    now: float,
-    volatile: VolatileState,
-    hand_overs: HandOvers,
+    decide: Callable[[JobView, VolatileState], _Decided], view: JobView, volatile: VolatileState
 ) -> _Decided | None:
     """Return what is decided about a job for which that has failed, where a user has cancelled it or it has ended: it
     ends, whatever its nodes wrote. None for any other: without their messages its nodes would be silent."""
     ends = view.record.ended or view.record.cancel_requested
-    return _decide(world, view.without_messages, outcomes, keys, now, volatile, hand_overs) if ends else None
+    return decide(view.without_messages, volatile) if ends else None
 
 
 def absorb(

@@ -11,7 +11,7 @@ from provisioners.base import InstanceState
 from supervisor.market.offers import place_of
 from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.world import CLOCKS_S, CloudView, JobView
+from supervisor.planner.world import CLOCKS_S, JobView
 
 N = NodeState
 # States of nodes that have a machine, or will have one, and are not being ended.
@@ -236,7 +236,7 @@ def may_be_in_round(draft: Draft, node: NodeRecord) -> bool:
 def may_have_machine(draft: Draft, node: NodeRecord) -> bool:
     """False only of a node that has none by its cloud's last answer, and is not being asked for."""
     if node.instance_id:
-        return not draft.volatile.clouds.get(node.offer.cloud, CloudView()).is_ending(node)
+        return not draft.volatile.cloud(node.offer.cloud).is_ending(node)
     return node.launch_unknown or not node.error or draft.busy(f"node:{node.id}")
 
 

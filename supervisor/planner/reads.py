@@ -25,7 +25,7 @@ def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[A
     hurried = {job.record.spec.placement.cloud for job in unclear}
     found: list[Action] = []
     for cloud in world.clouds:
-        view = world.volatile.clouds.get(cloud, CloudView())
+        view = world.volatile.cloud(cloud)
         action = ListInstances(cloud)
         period_s = world.rules.unclear_listing_s if cloud in hurried else world.rules.listing_s
         if action.key not in world.busy and now - view.attempted_at >= period_s:
@@ -60,7 +60,7 @@ def _absorb_offers(volatile: VolatileState, done: OffersDone, jobs: Iterable[Job
 
 
 def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobView]) -> VolatileState:
-    old = volatile.clouds.get(done.cloud, CloudView())
+    old = volatile.cloud(done.cloud)
     if done.error:
         volatile = volatile.with_denial(done.cloud, done.error, done.asked_at) if done.denied else volatile
         failed = replace(old, attempted_at=done.asked_at, error=done.error)

@@ -20,7 +20,6 @@ from supervisor.planner.predicates import (
     sends_last_log,
     why_doomed,
 )
-from supervisor.planner.world import CloudView
 
 N = NodeState
 # Clouds bill a machine for a minute at least.
@@ -179,7 +178,7 @@ def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order
     unmount_first = (node, draft.job) if unmounts else None
     action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
     # Another account has no such machine, and would say that it is gone.
-    is_ours = not draft.volatile.clouds.get(node.offer.cloud, CloudView()).foreign
+    is_ours = not draft.volatile.cloud(node.offer.cloud).foreign
     if is_ours and not (draft.busy(action.key) or draft.doubted):
         draft.set_node(replace(node, retry_at=draft.now + draft.rules.terminate_retry_s))
         draft.request_action(action)

@@ -296,6 +296,10 @@ class VolatileState:
     watches: Mapping[str, Watch] = field(default_factory=lambda: MappingProxyType({}))  # of ranks' times, by task id
     changed_jobs: frozenset[str] = frozenset()  # jobs whose instances a listing showed to have changed since their plan
 
+    def cloud(self, name: str) -> CloudView:
+        """Return what is known of a cloud: nothing yet, of one that has never answered."""
+        return self.clouds.get(name) or CloudView()
+
     def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
         """Return the state with an error code that no table has; and whether it is new."""
         if (cloud, code) in self.unknown_codes:
@@ -468,7 +472,7 @@ class World:
         forged by any program of the job."""
         if not self.unjournaled:
             return frozenset()
-        views = [self.volatile.clouds.get(each, CloudView()) for each in self.clouds]
+        views = [self.volatile.cloud(each) for each in self.clouds]
         if not all(view.is_known for view in views):
             return self.unjournaled
         tagged = [each for view in views for each in view.instances.values() if each.node in self.unjournaled]

@@ -308,6 +308,8 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(
     output = capfd.readouterr().err
     assert f"skipping checkpoint {tmp_path}/step_00000010: " in output
     assert "training goes on from step 5" in output
+    if damage in (damage_data, flip_data):  # and not torch's advice about its options
+        assert " is damaged: " in output
 
     damage(tmp_path / "step_00000005")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read.*step_00000010.*step_00000005"):

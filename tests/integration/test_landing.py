@@ -49,6 +49,7 @@ def test_a_test_that_fails_once_does_not_refuse_the_landing_and_is_named_loudly(
     assert 'failures="0"' in (tmp_path / "build/ci/second.xml").read_text()
     stages = json.loads((tmp_path / "build/ci/landing.json").read_text())
     assert [(each["stage"], each["status"]) for each in stages] == [
+        ("collection", 0),
         ("tests", 1),
         ("checks", 0),
         ("tests once more", 0),

@@ -53,14 +53,14 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
-@pytest.mark.parametrize(("seed", "hours"), [(1, HOURS / 2), pytest.param(7, HOURS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("seed", "hours"), [(1, HOURS / 4), pytest.param(7, HOURS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS | FORGERY_WEIGHTS))
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, seed: int, hours: float) -> None:
     scenario = draw(seed, hours)
-    often = tuple(replace(each, kind=kind) if n % 3 == 0 else each for n, each in enumerate(scenario.injections))
+    often = tuple(replace(each, kind=kind) if n % 2 == 0 else each for n, each in enumerate(scenario.injections))
     result = run_scenario(replace(scenario, injections=often))
     assert not result.broken, "\n".join([result.broken, *result.log])
-    assert result.injected[kind] >= 5
+    assert result.injected[kind] >= 20
 
 
 @pytest.mark.nightly

@@ -1,6 +1,6 @@
 """`make ci`: run the checks beside the tests; run up to three failed tests once more, alone; say what took how long.
 
-Writes build/ci: checks.log, first.xml and second.xml (JUnit), landing.json (the table that is printed at the end).
+Writes build/ci: checks.log, collection.log, first.xml and second.xml (JUnit), landing.json (the table at the end).
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     OUT.mkdir(parents=True)
     limit_s = options.max_minutes * 60
 
-    with (OUT / "checks.log").open("wb") as log:
+    with (OUT / "checks.log").open("wb") as log, (OUT / "collection.log").open("wb") as collected:
         # The tests have the CPU first: the checks need a minute of it, the tests a quarter of an hour.
-        first, checks = wait_for(
-            Stage("tests", [*PYTEST, "-n", str(options.workers), *_results("first"), *options.pytest], limit_s),
-            Stage("checks", shlex.split(options.checks), limit_s, log, niceness=10),
-        )
+        checking = Stage("checks", shlex.split(options.checks), limit_s, log, niceness=10)
+        # In a fresh clone each of pytest's processes would compile all tests, if none had done so before.
+        collecting = Stage("collection", [*PYTEST, "--collect-only", "-q", *options.pytest], limit_s, collected)
+        (collection,) = wait_for(collecting, beside=[checking])
+        testing = Stage("tests", [*PYTEST, "-n", str(options.workers), *_results("first"), *options.pytest], limit_s)
+        first, checks = wait_for(testing, checking)
     print((OUT / "checks.log").read_text(errors="replace"), flush=True)
     again = _run_again(limit_s) if first.status == TESTS_FAILED else None
-    taken = [first, checks] + ([again] if again else [])
+    taken = [collection, first, checks] + ([again] if again else [])
     (OUT / "landing.json").write_text(json.dumps([each.as_json() for each in taken], indent=1))
     print(table(taken))
     return 0 if checks.status == 0 and (again or first).status == 0 else 1

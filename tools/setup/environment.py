@@ -24,7 +24,7 @@ SOURCES = (
 # What builds our own distributions: pinned too, so it is installed here rather than by pip in a place of its own.
 BUILD_TOOLS = ("hatchling", "editables")
 # A process of pip uses one core: there are several at once, with few packages each, so that all are busy to the end.
-PACKAGES_AT_A_TIME = 8
+PACKAGES_AT_A_TIME = 24
 CREATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 3600.0
 

@@ -16,7 +16,7 @@ from supervisor.model import NodeRecord, NodeState
 from supervisor.planner.actions import AskNode
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import ENDED_BY_ITSELF, TALKING_NODE_STATES, in_round, is_talking
-from supervisor.planner.world import CloudView, Hold, JobView, VolatileState, World
+from supervisor.planner.world import Hold, JobView, VolatileState, World
 
 N = NodeState
 ASK_S = 5.0  # between two questions, while a suspicion runs out
@@ -90,7 +90,7 @@ def _works(world: World, job: JobView, node: NodeRecord) -> bool:
     """True if it should be heard: its provider does not say that it ended, nor does its launcher."""
     if node.state not in TALKING_NODE_STATES or node.id in job.exits:
         return False
-    cloud = world.volatile.clouds.get(node.offer.cloud, CloudView())
+    cloud = world.volatile.cloud(node.offer.cloud)
     instance = cloud.of_node(node)
     return instance is None or instance.state not in ENDED_BY_ITSELF
 

@@ -27,10 +27,11 @@ class Checked:
         """Read as DCP's own; each tensor is compared while the next one is read."""
         self._compared: list[Future[None]] = []
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="spotsup-compare") as self._pool:
-            done = super().read_data(plan, planner)  # type: ignore[misc]  # of the class beside
-        for each in self._compared:
-            each.result()
-        return done
+            try:
+                return super().read_data(plan, planner)  # type: ignore[misc]  # of the class beside
+            finally:  # of what torch cannot read at all, damage is the better answer, too
+                for each in self._compared:
+                    each.result()
 
     def _slice_file(self, file: Any, sinfo: Any) -> Any:
         raw = super()._slice_file(file, sinfo).read()  # type: ignore[misc]
