@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,23 @@ from spotsup_trainer.session.peers import Peers, Reading
 
 from tests.integration.sessions import COMPARED, Clock, saved_steps, session, settled
 
+# Its last checkpoint has begun as the program ends, and the disk is slow.
+ENDS_EARLY = """
+import sys, time, torch
+from spotsup_trainer.session import Session, snapshot
+
+def slow_write(*arguments, write=snapshot.write):
+    time.sleep(2.0)
+    write(*arguments)
+
+snapshot.write = slow_write
+session = Session({"model": torch.nn.Linear(4, 4)}, checkpoints=sys.argv[1], every_steps=5)
+for _ in session.loader(torch.randn(4000, 4), global_batch=8, epochs=9):
+    session.step()
+    if session.steps_done == 5:
+        break
+"""
+
 
 class BesideABusyRank(Peers):
     """Ranks of which one other is still writing the last checkpoint, long after this one has given it up."""
@@ -24,6 +43,11 @@ class BesideABusyRank(Peers):
     def begin_highest(self, values: Sequence[int]) -> Reading:
         found = [*values[:3], 1, *values[4:]] if len(values) == COMPARED else list(values)
         return Reading(0, found, None)
+
+
+def test_a_program_that_ends_without_finish_loses_no_checkpoint_that_was_being_written(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", ENDS_EARLY, tmp_path], check=True, timeout=120)
+    assert saved_steps(tmp_path) == [5]
 
 
 def test_checkpoints_by_steps(tmp_path: Path) -> None:

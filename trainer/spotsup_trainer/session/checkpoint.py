@@ -6,6 +6,7 @@ stop training.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import secrets
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from spotsup_trainer.session import snapshot, staging
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
@@ -32,6 +34,7 @@ from spotsup_trainer.session.survivors import Copy, Lineage
 _MEASURED = 20  # checkpoints: as many as p95 needs to leave one out
 _ATTEMPTS = 2  # a transient error of a network file system should not cost steps
 _ABANDON_S = 10.0  # how long a failing process waits for a checkpoint that is being written
+_AT_EXIT_S = 30.0
 _TIMEOUT_S = 1500.0  # less than gloo's 30 min, after which the other ranks would fail
 _POLL_S = 0.2
 
@@ -232,6 +235,8 @@ class Checkpointer:
     def abandon(self) -> None:
         """This process fails: wait for a short while for a checkpoint that is being written."""
         self._wait([self._claiming, self._writing], _ABANDON_S)
+        if self._writing is not None:
+            _unfinished.discard(self._writing)  # it has been waited for
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -320,6 +325,7 @@ class Checkpointer:
             self._began = self._clock()
         self._writing_step = position.step
         self._writing = _thread(self._write_in_background, copied, self._writers)
+        _unfinished.add(self._writing)
         self._writing.start()
 
     def _wait(
@@ -423,6 +429,20 @@ class Checkpointer:
         if self._peers.rank == 0 or any_rank:
             with contextlib.suppress(OSError):  # stderr may go to the same full disk
                 print(f"spotsup: {message}", file=sys.stderr, flush=True)
+
+
+_unfinished: WeakSet[threading.Thread] = WeakSet()
+
+
+@atexit.register
+def _finish_at_exit() -> None:
+    """Let a checkpoint that is being written come to its end, where a program ends without `finish`.
+
+    It would be lost; and a daemon thread that is in torch's C++ when the interpreter ends aborts the process.
+    """
+    deadline = time.monotonic() + _AT_EXIT_S
+    for thread in list(_unfinished):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _quantile(values: Collection[float], share: float) -> float:
