@@ -48,10 +48,10 @@ def ensure_environment(clone: Path) -> bool:
     print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
     if fresh:
         _install_ahead(venv, clone)
-    _pip(venv, clone, *BUILD_TOOLS)
+    _pip(venv, clone, *BUILD_TOOLS, shown=not fresh)
     # The simulator last: it needs spotsup, which pip takes from here only once it was named.
     ours = [argument for home in ("trainer", "client", ".[dev]", "simulator") for argument in ("--editable", home)]
-    _pip(venv, clone, "--no-build-isolation", *ours)
+    _pip(venv, clone, "--no-build-isolation", *ours, shown=not fresh)
     scratch = stamp.with_suffix(".new")
     scratch.write_text(wanted, encoding="utf-8")
     scratch.replace(stamp)
@@ -141,13 +141,14 @@ def _install_ahead(venv: Path, clone: Path) -> None:
         _pip(venv, clone, "--no-deps", torch)
 
 
-def _pip(venv: Path, clone: Path, *arguments: str) -> None:
+def _pip(venv: Path, clone: Path, *arguments: str, shown: bool = True) -> None:
     """Install with pip's own output and its own settings but one: never into the user's site-packages.
 
-    A person at a terminal sees its progress; a log gets warnings and errors.
+    A person at a terminal sees its progress; a log gets warnings and errors. Not `shown`: everywhere, as of packages
+    that are there already, each with a line.
     """
     python = venv / "bin" / "python"
-    quiet = [] if sys.stdout.isatty() else ["--quiet"]
+    quiet = [] if shown and sys.stdout.isatty() else ["--quiet"]
     command = [str(python), "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", *arguments]
     try:
         status = subprocess.run(

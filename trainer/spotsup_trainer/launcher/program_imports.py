@@ -175,7 +175,7 @@ class _Reading:
 
 def _parsed(file: Path) -> tuple[bytes, ast.Module]:
     if file.stat().st_size > _MAX_BYTES:
-        raise MemoryError(f"{file} has more than {_MAX_BYTES} bytes")
+        raise ValueError(f"{file} has more than {_MAX_BYTES} bytes")
     text = file.read_bytes()
     return text, ast.parse(text)
 
