@@ -44,7 +44,7 @@ class HeldCheck:
         # While its cloud answers nothing, no machine can be ended, and what else is offered cannot be read.
         cloud = self._world.cloud
         answers = cloud.fault_rates.unreachable < 1.0 and not cloud.silent_regions
-        # By a journal that is not believed nothing is ended: people are told, and look first.
+        # By a journal that is not believed nothing is ended: an operator looks first.
         cluster = self._world.journal.read().cluster
         believed = cluster is not None and not cluster.doubted_at
         can_decide = bool(leader) and not self._world.etcd.full and answers and believed
