@@ -346,9 +346,10 @@ _SLOTS: Mapping[type, str] = MappingProxyType(
 
 
 def with_part(job: JobRecord, part: JobPart) -> JobRecord:
-    """Return the job with what one feature keeps of it changed."""
-    slot: dict[str, Any] = {_SLOTS[type(part)]: part}
-    return replace(job, **slot)
+    """Return the job with what one feature keeps of it changed; the same job if nothing is."""
+    name = _SLOTS[type(part)]
+    slot: dict[str, Any] = {name: part}
+    return job if getattr(job, name) == part else replace(job, **slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ class Draft:
 
     def set_part(self, part: JobPart) -> None:
         """Change what a feature keeps of the job."""
-        self.set_job(with_part(self.job, part))
+        self.job = with_part(self.job, part)
 
     def move_job(self, after: JobState, reason: str) -> None:
         """Move the job along its table, if it is not there already."""
@@ -366,5 +366,6 @@ class Draft:
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
         end = max(first, min(oldest, first + MAX_OPERATIONS - self._operations()))
-        self.set_job(replace(self.job, first_event=end))
+        if end > first:
+            self.set_job(replace(self.job, first_event=end))
         return [f"{self.job.task_id}-{number:06d}" for number in range(first, end)]

@@ -35,7 +35,7 @@ from supervisor.planner.problems import report
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.sentences import sentence
-from supervisor.planner.throttling import give_turns
+from supervisor.planner.throttling import give_turns, limits
 from supervisor.planner.world import Hold, JobView, Problem, VolatileState, World
 
 
@@ -168,7 +168,7 @@ class _Decided:
 def _with_turns(world: World, answered: Collection[str], now: float) -> World:
     """Return the world with the nodes that may ask now clouds that refuse requests as too many. `answered`: nodes whose
     last request has ended just now; it may have brought their machine."""
-    if not world.volatile.request_limits:
+    if not any(limits(known, now) for known in world.volatile.request_limits.values()):
         return world
     waiting = (
         node
@@ -179,8 +179,8 @@ def _with_turns(world: World, answered: Collection[str], now: float) -> World:
         and f"node:{node.id}" not in world.busy
         and node.id not in answered
     )
-    turns, limits = give_turns(world.volatile.request_limits, waiting, now)
-    volatile = replace(world.volatile, request_limits=MappingProxyType(limits))
+    turns, known = give_turns(world.volatile.request_limits, waiting, now)
+    volatile = replace(world.volatile, request_limits=MappingProxyType(known))
     return replace(world, turns=MappingProxyType(turns), volatile=volatile)
 
 

@@ -28,9 +28,9 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def run_setup(**environ: str) -> subprocess.CompletedProcess[str]:
+def run_setup(setup: Path = SETUP, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if key != "PYTHON"} | environ
-    return subprocess.run([SETUP], env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([setup], env=env, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_python_that_does_not_do_is_refused(tmp_path: Path) -> None:
@@ -44,7 +44,9 @@ def test_a_python_that_does_not_do_is_refused(tmp_path: Path) -> None:
 def test_no_python_at_all_says_what_brings_one(tmp_path: Path) -> None:
     for name in ("dirname", "sh"):
         (tmp_path / name).symlink_to(shutil.which(name) or "")
-    done = run_setup(PATH=str(tmp_path))
+    setup = tmp_path / "clone" / "tools" / "setup" / "setup"
+    write_program(setup, SETUP.read_text().replace("/usr/bin/python3", "/nowhere/python3"))
+    done = run_setup(setup, PATH=str(tmp_path))
     assert done.returncode == 1
     assert "sudo apt-get install python3" in done.stderr
 

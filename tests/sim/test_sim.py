@@ -12,9 +12,10 @@ import pytest
 from tests.sim.crashes import SCENARIOS, enumerate_crashes
 from tests.sim.mutants import ROOT
 from tests.sim.run import explain, quiet, run_scenario
-from tests.sim.scenario import ACCESS_WEIGHTS, ETCD_WEIGHTS, FORGERY_WEIGHTS, HARSH_WEIGHTS, draw
+from tests.sim.scenario import ACCESS_WEIGHTS, ETCD_WEIGHTS, FORGERY_WEIGHTS, HARSH_WEIGHTS, Scenario, draw
 
 HOURS = 2.0
+KINDS = sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS | FORGERY_WEIGHTS)
 SEEDS = 25  # `make sim` has a hundred
 SEEDS_AT_ONCE = 5
 
@@ -44,21 +45,32 @@ def test_promises_hold_in_the_scenarios_of_seeds_and_every_job_recovers(start: i
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["writes lost", "backup restored", "watch lost"])
 def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind: str, seed: int) -> None:
-    scenario = draw(seed, HOURS)
-    often = tuple(replace(each, kind=kind) if n % 4 == 0 else each for n, each in enumerate(scenario.injections))
-    result = run_scenario(replace(scenario, injections=often))
+    result = run_scenario(with_often(draw(seed, HOURS / 2 if seed == 1 else HOURS), kind, every=4))
     assert not result.broken, "\n".join([result.broken, *result.log])
     assert result.injected[kind] >= 5
 
 
+def with_often(scenario: Scenario, *kinds: str, every: int) -> Scenario:
+    """The scenario in which each of `kinds` is one of `every` injections."""
+    of = {n * every // len(kinds): kind for n, kind in enumerate(kinds)}
+    injections = [replace(each, kind=of.get(n % every, each.kind)) for n, each in enumerate(scenario.injections)]
+    return replace(scenario, injections=tuple(injections))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
-@pytest.mark.parametrize(("seed", "hours"), [(1, HOURS / 4), pytest.param(7, HOURS, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS | ACCESS_WEIGHTS | ETCD_WEIGHTS | FORGERY_WEIGHTS))
-def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, seed: int, hours: float) -> None:
-    scenario = draw(seed, hours)
-    often = tuple(replace(each, kind=kind) if n % 2 == 0 else each for n, each in enumerate(scenario.injections))
-    result = run_scenario(replace(scenario, injections=often))
+@pytest.mark.parametrize("kinds", list(zip(KINDS[::2], [*KINDS[1::2], KINDS[0]], strict=True)))
+def test_harsh_faults_that_strike_again_and_again_break_no_promise(kinds: tuple[str, str]) -> None:
+    result = run_scenario(with_often(draw(1, HOURS / 4), *kinds, every=4))
+    assert not result.broken, "\n".join([result.broken, *result.log])
+    assert min(result.injected[kind] for kind in kinds) >= 15
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_harsh_fault_that_strikes_for_hours_breaks_no_promise(kind: str) -> None:
+    result = run_scenario(with_often(draw(7, HOURS), kind, every=2))
     assert not result.broken, "\n".join([result.broken, *result.log])
     assert result.injected[kind] >= 20
 
@@ -67,10 +79,7 @@ def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str, se
 def test_daemons_whose_clocks_are_permanently_a_minute_off_keep_all_promises() -> None:
     for seed in (1, 2, 3, 4):
         scenario = replace(draw(seed, HOURS), max_clock_error_s=55.0)
-        often = tuple(
-            replace(each, kind="handover") if n % 3 == 0 else each for n, each in enumerate(scenario.injections)
-        )
-        result = run_scenario(replace(scenario, injections=often))
+        result = run_scenario(with_often(scenario, "handover", every=3))
         assert not result.broken, "\n".join([result.broken, *result.log])
 
 
