@@ -61,6 +61,7 @@ _CUT_SHORT = (
     "RECORD_LAYER_FAILURE",
     "HTTP request to an HTTPS server",
     "EOF occurred in violation of protocol",
+    "TLS/SSL connection has been closed",
     "Connection reset by peer",
     "Remote end closed connection",
 )

@@ -31,7 +31,7 @@ from tools.stack import ROOT, GaveUpError, InterruptedByUserError, Stack, StackE
 
 JOB = "chars"
 NOTICE_S = 30
-GLOBAL_BATCH = 48
+GLOBAL_BATCH = 12
 SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
@@ -378,8 +378,8 @@ def main() -> int:
     parser.add_argument("--cloud", default="local", help=", ".join(CLOUDS))
     parser.add_argument("--folder", type=Path, help="default: build/demo, or build/demo-CLOUD")
     parser.add_argument("--json", type=Path, help="default: beside the folder")
-    parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--step-time", type=float, default=0.06)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--step-time", type=float, default=0.08)
     parser.add_argument("--kill-daemon", action="store_true", help="also kill -9 the daemon, and start it again")
     parser.add_argument("--tls", action="store_true", help="etcd with TLS, and with a user for the job")
     parser.add_argument("--daemon-away-s", type=float, default=3.0)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 SETTINGS = {
     "until": "",
-    "step_s": "0.01",
+    "step_s": "0.03",
     "fail_on": "",
     "fail_at": "3",
     "fail_times": "1",

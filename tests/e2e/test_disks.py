@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def steady(folder: Path, checkpoints: Path, number: int = 1) -> list[Rank]:
     """Two ranks that train without an end, with a checkpoint every other step."""
-    options = {"every_steps": 2, "step_s": 0.02, "epochs": 10**6, "warn_after_s": 0.3}
+    options = {"every_steps": 2, "step_s": 0.05, "epochs": 10**6, "warn_after_s": 0.3}
     environ = {"SPOTSUP_CHECKPOINT_DIR": str(checkpoints)}
     return ranks(2, folder, round=number, environ=environ, **options)
 

@@ -115,7 +115,7 @@ def test_an_sdist_has_what_its_wheel_is_built_from_and_no_tests(dist: Path, name
 
 def test_a_wheel_can_be_built_from_the_sdist(dist: Path, tmp_path: Path) -> None:
     with tarfile.open(dist / f"spotsup-{VERSION}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)  # noqa: S202 - our own; Debian 12's Python knows no filter
     unpacked = tmp_path / f"spotsup-{VERSION}"
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path, cwd=unpacked)
     assert files_of_wheel(tmp_path, "spotsup") == files_of_wheel(dist, "spotsup")
