@@ -91,9 +91,9 @@ def test_an_unknown_cloud_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict[str, Any]]:
     """Run the demo and check its promises. Returns its output and its result."""
-    # Steps that take long leave a busy computer the time for all that happens, and it the CPU.
-    pace = ("--steps", "600", "--step-time", "0.2")
-    with demo(folder, "--kill-daemon", "--late-s", "15", *pace, *arguments, **environ) as process:
+    # Steps that take long leave the CPU to a busy computer.
+    pace = ("--late-s", "15", "--step-time", "0.2")
+    with demo(folder, "--kill-daemon", *pace, *arguments, **environ) as process:
         output, _ = process.communicate(timeout=550)
     assert process.returncode == 0, output
     result: dict[str, Any] = json.loads(Path(f"{folder}.json").read_text())

@@ -59,7 +59,7 @@ def with_often(scenario: Scenario, *kinds: str, every: int) -> Scenario:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # 10 s alone, and 166 s where all of another test's processes started beside it
-@pytest.mark.parametrize("kinds", list(zip(KINDS[::2], [*KINDS[1::2], KINDS[0]], strict=True)))
+@pytest.mark.parametrize("kinds", list(zip(KINDS[::2], [*KINDS[1::2], KINDS[0]], strict=True)), ids=" and ".join)
 def test_harsh_faults_that_strike_again_and_again_break_no_promise(kinds: tuple[str, str]) -> None:
     result = run_scenario(with_often(draw(1, HOURS / 4), *kinds, every=4))
     assert not result.broken, "\n".join([result.broken, *result.log])
