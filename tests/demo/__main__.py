@@ -36,7 +36,7 @@ SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
 CHECKPOINT_EVERY = 25
-# The job ends so many steps after all that happens to it: no rank has made them when the last one is told.
+# The job ends so many steps after all that happens to it: no rank has made them when the last one reads of it.
 STEPS_AFTER = 100
 # A periodic checkpoint is written and flushed beside training; until it is complete, the previous one counts. On a busy
 # disk that has taken more than two seconds.
@@ -152,7 +152,7 @@ class Demo:
         self.until("4 nodes to train", lambda job: self.training(job) == 4 and self.stepped(job))
 
     def end_job(self) -> None:
-        """5. The program is told to come to its end."""
+        """5. The program comes to its end, by a file that names its last step."""
         scratch = self.until_file.with_suffix(".new")
         scratch.write_text(str(self.job()["step"] + STEPS_AFTER))
         scratch.replace(self.until_file)

@@ -74,8 +74,7 @@ def _count_rounds(draft: Draft) -> None:
         times = _ended(draft, times, current, progress)
     if times.phase is not Purpose.USEFUL:
         times = _begins(draft, times, current, progress)
-    if times is not draft.job.billing.rounds:
-        draft.set_part(replace(draft.job.billing, rounds=times))
+    draft.set_part(replace(draft.job.billing, rounds=times))
 
 
 def _progress(draft: Draft, current: Round) -> Progress | None:
