@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -281,6 +282,7 @@ ENDS = {
 }
 
 
+@cache
 def sites() -> list[str]:
     """Return all places where something may be tried again for ever."""
     found = []

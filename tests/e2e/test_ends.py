@@ -14,6 +14,8 @@ from spotsup_trainer.nvml import LIBRARY
 from tests.e2e.launching import Nodes, eventually, nodes
 from tests.support.nvml_library import PIDS, library
 
+pytestmark = pytest.mark.long
+
 PLAIN = Path(__file__).with_name("plain.py")
 UNEVEN = Path(__file__).with_name("uneven.py")
 

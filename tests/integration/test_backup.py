@@ -20,6 +20,8 @@ from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, JobRecord, Pa
 from supervisor.planner.continuity import IMPORTED, doubted
 from supervisor.spec import parse_spec
 
+pytestmark = pytest.mark.long
+
 KEYS = Keys("test")
 SPEC = parse_spec({"name": "job", "nodes": 2, "run": "train.py"})
 JOB = JobRecord("job", "abcde", SPEC, "0" * 64, 1.0, 2, 2, 2)

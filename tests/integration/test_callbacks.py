@@ -22,6 +22,8 @@ from torch.distributed import TCPStore
 
 from tests.integration.frameworks import BATCH, BATCHES_PER_STEP, Rank, begin, look, stand_in, train
 
+pytestmark = pytest.mark.long
+
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers")
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -75,7 +77,6 @@ def checkpoint_steps(folder: Path) -> list[int]:
     return sorted(int(name.removeprefix("step_").removeprefix("checkpoint-")) for name in names)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framework: str, tmp_path: Path) -> None:
     jobs = ranks(framework, 2, tmp_path, 1, 10**6)

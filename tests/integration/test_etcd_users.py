@@ -32,6 +32,8 @@ from supervisor.journal.users import JobUsers, enable_users
 from supervisor.model import JobState, NodeState
 from tests.support.secured_etcd import DAEMON, IDENTITY, KEYS, PHRASE, SecuredEtcd, a_job, a_node, secured_etcd
 
+pytestmark = pytest.mark.long
+
 JOB, OTHER = a_job(), a_job("other", "zzzzz")
 NO_USE = EtcdUse((), (), frozenset())
 

@@ -28,6 +28,8 @@ from tests.unit.scene import NOW, N, job, member, node, view
 if TYPE_CHECKING:
     from supervisor.journal.journal import Journal
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 60.0
 KEYS = Keys("flood")
 EVIL, ANN = KEYS.run("evil"), KEYS.run("ann")

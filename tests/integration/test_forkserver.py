@@ -20,6 +20,8 @@ from spotsup_trainer.launcher.main import _make_dir
 
 from tests.e2e.launching import eventually, processes_with
 
+pytestmark = pytest.mark.long
+
 MARK = "SPOTSUP_TEST_FORKSERVER"
 GONE_TIMEOUT_S = 5.0
 

@@ -29,6 +29,8 @@ from tests.gpu.plan import CHECKS
 from tests.support.documents import blocks
 from tools.stack import ROOT
 
+pytestmark = pytest.mark.long
+
 # What a run without a GPU cannot do.
 NEEDS_A_GPU = {"nvml"}
 DOCUMENT = ROOT / "docs" / "verification" / "gpus.md"

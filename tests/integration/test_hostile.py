@@ -14,6 +14,8 @@ from tests.integration.hostile_inputs import INPUTS
 from tests.integration.hostile_requests import REQUESTS
 from tests.support.hostile import Site, a_site
 
+pytestmark = pytest.mark.long
+
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/security.md"
 ROWS = {**REQUESTS.rows, **INPUTS.rows}
 PATIENCE_S = 2.0  # in place of 10 s

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
 from spotsup_trainer.etcd import Etcd, KeyValue
 from spotsup_trainer.etcd.outbox import Outbox
 
 from tests.support.etcd_server import cable, etcd_server
+
+pytestmark = pytest.mark.long
 
 WAIT_S = 20.0
 TTL_S = 2.0

@@ -19,6 +19,8 @@ from supervisor.journal.maintenance import make_room
 from supervisor.journal.store import MAX_CHANGES_BYTES, EtcdStore
 from tests.support.secured_etcd import DAEMON, KEYS, SecuredEtcd, a_job, secured_etcd
 
+pytestmark = pytest.mark.long
+
 JOB, OTHER = a_job("evil", "eeeee"), a_job("ann", "aaaaa")
 RUN, LEADER = KEYS.run(JOB.name), f"{KEYS.root}leader"
 THEIRS = (LEADER, KEYS.member(OTHER.name, "n"), KEYS.hint(JOB.name), f"{KEYS.world}jobs/{OTHER.name}", f"{KEYS.world}x")

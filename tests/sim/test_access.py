@@ -13,6 +13,8 @@ from tests.sim.access import AccessFaults, user_of
 from tests.sim.harness import alive, empty_world, in_state, record, service, submit, training_world
 from tests.sim.promises import Violation, events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 
 def users(world: World) -> set[str]:
     return set(world.etcd.auth.state.users)

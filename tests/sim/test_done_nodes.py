@@ -14,6 +14,8 @@ from supervisor.model import JobState, NodeState
 from tests.sim.harness import alive, in_state, machine_of, record, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 FINISH_S = 120.0
 
 
@@ -62,7 +64,6 @@ def test_the_loss_of_done_nodes_restarts_nothing_and_rents_nothing(taken: str, d
     assert world.run_until(settled, 120.0)
 
 
-@pytest.mark.long
 def test_done_nodes_are_released_after_finish_minutes_and_the_last_one_works_on() -> None:
     world, _ = done_world(1, 2)
     world.run(FINISH_S - 10.0)

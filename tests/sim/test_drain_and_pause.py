@@ -27,6 +27,8 @@ from tests.sim.harness import (
 )
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 
 def node_with_rank(world: World, rank: int) -> str:
     return machine_of(world, rank).instance.node
@@ -205,7 +207,6 @@ def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
     assert world.run_until(lambda w: not alive(w), 60.0)
 
 
-@pytest.mark.long
 def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
     world = training_world(limits={"hours": 0.1})
     service(world).pause("job")

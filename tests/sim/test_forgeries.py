@@ -14,6 +14,8 @@ from tests.sim.forgeries import HostileJob, ail, forge_notice
 from tests.sim.harness import RULES, empty_world, service, submit
 from tests.sim.promises import settled
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("forge", "queue", "most"),

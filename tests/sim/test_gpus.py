@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
 from spotsup_simulator.world import World
 from spotsup_trainer.wire import Round
 
@@ -12,6 +13,8 @@ from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
+
+pytestmark = pytest.mark.long
 
 
 def node_at(world: World, rank: int) -> str:

@@ -16,6 +16,8 @@ from supervisor.spec_limits import LimitChanges
 from tests.sim.harness import alive, empty_world, in_state, record, sentence, service, submit, training_world
 from tests.sim.promises import settled
 
+pytestmark = pytest.mark.long
+
 
 def trained_h(world: World) -> float:
     return trained_s(record(world), world.clock.now()) / 3600
@@ -51,7 +53,6 @@ def test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_
     assert world.run_until(in_state(JobState.PAUSED), 400.0), "the new limit holds, too"
 
 
-@pytest.mark.long
 def test_waiting_for_machines_uses_up_no_hours() -> None:
     world = empty_world()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)

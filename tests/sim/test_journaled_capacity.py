@@ -16,6 +16,8 @@ from supervisor.planner.actions import Launch
 from tests.sim.harness import RULES, empty_world, record, sentence, submit
 from tests.sim.promises import events_of, jobs_of
 
+pytestmark = pytest.mark.long
+
 NOW = 100_000.0
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "p4d.24xlarge", Market.SPOT, 9.0, "A100", 8, "pricing", "P")
 POOLS = [replace(OFFER, zone=f"us-east-1{zone}", instance_type=f"p{n}.large") for zone in "abcde" for n in range(8)]
@@ -73,7 +75,6 @@ def test_a_clock_that_was_ahead_is_not_believed_for_longer_and_holds_up_no_write
     assert due_record(full(found, POOLS[1]), before, NOW) is not None
 
 
-@pytest.mark.long
 def test_forty_pools_take_few_kilobytes_and_any_number_is_bounded() -> None:
     memory = CapacityMemory()
     for number in range(2_000):  # nodes, each of which was refused by one of the pools
@@ -112,7 +113,7 @@ def pools_refused(world: World) -> int:
     return len(world.daemon.loop._volatile.capacity.refusals)
 
 
-@pytest.mark.parametrize("desired", [1, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("desired", [1, 8])
 def test_a_daemon_that_restarts_each_minute_asks_each_pool_once_in_its_time(desired: int) -> None:
     counted = Counted()
     world = counted.world

@@ -15,6 +15,8 @@ from supervisor.planner.actions import Action, Bootstrap
 from supervisor.runtime.lanes import LANES
 from tests.sim.harness import RULES, empty_world, record, submit
 
+pytestmark = pytest.mark.long
+
 SLOW_S = 600.0  # an environment that is built for ten minutes
 
 

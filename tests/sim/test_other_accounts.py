@@ -14,6 +14,8 @@ from supervisor.model import JobState, NodeState
 from tests.sim.harness import NO_FAULTS, RULES, adopt, record, sentence, service, submit
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 OURS, THEIRS = "account-1", "account-2"
 
 

@@ -27,6 +27,8 @@ from tests.sim.harness import (
 )
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 
 def expire_credentials(world: World, *, expired: bool = True) -> None:
     world.set_fault_rates(replace(NO_FAULTS, denied=1.0 if expired else 0.0))
@@ -132,7 +134,6 @@ def test_zones_that_keep_no_machine_are_asked_ever_more_rarely_and_again_once_th
     assert world.run_until(settled, 660.0)
 
 
-@pytest.mark.long
 def test_a_replacement_waits_where_the_jobs_zone_takes_machines_before_they_are_ready() -> None:
     world = training_world(1, 2, 2)
     world.cloud.early_deaths = {"zone-a", "zone-b"}
@@ -163,7 +164,6 @@ def test_a_job_with_a_limit_of_money_uses_no_machine_without_a_price_and_another
     assert "no price is known for small in local (spot)" in world.daemon.loop.status.sentences["waits"]
 
 
-@pytest.mark.long
 def test_what_is_spent_follows_prices_that_change_also_over_a_takeover() -> None:
     world = empty_world(replace(RULES, prices_s=300.0))
     submit(world, "job", 1, 1, 1, limits={"usd": 50.0})
@@ -198,7 +198,6 @@ def test_machines_above_a_jobs_cap_are_not_asked_for_until_it_is_raised() -> Non
     assert (machine.instance.zone, machine.max_usd_per_hour) == ("zone-a", 0.10)
 
 
-@pytest.mark.long
 def test_a_machine_that_becomes_dearer_than_its_cap_is_preempted_and_its_pool_is_asked_again_once_it_is_cheaper() -> (
     None
 ):

@@ -17,6 +17,8 @@ from supervisor.planner.actions import Bootstrap, Clean, Launch, Terminate
 from tests.sim.harness import NO_FAULTS, RULES, adopt, alive, machine_of, record, service, submit, training_world
 from tests.sim.promises import Promises, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 LONG_S = 4 * RULES.orphan_grace_s + 60.0
 WARM = replace(RULES, warm=WarmRules(keep_s=300.0))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from spotsup_simulator.cloud import ZONES
 from spotsup_simulator.machine import Machine
 from spotsup_simulator.surroundings import Conditions
@@ -15,6 +16,8 @@ from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
 from tests.sim.harness import NO_FAULTS, RULES, record, service, submit
 from tests.sim.promises import jobs_of
+
+pytestmark = pytest.mark.long
 
 NEAR, FAR = "near", "far"
 

@@ -15,6 +15,8 @@ from supervisor.model import Event, JobState
 from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, sentence, submit
 from tests.sim.promises import jobs_of
 
+pytestmark = pytest.mark.long
+
 # As the planner's, but shorter.
 SLOW = replace(RULES, slow=replace(RULES.slow, lasts_s=150.0, again_s=600.0, limit_s=900.0))
 LONG_S = 1200.0

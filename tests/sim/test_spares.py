@@ -39,6 +39,8 @@ from tests.sim.harness import (
 from tests.sim.promises import events_of, jobs_of, settled
 from tests.unit.members import hint, member, round_of
 
+pytestmark = pytest.mark.long
+
 
 def job_of(world: World) -> JobView:
     """The job as etcd has it."""

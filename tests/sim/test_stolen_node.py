@@ -10,6 +10,8 @@ from supervisor.events import EventKind
 from tests.sim.stolen import EVIL, LATE_S, MOST, Course, play
 from tests.sim.stolen_forgeries import FORGERIES
 
+pytestmark = pytest.mark.long
+
 # A decision takes a fraction of a tick, on a busy computer, too.
 TICK_S = 0.5
 # The alerts of one job within four minutes, at most: a message in which somebody looks for another's.
@@ -32,22 +34,7 @@ def test_without_a_thief_the_others_live_through_all_that_is_compared() -> None:
     assert (course.most, course.left, course.failures) == (2, 0, {})
 
 
-# Tried each time; the others with what is long.
-QUICK = {
-    *(
-        "notices-of-the-past",
-        "notices-and-silence",
-        "all-gpus-gone",
-        "members-that-complain",
-        "checkpoints-without-end",
-    ),
-    *("another-round-each-time", "success", "silence-that-works", "no-messages-at-all", "names-of-all-kinds"),
-}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in FORGERIES]
-)
+@pytest.mark.parametrize("name", FORGERIES)
 def test_a_stolen_node_costs_no_more_than_its_limits_and_changes_nothing_for_others(name: str) -> None:
     expected, course = undisturbed(), play(FORGERIES[name])
     assert course.most <= MOST

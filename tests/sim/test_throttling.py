@@ -13,6 +13,8 @@ from tests.sim.harness import empty_world, service, submit
 from tests.sim.promises import jobs_of
 from tests.support.combinations import others_nightly
 
+pytestmark = pytest.mark.long
+
 NODES, JOBS = 40, 2
 
 

@@ -16,6 +16,8 @@ from tests.sim.harness import NO_FAULTS, RULES, empty_world, in_state, machine_o
 from tests.sim.promises import Violation, jobs_of
 from tests.sim.told_check import ToldCheck
 
+pytestmark = pytest.mark.long
+
 HOUR_S = 3600.0
 
 

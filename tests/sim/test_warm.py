@@ -21,6 +21,8 @@ from supervisor.planner.world import Rules
 from tests.sim.harness import NO_FAULTS, RULES, alive, empty_world, record, service, submit
 from tests.sim.promises import events_of, jobs_of, settled
 
+pytestmark = pytest.mark.long
+
 WARM = replace(RULES, warm=WarmRules(keep_s=300.0))
 
 

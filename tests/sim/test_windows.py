@@ -12,6 +12,8 @@ from supervisor.model import JobState
 from tests.sim.harness import RULES, in_state, machine_of, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of
 
+pytestmark = pytest.mark.long
+
 
 def world_with(saving_s: float) -> World:
     """A job whose checkpoints take so long, which the daemon knows."""

@@ -17,7 +17,7 @@ WHOLE_JOBS = "tests/e2e/"
 # Few, as a worker keeps what it has been sent: at the end one of them would have all the slow ones.
 TESTS_SENT_AT_ONCE = 8
 # While whole jobs run, the CPU is theirs first. Much more, and busy neighbours would starve the other tests.
-NICENESS_OF_FILLERS = 5
+NICENESS_OF_FILLERS = 2
 
 
 def yield_cpu_to_whole_jobs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -72,14 +73,17 @@ def drive(
     step_s: float = 0.1,
 ) -> list[tuple[float, tuple[Event, ...], Receipt]]:
     """A channel in virtual time: every attempt, with when it was, what was sent, and how it ended."""
-    state, tried, has = ChannelState(), [], set[str]()
+    state, tried = ChannelState(), []
+    coming = deque(sorted(arrivals, key=lambda each: each.at))
+    pending: list[Event] = []
     for number in range(int(seconds / step_s)):
         now = NOW + number * step_s
-        pending = [each for each in arrivals if each.at <= now and each.id not in has]
+        while coming and coming[0].at <= now:
+            pending.append(coming.popleft())
         if events := next_batch(channel, state, pending, now):
             receipt = far_side(now, events)
             state = after(channel, state, Outgoing(events, at=now), receipt, now)
-            has |= state.delivered
+            pending = [each for each in pending if each.id not in state.delivered]
             tried.append((now, events, receipt))
     return tried
 

@@ -124,13 +124,21 @@ def _is_for_types_only(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*up, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements of a module. Expressions, which are most of it, hold none and are left alone."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for each in getattr(node, part, ()):
+            yield each
+            yield from _statements(each)
 
 
 def is_below(name: str, *tops: str) -> bool:

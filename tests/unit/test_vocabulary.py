@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,10 @@ ALLOWED = {"most_common"}  # collections.Counter's
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def trees(folder: str) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((REPO / folder).rglob("*.py")):
-        yield str(path.relative_to(REPO)), ast.parse(path.read_text())
+@cache
+def trees(folder: str) -> tuple[tuple[str, ast.Module], ...]:
+    paths = sorted((REPO / folder).rglob("*.py"))
+    return tuple((str(path.relative_to(REPO)), ast.parse(path.read_text())) for path in paths)
 
 
 def is_user_text(function: Function) -> bool:
@@ -92,11 +94,17 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+@cache
+def standard_of(name: str) -> str | None:
+    """What to say instead of a retired word."""
+    found = (standard for word, standard in RETIRED.items() if re.fullmatch(word, name))
+    return None if name in ALLOWED else next(found, None)
+
+
 def retired(tree: ast.Module) -> Iterator[str]:
     for line, name in names(tree):
-        for word, standard in RETIRED.items():
-            if name not in ALLOWED and re.fullmatch(word, name):
-                yield f"{line} {name}: say {standard}"
+        if standard := standard_of(name):
+            yield f"{line} {name}: say {standard}"
 
 
 @pytest.mark.parametrize("folder", PRODUCT)
