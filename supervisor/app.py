@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,10 +79,8 @@ from supervisor.runtime.unled import NoLeaderWatch, why_undecided
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from supervisor.api.gate import Users
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer
-    from supervisor.web.prices import PriceBook
 
 log = structlog.get_logger("spotsupd")
 
@@ -218,7 +216,9 @@ def _serve(
         ),
     )
     servers = _serve_api(
-        config, identity, journal, leader, curves, status, metrics.text, provisioners, watchers, clock, version, stack
+        _Parts(config, identity, journal, leader, clock, version, provisioners, watchers, status, curves),
+        metrics.text,
+        stack,
     )
     for name, server in servers.items():
         supervision.watch(name, server.vitals)
@@ -336,79 +336,94 @@ def _run_loop(  # noqa: PLR0913, PLR0917 - it connects all parts
         wake.wait(tick_s)
 
 
-def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
-    config: Config,
-    identity: Identity,
-    journal: Journal,
-    leader: Leadership,
-    curves: CurveKeeper,
-    status: Callable[[], Status],
-    metrics: Callable[[], bytes],
-    provisioners: dict[str, Provisioner],
-    watchers: _Watchers,
-    clock: Clock,
-    version: str,
-    stack: contextlib.ExitStack,
-) -> dict[str, ApiServer]:
-    from supervisor.api.adoption import Adoption
-    from supervisor.api.audit import writer
-    from supervisor.api.explain import Explainer
-    from supervisor.api.gate import Users
-    from supervisor.api.logins import add_logins, login_row
-    from supervisor.api.metrics import add_metrics, metrics_app
-    from supervisor.api.quote import Quotes
-    from supervisor.api.report import on_demand_prices
-    from supervisor.api.routes import create_app
-    from supervisor.api.secrets import Secrets, add_secrets
-    from supervisor.api.service import Service
-    from supervisor.api.serving import ApiServer, bind_address
-    from supervisor.api.sweeps import Sweeps, add_sweeps
-    from supervisor.api.targets import targets_app
-    from supervisor.api.tls import certificate_of, own_ca
-    from supervisor.api.unix_socket import bind_socket
-    from supervisor.web.prices import PriceBook
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the API is over."""
 
-    budgeted = config.rules().budgets.any
-    quotes = Quotes(provisioners, prices=config.prices, budgeted=budgeted)
+    config: Config
+    identity: Identity
+    journal: Journal
+    leader: Leadership
+    clock: Clock
+    version: str
+    provisioners: Mapping[str, Provisioner]
+    watchers: _Watchers
+    status: Callable[[], Status]
+    curves: CurveKeeper
+
+
+def _api_of(parts: _Parts) -> tuple[FastAPI, Service]:
+    """Return the API with the dashboard, and what it is over."""
+    from supervisor.api.app import create_app
+    from supervisor.api.daemon.adoption import Adoption
+    from supervisor.api.jobs.report import on_demand_prices
+    from supervisor.api.nodes.logins import add_logins, login_row
+    from supervisor.api.secrets import Secrets, add_secrets
+    from supervisor.api.security.audit import writer
+    from supervisor.api.security.gate import Users
+    from supervisor.api.security.tls import own_ca
+    from supervisor.api.service import Service
+    from supervisor.api.submit.explain import Explainer
+    from supervisor.api.submit.quote import Quotes
+    from supervisor.api.sweeps import Sweeps, add_sweeps
+    from supervisor.web.prices import PriceBook
+    from supervisor.web.routes import add_dashboard
+    from supervisor.web.source import source_of
+
+    config, journal, clock, provisioners = parts.config, parts.journal, parts.clock, parts.provisioners
+    rules, wait_for = config.rules(), parts.watchers.waiter(journal)
+    quotes = Quotes(provisioners, prices=config.prices, budgeted=rules.budgets.any)
     service = Service(
         journal,
-        leader,
+        parts.leader,
         clock,
         list(provisioners),
-        watchers.waiter(journal),
+        wait_for,
         quotes.quote,
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
-        curve=curves.curve,
+        curve=parts.curves.curve,
         queue=config.queue.rules(),
-        budgeted=budgeted,
+        budgeted=rules.budgets.any,
     )
-    adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
-    explainer = Explainer(config, str(Path.home()))
     prices = partial(on_demand_prices, quotes)
     users = Users(lambda: journal.read().tokens, clock.now, writer(journal))
-    ca = partial(own_ca, config)
     app = create_app(
         service,
-        status,
+        parts.status,
         clock,
-        version,
-        adoption,
-        explainer,
+        parts.version,
+        Adoption(journal, provisioners, parts.identity.owner(config.cluster), clock, wait_for),
+        Explainer(config, str(Path.home())),
         prices,
         users=users,
         audit=journal.audit,
-        ca=ca,
-        listen=watchers.listen,
+        ca=partial(own_ca, config),
+        listen=parts.watchers.listen,
     )
-    add_metrics(app, metrics)
-    _add_dashboard(app, config, service, journal, status, PriceBook(prices, clock), clock, version, users)
-    add_logins(app, service, partial(login_row, config, identity), clock)
+    shown = source_of(
+        service, journal, parts.status, PriceBook(prices, clock), clock, parts.version, config.cluster, rules
+    )
+    add_dashboard(app, shown, users)
+    add_logins(app, service.jobs, partial(login_row, config, parts.identity), clock)
     add_sweeps(app, Sweeps(service, journal, clock, config.queue.rules()))
-    add_secrets(app, Secrets(journal, identity, clock))
+    add_secrets(app, Secrets(journal, parts.identity, clock))
+    return app, service
+
+
+def _serve_api(parts: _Parts, metrics: Callable[[], bytes], stack: contextlib.ExitStack) -> dict[str, ApiServer]:
+    from supervisor.api.daemon.metrics import add_metrics, metrics_app
+    from supervisor.api.nodes.targets import targets_app
+    from supervisor.api.security.tls import certificate_of
+    from supervisor.api.security.unix_socket import bind_socket
+    from supervisor.api.serving import ApiServer, bind_address
+
+    config = parts.config
+    app, service = _api_of(parts)
+    add_metrics(app, metrics)
     servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:
-        servers["api_targets"] = ApiServer(targets_app(service.jobs), bind_address(config.api.targets))
+        servers["api_targets"] = ApiServer(targets_app(service.jobs.all), bind_address(config.api.targets))
         stack.callback(servers["api_targets"].stop)
     if config.metrics.listen:
         listening = bind_address(config.metrics.listen, "metrics.listen")
@@ -421,24 +436,6 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     for server in servers.values():
         server.start()
     return servers
-
-
-def _add_dashboard(  # noqa: PLR0913, PLR0917 - as above
-    app: FastAPI,
-    config: Config,
-    service: Service,
-    journal: Journal,
-    status: Callable[[], Status],
-    prices: PriceBook,
-    clock: Clock,
-    version: str,
-    users: Users,
-) -> None:
-    from supervisor.web.routes import add_dashboard
-    from supervisor.web.source import source_of
-
-    source = source_of(service, journal, status, prices, clock, version, config.cluster, config.rules())
-    add_dashboard(app, source, users)
 
 
 class _Watchers:

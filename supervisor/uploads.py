@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Of one user. The largest archive has half of it (supervisor.api.gate.MAX_BLOB_BYTES).
+# Of one user. The largest archive has half of it (supervisor.api.security.gate.MAX_BLOB_BYTES).
 MAX_UNUSED_BYTES = 64 * 1024 * 1024
 MAX_UNUSED = 100
 

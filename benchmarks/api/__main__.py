@@ -28,7 +28,7 @@ from benchmarks.control import daemon as control
 from benchmarks.control.__main__ import etcd_in
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
-from supervisor.api.tls import own_files
+from supervisor.api.security.tls import own_files
 from supervisor.config import parse_config
 from supervisor.runtime.descriptors import raise_limit
 from tools.stack import ROOT

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from benchmarks.control.daemon import CLUSTER, Bench
 from supervisor.access import Role, TokenRecord, sha256_of, token_text
-from supervisor.api.gate import Users
-from supervisor.api.report import OnDemand
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
+from supervisor.api.jobs.report import OnDemand
+from supervisor.api.security.gate import Users
+from supervisor.api.security.tls import certificate_of
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer, bind_address
-from supervisor.api.tls import certificate_of
 from supervisor.config import parse_config
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import SystemClock

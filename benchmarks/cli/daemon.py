@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from benchmarks.control.daemon import Bench
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
-from supervisor.api.unix_socket import bind_socket
 from supervisor.runtime.clock import SystemClock
 
 

@@ -36,7 +36,7 @@ from provisioners.base import (
     Owner,
     Throttled,
 )
-from supervisor.api.throttle import Throttle
+from supervisor.api.security.throttle import Throttle
 from supervisor.billing import NodeBilling
 from supervisor.features.rounds.record import RoundsRecord
 from supervisor.identity import Identity

@@ -36,7 +36,7 @@ BLOCK_BYTES = 64 * 1024  # of a body, each with a time limit of its own
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 # Statuses of answers that may be others a moment later.
 _PASSING = frozenset({429, 502, 503, 504})
-# As in supervisor.api.routes.
+# As in supervisor.api.app.
 LEADER_HEADER = "spotsup-leader"
 AWAY_HEADER = "spotsup-etcd-away-since"
 

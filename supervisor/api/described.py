@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from supervisor.access import Action
 from supervisor.api.problems import MEDIA_TYPE
-from supervisor.api.rules import ACTION, may
+from supervisor.api.security.rules import ACTION, may
 
 _PROBLEM: dict[str, Any] = {
     "type": "object",

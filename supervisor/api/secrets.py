@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Action, Caller, Role
-from supervisor.api.gate import caller_of_request
-from supervisor.api.rules import may
+from supervisor.api.security.gate import caller_of_request
+from supervisor.api.security.rules import may
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal

@@ -20,8 +20,8 @@ from h11._receivebuffer import ReceiveBuffer
 from spotsup_trainer.vitals import Pulse, Vitals
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from supervisor.api.tls import Certificate
-from supervisor.api.unix_socket import PEER, peer_uid
+from supervisor.api.security.tls import Certificate
+from supervisor.api.security.unix_socket import PEER, peer_uid
 from supervisor.errors import StartError
 
 MAX_PORT = 65535

@@ -26,11 +26,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from supervisor.access import Action
-from supervisor.api.gate import Users, caller_of_request
+from supervisor.api.jobs.reading import Jobs
+from supervisor.api.jobs.views import event_row
 from supervisor.api.problems import REQUEST_ID, problem
-from supervisor.api.rules import may
-from supervisor.api.service import Service
-from supervisor.api.views import event_row
+from supervisor.api.security.gate import Users, caller_of_request
+from supervisor.api.security.rules import may
 from supervisor.errors import SpotsupError
 from supervisor.planner.world import JobView
 
@@ -85,20 +85,20 @@ class Cursor:
     ended: bool = False
 
 
-def begin(service: Service, name: str, after: str, *, output: bool) -> Cursor:
+def begin(jobs: Jobs, name: str, after: str, *, output: bool) -> Cursor:
     """Return the cursor of a new reader. `after`: the id of the last event that it has. Raises NotFoundError."""
-    return Cursor(name, service.job(name).record.uid, output, after)
+    return Cursor(name, jobs.one(name).record.uid, output, after)
 
 
-def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cursor]:
+def look(jobs: Jobs, row: Row, cursor: Cursor) -> tuple[list[Message], Cursor]:
     """Return what is new since then. May block. The last message says why there are no more. Raises SpotsupError."""
-    view = service.job(cursor.name)
+    view = jobs.one(cursor.name)
     if view.record.uid != cursor.uid:
         return [Message("end", {"reason": f"the name {cursor.name} was used again"})], replace(cursor, ended=True)
     messages: list[Message] = []
     over = view.record.ended and not view.members
     if view.revision != cursor.revision:
-        messages += [Message("event", event_row(each), each.id) for each in service.events(cursor.name, cursor.after)]
+        messages += [Message("event", event_row(each), each.id) for each in jobs.events(cursor.name, cursor.after)]
         cursor = replace(cursor, revision=view.revision, after=messages[-1].id if messages else cursor.after)
     found = row(view)
     kept = {key: value for key, value in found.items() if key not in _CLOCKWORK}
@@ -107,7 +107,7 @@ def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cur
         cursor = replace(cursor, shown=shown)
         messages.append(Message("status", found))
     if cursor.output:
-        part = service.logs(cursor.name, "", cursor.position)
+        part = jobs.logs(cursor.name, "", cursor.position)
         cursor, over = replace(cursor, position=part.position, more=part.more), over and not part.more
         for chunk in part.chunks:
             data = {"node": chunk.node, "chunk": chunk.number, "text": chunk.data.decode(errors="replace")}
@@ -118,10 +118,10 @@ def look(service: Service, row: Row, cursor: Cursor) -> tuple[list[Message], Cur
     return messages, cursor
 
 
-def _encoded_look(service: Service, row: Row, cursor: Cursor) -> tuple[bytes, Cursor]:
+def _encoded_look(jobs: Jobs, row: Row, cursor: Cursor) -> tuple[bytes, Cursor]:
     """Return the same as bytes; an error is the end."""
     try:
-        messages, cursor = look(service, row, cursor)
+        messages, cursor = look(jobs, row, cursor)
     except SpotsupError as error:
         messages, cursor = [Message("end", {"reason": str(error)})], replace(cursor, ended=True)
     return b"".join(each.encode() for each in messages), cursor
@@ -152,8 +152,8 @@ class _Feed:
 class _Hub:
     """Of one event loop: begins turns when the journal has changed."""
 
-    def __init__(self, service: Service, row: Row, about: Callable[[JobView], str]) -> None:
-        self._service, self._row, self._about = service, row, about
+    def __init__(self, jobs: Jobs, row: Row, about: Callable[[JobView], str]) -> None:
+        self._jobs, self._row, self._about = jobs, row, about
         self._feeds: dict[tuple[str, bool], _Feed] = {}
         self.changed = asyncio.Event()
         self._turning: asyncio.Task[None] | None = None
@@ -182,7 +182,7 @@ class _Hub:
 
     async def _look(self, cursor: Cursor) -> tuple[bytes, Cursor]:
         async with self._places:
-            return await run_in_threadpool(_encoded_look, self._service, self._row, cursor)
+            return await run_in_threadpool(_encoded_look, self._jobs, self._row, cursor)
 
     async def wait(self, turn: asyncio.Event, limit_s: float) -> bool:
         """True if a feed's next turn came within so long."""
@@ -195,7 +195,7 @@ class _Hub:
             await _is_set(self.changed, LOOK_S)
             self.changed.clear()
             for feed in list(self._feeds.values()):
-                view = self._service.known(feed.name)
+                view = self._jobs.known(feed.name)
                 feed.begin_turn((view, self._about(view) if view else ""))
             await asyncio.sleep(REST_S)
 
@@ -267,7 +267,7 @@ class _Stream(StreamingResponse):
 
 def add_stream(
     app: FastAPI,
-    service: Service,
+    jobs: Jobs,
     row: Row,
     about: Callable[[JobView], str],
     users: Users,
@@ -277,7 +277,7 @@ def add_stream(
 
     `listen`: has a function called, from any thread, when the journal has changed; without it, changes are looked for.
     """
-    watchers = _Watchers(lambda: _Hub(service, row, about))
+    watchers = _Watchers(lambda: _Hub(jobs, row, about))
     listen(watchers.changed)
 
     @app.get("/v1/jobs/{name}/stream", response_class=StreamingResponse, openapi_extra=may(Action.READ))
@@ -288,7 +288,7 @@ def add_stream(
         output: bool = False,
         last_event_id: Annotated[str, Header(max_length=200)] = "",
     ) -> StreamingResponse:
-        caller, cursor = caller_of_request(request), begin(service, name, last_event_id, output=output)
+        caller, cursor = caller_of_request(request), begin(jobs, name, last_event_id, output=output)
         return _Stream(cursor, watchers, partial(users.lets_in, caller))
 
 

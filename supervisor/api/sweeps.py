@@ -9,15 +9,16 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from supervisor.access import Action, Caller, refusal
-from supervisor.api.gate import caller_of_request, name_target
+from supervisor.api.body import Body
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.quote import check_admissible
 from supervisor.api.rows import SweepRow
-from supervisor.api.rules import may
+from supervisor.api.security.gate import caller_of_request, name_target
+from supervisor.api.security.rules import may
 from supervisor.api.service import Service
+from supervisor.api.submit.quote import check_admissible
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.job_keys import set_key
 from supervisor.journal.journal import Journal
@@ -31,7 +32,7 @@ MAX_TRIES = 20
 NOTHING_YET: Mapping[str, Any] = {"step": 0, "loss": None, "usd": 0.0, "trained_s": 0.0, "value": None}
 
 
-class AxisBody(BaseModel):
+class AxisBody(Body):
     """A parameter and its values."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -40,10 +41,8 @@ class AxisBody(BaseModel):
     values: list[Value] = Field(max_length=1000)
 
 
-class SweepBody(BaseModel):
+class SweepBody(Body):
     """A job file's content, and the values of its parameters in order."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     spec: dict[str, Any] = Field(repr=False)
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
@@ -87,7 +86,7 @@ class Sweeps:
             mode=body.mode,
         )
         for member in members:
-            spec = self._service.submissions.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
+            spec = self._service.job_files.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
             check_admissible(spec, owner, self._queue)
             if spec.schedule:
                 raise UsageError("a sweep has no `schedule`: leave it out, and submit the sweep when it is to begin")
@@ -111,7 +110,9 @@ class Sweeps:
                     raise CommandRefusedError(f"the sweep {sweep.name} still runs: {remedy}")
                 _check(caller, present[0])
             # The first one's name, price and offers stand for all: they differ in their parameters only.
-            self._service.check(member_spec(sweep.base, sweep.job_name(first), first.point), "", caller.name)
+            self._service.submissions.check(
+                member_spec(sweep.base, sweep.job_name(first), first.point), "", caller.name
+            )
             code = self._journal.find_blob(sweep.code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")

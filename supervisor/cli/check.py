@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from provisioners.base import Finding, InstanceState, Owner, Provisioner, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
-from supervisor.api.unix_socket import closed_folder
+from supervisor.api.security.unix_socket import closed_folder
 from supervisor.channels import open_senders
 from supervisor.cli.check_etcd import check_etcd
 from supervisor.cli.check_job import check_checkpoints, check_offers

@@ -32,7 +32,7 @@ _COLOURS = {
 PIPE_WIDTH = 200
 TOP_LINES = 8  # of a screen of `top` that are neither jobs nor nodes
 MIN_ROWS = 3  # of jobs or nodes in `top`, however small the screen
-# Of what a rank works in a step: a shorter wait for it is noise, as in supervisor/api/ranks.py.
+# Of what a rank works in a step: a shorter wait for it is noise, as in supervisor/api/jobs/ranks.py.
 MIN_WAITED = 0.1
 MAX_NODE_ROWS = 16  # above, nodes that are alike share a row
 MIN_GROUP = 3

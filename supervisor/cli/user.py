@@ -119,7 +119,7 @@ def _how_to_login(config: Config) -> str:
     """Return the command for the user, where the daemon has listened with a certificate of its own."""
     from spotsup.contexts import fingerprint
 
-    from supervisor.api.tls import own_files
+    from supervisor.api.security.tls import own_files
     from supervisor.endpoints import host_of
 
     ca = own_files(config).ca

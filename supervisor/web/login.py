@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request, Response
 
 from supervisor.access import Action, caller_of, id_of
-from supervisor.api.gate import COOKIE, Users
-from supervisor.api.rules import may
+from supervisor.api.security.gate import COOKIE, Users
+from supervisor.api.security.rules import may
 
 MAX_TOKEN = 200
 # How a request came about, as browsers say themselves; others say nothing.

@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from supervisor.api.queue import queue_rows, waits
-from supervisor.api.ranks import is_waited_for
+from supervisor.api.jobs.queue import queue_rows, waits
+from supervisor.api.jobs.ranks import is_waited_for
+from supervisor.api.jobs.views import job_detail, job_row, node_rows
 from supervisor.api.rows import NodeRow, RankRow
-from supervisor.api.views import job_detail, job_row, node_rows
 from supervisor.billing import Purpose, month_of
 from supervisor.curve import Curve
 from supervisor.errors import SpotsupError

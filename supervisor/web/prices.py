@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from supervisor.api.report import OnDemand
+from supervisor.api.jobs.report import OnDemand
 from supervisor.planner.world import JobView
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock

@@ -10,8 +10,8 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 
 from supervisor.access import Action
-from supervisor.api.gate import COOKIE, Users
-from supervisor.api.rules import may
+from supervisor.api.security.gate import COOKIE, Users
+from supervisor.api.security.rules import may
 from supervisor.errors import NotFoundError, SpotsupError
 from supervisor.web.login import add_login
 from supervisor.web.pages import Pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from supervisor.api.report import OnDemand
+from supervisor.api.jobs.report import OnDemand
 from supervisor.api.service import Service
 from supervisor.billing import Spent
 from supervisor.budget import Budgets
@@ -56,22 +56,22 @@ def source_of(
     rules: Rules,
 ) -> Source:
     """Return the source of a running daemon."""
-    tails = Tails(service.logs)
+    tails = Tails(service.jobs.logs)
 
     def lines(name: str, node: str, max_lines: int) -> Sequence[tuple[str, str]]:
-        return tails.lines(name, node, service.job(name).record.task_id, max_lines)
+        return tails.lines(name, node, service.jobs.one(name).record.task_id, max_lines)
 
     return Source(
         version=version,
         cluster=cluster,
         now=clock.now,
         status=status,
-        other_leader=lambda: service.other_leader,
-        paused=lambda: service.paused,
-        jobs=service.jobs,
-        job=service.job,
-        curve=service.curve,
-        events=lambda name: service.events(name, ""),
+        other_leader=lambda: service.daemons.other_leader,
+        paused=lambda: service.daemons.paused,
+        jobs=service.jobs.all,
+        job=service.jobs.one,
+        curve=service.jobs.curve,
+        events=lambda name: service.jobs.events(name, ""),
         lines=lines,
         pool_days=PoolDays(journal.pool_days, clock).read,
         on_demand=prices.of,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from supervisor.api.report import OnDemand, on_demand_row
+from supervisor.api.jobs.report import OnDemand, on_demand_row
 from supervisor.billing import Purpose, Spent, by_purpose, month_of
 from supervisor.budget import CLUSTER, Budgets
 from supervisor.features.billing.bookings import bookings_of

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from supervisor.api.views import in_order
+from supervisor.api.jobs.views import in_order
 from supervisor.curve import Curve
 from supervisor.events import EventKind
 from supervisor.model import Event, NodeRecord, NodeState

@@ -13,7 +13,7 @@ from spotsup_simulator.faults import FaultRng
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import InstanceState, Owner, Provisioner
-from supervisor.api.adoption import Adoption
+from supervisor.api.daemon.adoption import Adoption
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
 from supervisor.model import JobRecord, NodeRecord

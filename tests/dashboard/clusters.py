@@ -12,7 +12,7 @@ from types import MappingProxyType
 from spotsup_trainer.wire import Progress, Round, RoundMember
 
 from provisioners.base import Market, Offer
-from supervisor.api.report import OnDemand
+from supervisor.api.jobs.report import OnDemand
 from supervisor.billing import Booking, NodeBilling, Purpose, RoundTimes
 from supervisor.budget import Budgets
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended

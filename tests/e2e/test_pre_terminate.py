@@ -167,10 +167,10 @@ def test_writable_mounts_of_working_machines_are_unmounted_before_termination(mo
     world.cloud.end(preempted, EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    service(world).drain(machine_of(world, 0).instance.node)
+    service(world).commands.drain(machine_of(world, 0).instance.node)
     assert world.run_until(lambda _: len(pre_terminate_calls.unmounted) == min(expected, 1), 120.0)
     assert world.run_until(settled, 120.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(in_state(JobState.CANCELLED), 60.0)
     assert world.run_until(settled, 120.0)
     assert len(pre_terminate_calls.unmounted) == expected

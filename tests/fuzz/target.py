@@ -29,7 +29,7 @@ from provisioners.gcp import names
 from provisioners.gcp.settings import GcpSettings
 from provisioners.local import read_machine
 from provisioners.readings import read_each
-from supervisor.api.views import cost_row, job_detail, node_rows
+from supervisor.api.jobs.views import cost_row, job_detail, node_rows
 from supervisor.events import EventKind
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal

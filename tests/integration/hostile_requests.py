@@ -9,9 +9,9 @@ from typing import Any
 
 from supervisor.access import Action, sha256_of
 from supervisor.api import serving
-from supervisor.api.gate import BURST, COOKIE, FAILED_BURST, FAILED_PER_S, PER_S
-from supervisor.api.rules import rules_of
-from supervisor.api.throttle import Throttle
+from supervisor.api.security.gate import BURST, COOKIE, FAILED_BURST, FAILED_PER_S, PER_S
+from supervisor.api.security.rules import rules_of
+from supervisor.api.security.throttle import Throttle
 from tests.sim.promises import jobs_of
 from tests.support.hostile import UNHURRIED, Site, Table, closed_within
 from tests.support.machines import CLIENT_KEY, wait_for

@@ -16,7 +16,7 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from supervisor.access import AuditEntry, caller_of, id_of
-from supervisor.api.tls import certificate_of, own_ca
+from supervisor.api.security.tls import certificate_of, own_ca
 from supervisor.cli import user
 from supervisor.cli.daemon import main
 from supervisor.config import load_config

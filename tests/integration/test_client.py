@@ -29,10 +29,10 @@ from spotsup import job as job_module
 from spotsup.archive import pack_directory
 from spotsup_simulator.world import World
 
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.serving import ApiServer
 from supervisor.api.sweeps import Sweeps, add_sweeps
-from supervisor.api.unix_socket import bind_socket
 from supervisor.cli.login import save
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status

@@ -17,9 +17,9 @@ from fastapi import FastAPI
 from spotsup.transport import Page, Transport
 
 from supervisor.access import Role, TokenRecord, sha256_of, token_text
-from supervisor.api.gate import COOKIE, Gate, Users
+from supervisor.api.security.gate import COOKIE, Gate, Users
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.serving import ApiServer
-from supervisor.api.unix_socket import bind_socket
 from supervisor.cli.gateway import Gateway
 from supervisor.errors import DaemonUnreachableError, UsageError
 from supervisor.web.routes import HEADERS, add_dashboard

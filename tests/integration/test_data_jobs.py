@@ -27,7 +27,7 @@ from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts
 from bootstrap.model import Setup, Skip, Uv
-from supervisor.api.changes import Scale, scaled_job
+from supervisor.api.jobs.changes import Scale, scaled_job
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.new_job import new_job
 from supervisor.spec import parse_spec

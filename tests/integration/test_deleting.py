@@ -105,7 +105,7 @@ def test_all_of_a_job_goes_and_no_late_write_brings_part_of_it_back(etcd: Etcd, 
     assert len(keys_of(etcd, "job")) == len(others["jo"]) == 9
     before = view_of(journal, "job")
 
-    assert service(journal).delete("job").record == before.record
+    assert service(journal).commands.delete("job").record == before.record
     assert keys_of(etcd, "job") == []
     assert {other: keys_of(etcd, other) for other in others} == others
     assert journal.find_blob(digest) is None
@@ -123,9 +123,9 @@ def test_all_of_a_job_goes_and_no_late_write_brings_part_of_it_back(etcd: Etcd, 
     assert not journal.delete_job(before, NOW), "what it has spent counts once"
     assert keys_of(etcd, "job") == []
     with pytest.raises(NotFoundError, match="no job is named 'job'"):
-        service(journal).delete("job")
+        service(journal).commands.delete("job")
     digest = journal.put_blob(b"code")
-    again = service(journal).submit({"name": "job", "nodes": 1, "run": "train.py"}, digest, "another one")
+    again = service(journal).submissions.submit({"name": "job", "nodes": 1, "run": "train.py"}, digest, "another one")
     assert again.record.run == 1, "the name is free"
 
 
@@ -138,7 +138,7 @@ def test_several_are_deleted_at_once_by_two_daemons_and_every_dollar_counts_once
     with closing(EtcdStore(etcd, KEYS.world)) as second, ThreadPoolExecutor(4) as pool:
         second.start(10.0)
         services = [service(journal), service(Journal(second, KEYS))]
-        deleted = list(pool.map(lambda number: services[number % 2].delete(names[number]).name, range(len(names))))
+        deleted = list(pool.map(lambda number: services[number % 2].commands.delete(names[number]).name, range(len(names))))
     assert deleted == names
     until(lambda: not journal.read().jobs)
     budgets = journal.read().budgets
@@ -159,7 +159,7 @@ def test_the_leader_deletes_what_is_old_and_nobody_else_does(etcd: Etcd, journal
     leader = Retention(journal, SystemClock(), lambda: (Compare(LEADER, "mod", held),), rules)
     assert leader.run() == "", "an ended job of a journal that was put back may have machines"
     with pytest.raises(CommandRefusedError, match=r"machines of old may run that it does not know: .*`spotsupd adopt`"):
-        service(journal).delete("old")
+        service(journal).commands.delete("old")
     etcd.put(f"{KEYS.world}cluster", dump(replace(cluster, doubted_at=0.0)))
     until(lambda: journal.read().cluster == replace(cluster, doubted_at=0.0))
     foreign = Retention(journal, SystemClock(), lambda: (Compare(LEADER, "mod", held + 1),), rules)
@@ -194,13 +194,13 @@ def test_an_etcd_that_ended_jobs_have_filled_is_freed_by_deleting_them(tmp_path:
 
         api = service(daemon.journal)
         with pytest.raises(JournalFullError, match=r"costly has cost money this month: .*Delete jobs first that cost"):
-            api.delete("costly")
-        assert api.delete("cheap").name == "cheap"
+            api.commands.delete("costly")
+        assert api.commands.delete("cheap").name == "cheap"
         assert keys_of(etcd, "cheap") == []
         assert f"{KEYS.world}jobs/costly" in keys_of(etcd, "costly")
         space.free([server.endpoint])
         daemon.tick_until(lambda: "etcd refuses" not in daemon.loop.status.headline)
-        assert api.delete("costly").name == "costly"
+        assert api.commands.delete("costly").name == "costly"
         stored = etcd.get(f"{KEYS.world}budgets")
         assert stored is not None
 

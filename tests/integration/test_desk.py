@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.quote import Quotes
+from supervisor.api.submit.quote import Quotes
 from supervisor.cli.following import Pace, follow, progress_text
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
@@ -60,9 +60,9 @@ def test_ended_jobs_are_deleted_once_that_is_confirmed(desk: Desk) -> None:
     result = desk.ctl("delete", "one", "-y")
     assert (result.exit_code, "`spotsupctl cancel one`, and delete it once it has ended" in result.stderr) == (5, True)
     desk.said("cancel", "one", "two")
-    done = [desk.service.job(name) for name in ("one", "two")]
-    assert desk.world.run_until(lambda _: all(desk.service.job(each.name).record.ended for each in done), 600.0)
-    assert desk.world.run_until(lambda _: not any(desk.service.job(each.name).billed for each in done), 600.0)
+    done = [desk.service.jobs.one(name) for name in ("one", "two")]
+    assert desk.world.run_until(lambda _: all(desk.service.jobs.one(each.name).record.ended for each in done), 600.0)
+    assert desk.world.run_until(lambda _: not any(desk.service.jobs.one(each.name).billed for each in done), 600.0)
     result = desk.ctl("delete", "one", stdin="n\n")
     assert (result.exit_code, "Checkpoints stay. [y/N]" in result.stderr) == (5, True)
     assert result.stderr.endswith("spotsupctl: nothing was deleted\n")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from supervisor.api.runs import spec_row
+from supervisor.api.jobs.runs import spec_row
 from supervisor.cli import ctl
 from supervisor.cli.logs import LogPrinter, harmless
 from supervisor.cli.new_file import name_of

@@ -14,7 +14,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from supervisor.api import stream
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.api.stream import Cursor, Message, begin, look
 from supervisor.planner.world import JobView
 from tests.sim.harness import service, submit, training_world
@@ -32,10 +32,10 @@ class Watch:
 
     def __init__(self, world: World, after: str = "") -> None:
         self._world = world
-        self.cursor: Cursor = begin(service(world), "job", after, output=True)
+        self.cursor: Cursor = begin(service(world).jobs, "job", after, output=True)
 
     def look(self) -> list[Message]:
-        messages, self.cursor = look(service(self._world), row, self.cursor)
+        messages, self.cursor = look(service(self._world).jobs, row, self.cursor)
         return messages
 
 
@@ -47,13 +47,13 @@ def test_a_reader_gets_each_event_once_and_the_row_when_it_changed() -> None:
     assert events[0].data["kind"] == "submitted"
     assert [message.kind for message in first][len(events) :] == ["status"]
     assert following.look() == [], "money and time go on, and are no news"
-    service(world).scale("job", Scale(3))
+    service(world).commands.scale("job", Scale(3))
     news = following.look()
     assert news[0].data["kind"] == "scaled"
     assert news[-1].kind == "status"
     again = Watch(world, after=events[-1].id).look()
     assert [each.id for each in again] == [each.id for each in news], "it goes on where it was"
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
     world.run_until(lambda world: not jobs_of(world)["job"].members, 600.0)
     last = following.look()[-1]
@@ -64,7 +64,7 @@ def test_a_name_that_is_used_again_ends_it() -> None:
     world = training_world(1, 1, 1)
     following = Watch(world)
     following.look()
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run_until(lambda world: jobs_of(world)["job"].record.ended, 600.0)
     world.run_until(lambda world: all(n.state == "gone" for n in jobs_of(world)["job"].nodes.values()), 600.0)
     submit(world, "job", 1, 1, 1)

@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from supervisor.api import serving
-from supervisor.api.tls import Certificate, certificate_of, names_of, own_ca, own_files
+from supervisor.api.security.tls import Certificate, certificate_of, names_of, own_ca, own_files
 from supervisor.config import check_paths, parse_config
 from supervisor.errors import StartError, UsageError
 from tests.sim.harness import service
@@ -126,7 +126,7 @@ def test_a_request_that_can_be_read_in_two_ways_is_not_carried_out(https: Https,
     statuses = set(re.findall(rb"HTTP/1.1 (\d+)", answer))
     assert statuses
     assert statuses <= {b"400", b"401", b"413"}, answer
-    assert service(https.world).paused is None
+    assert service(https.world).daemons.paused is None
     assert https.get("/v1/health")[0] == 200
 
 

@@ -18,10 +18,11 @@ from spotsup_trainer.etcd import Etcd, KeyValue
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Market, Offer
-from supervisor.api.routes import MAX_POSITION, create_app
+from supervisor.api.app import create_app
+from supervisor.api.jobs.routes import MAX_POSITION
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
-from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl, status
 from supervisor.cli.logs import LogPrinter
 from supervisor.errors import DaemonUnreachableError, UsageError

@@ -17,11 +17,11 @@ from fastapi import FastAPI
 from spotsup_simulator.world import World
 
 from supervisor.api import stream
-from supervisor.api.changes import Scale
-from supervisor.api.gate import Gate, Users
+from supervisor.api.jobs.changes import Scale
+from supervisor.api.security.gate import Gate, Users
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.serving import ApiServer
 from supervisor.api.stream import add_stream
-from supervisor.api.unix_socket import bind_socket
 from supervisor.planner.world import JobView
 from supervisor.runtime.descriptors import MAX_DESCRIPTORS, raise_limit
 from tests.sim.harness import service, training_world
@@ -49,7 +49,7 @@ class Streams:
 
         users = Users()
         app.add_middleware(Gate, lambda: app.routes, users, lambda _: None, tuple)
-        add_stream(app, service(self.world), shown, lambda _: self.sentence, users, self._listen)
+        add_stream(app, service(self.world).jobs, shown, lambda _: self.sentence, users, self._listen)
         self.server = ApiServer(app, bind_socket(socket_path))
 
     def _row(self, view: JobView) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Streams:
             connection.close()
 
     def scale(self, nodes: int) -> None:
-        service(self.world).scale("job", Scale(nodes))
+        service(self.world).commands.scale("job", Scale(nodes))
         self.changed()
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from supervisor.api.metrics import metrics_app
+from supervisor.api.daemon.metrics import metrics_app
 from supervisor.api.serving import ApiServer, bind_address
 from supervisor.config import parse_config
 from supervisor.errors import StartError, UsageError

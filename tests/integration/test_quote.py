@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
-from supervisor.api.quote import Quotes
+from supervisor.api.submit.quote import Quotes
 from supervisor.errors import UsageError
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.unit.quoting import Answer, Api, Stub, api, raising, service_over, spec
@@ -38,12 +38,12 @@ def test_a_job_that_nothing_ends_is_said_to_cost_until_it_ends(limits: dict[str,
         return asked
 
     service, _ = service_over(Quotes({"aws": Stub(lambda _: OFFERS)}), "aws", rented=True)
-    _, quote = service.submissions.plan(of(limits))
+    _, quote = service.job_files.plan(of(limits))
     said = "job has no limit of money, and costs $1.00 per hour until it ends: `--usd 100` pauses it there"
     assert said in quote.warnings
-    assert service.check(of(limits)).quote == quote
+    assert service.submissions.check(of(limits)).quote == quote
     for ends in ({"usd": 10}, {"usd_per_month": 10}, {"hours": 1}):
-        assert said not in service.submissions.plan(of({**limits, **ends}))[1].warnings
+        assert said not in service.job_files.plan(of({**limits, **ends}))[1].warnings
 
 
 def test_a_plan_of_several_places_says_where_the_job_goes_after_the_first() -> None:
@@ -82,9 +82,9 @@ def test_what_was_just_checked_is_neither_parsed_nor_quoted_again() -> None:
 
     def submit(value: Any, owner: str) -> None:
         with pytest.raises(UsageError, match="the job's code was not uploaded first"):
-            service.submit(value, "0" * 64, "submission", owner=owner)
+            service.submissions.submit(value, "0" * 64, "submission", owner=owner)
 
-    service.check(job, owner="ann")
+    service.submissions.check(job, owner="ann")
     submit({**job}, "ann")
     assert len(asked) == 1
     submit(job, "bob")
@@ -133,7 +133,7 @@ def test_a_cloud_that_hangs_delays_no_one_for_long() -> None:
     stub = Stub(lambda _: OFFERS if over.wait(60.0) else ())
     quotes = Quotes({"local": stub}, timeout_s=0.2)
     service, _ = service_over(quotes, "local")
-    quote = service.check(spec()["spec"]).quote
+    quote = service.submissions.check(spec()["spec"]).quote
     over.set()
     assert quote is not None
     assert quote.warnings == ("local did not list its offers (no answer within 0.2 s): the job waits until it does",)
@@ -180,7 +180,7 @@ def test_without_a_limit_an_unknown_price_is_a_warning_and_the_operators_price_i
     ]
     quotes = Quotes({"local": Stub(lambda _: OFFERS)}, prices={"local/c/small/spot": 0.1})
     service, _ = service_over(quotes, "local")
-    _, planned = service.submissions.plan(spec(limits={"usd": 5.0})["spec"])
+    _, planned = service.job_files.plan(spec(limits={"usd": 5.0})["spec"])
     assert [(each.zone, each.usd_per_hour) for each in planned.offers] == [("c", 0.1), ("a", 0.25), ("b", 0.5)]
     assert planned.warnings == ()
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from supervisor.api.nodes.targets import targets
 from supervisor.api.serving import bind_address
-from supervisor.api.targets import targets
 from supervisor.errors import StartError
 from tests.unit.test_targets import MEMBER, serving, view
 

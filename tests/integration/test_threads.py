@@ -19,8 +19,8 @@ from spotsup.transport import Transport
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.etcd.mirror import Mirror
 
+from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.serving import ApiServer
-from supervisor.api.unix_socket import bind_socket
 from supervisor.errors import DaemonUnreachableError, ThreadFailedError
 from supervisor.planner.actions import Action, ListDone, ListInstances, Outcome
 from supervisor.runtime.actor import ThreadActor

@@ -17,7 +17,7 @@ from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalFullError, JournalRefusedError, JournalUnavailableError
 from supervisor.journal.journal import Journal
@@ -46,7 +46,7 @@ def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(t
         assert space.fill(etcd) > 0
         service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True, hosted=["local"])
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
-            service.scale("job", Scale(max_nodes=5))
+            service.commands.scale("job", Scale(max_nodes=5))
         # it reports that also when it has nothing to write
         daemon.tick_until(lambda: "etcd refuses writes" in daemon.loop.status.headline)
         assert daemon.leader.leading
@@ -59,7 +59,7 @@ def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(t
 
         space.free([server.endpoint])
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
-        daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
+        daemon.tick_until(lambda: service.commands.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
         until(lambda: not standby.etcd_problem())
 
 
@@ -183,31 +183,31 @@ def two(folder: Path) -> Iterator[tuple[Service, Other, str]]:
         etcd = Etcd([server.endpoint])
         stack.callback(etcd.close)
         one = Other(etcd, stack).service
-        yield one, Other(etcd, stack), one.put_blob(b"code")
+        yield one, Other(etcd, stack), one.submissions.put_blob(b"code")
 
 
 def test_a_command_knows_what_another_daemon_has_acknowledged(tmp_path: Path) -> None:
     with two(tmp_path) as (one, other, code):
         other.store.fall_behind()
-        one.submit(SPEC, code, "submission 1")
-        assert other.service.scale("job", Scale(desired=3)).record.desired_nodes == 3, "the job is known"
+        one.submissions.submit(SPEC, code, "submission 1")
+        assert other.service.commands.scale("job", Scale(desired=3)).record.desired_nodes == 3, "the job is known"
         other.store.fall_behind()
-        one.cancel("job")
-        scaled = other.service.scale("job", Scale(desired=1)).record
+        one.commands.cancel("job")
+        scaled = other.service.commands.scale("job", Scale(desired=1)).record
         assert (scaled.cancel_requested, scaled.desired_nodes) == (True, 1)
         with contextlib.suppress(CommandRefusedError):
-            one.submit(SPEC, code, "submission 2")
+            one.submissions.submit(SPEC, code, "submission 2")
 
 
 def test_a_daemon_whose_mirror_lags_refuses_commands(tmp_path: Path) -> None:
     with two(tmp_path) as (one, other, code):
         other.store.fall_behind()
         other.catches_up = False
-        one.submit(SPEC, code, "submission 1")
+        one.submissions.submit(SPEC, code, "submission 1")
         behind = "copy of the journal has been behind etcd"
         with pytest.raises(JournalUnavailableError, match=behind):
-            other.service.cancel("job")
+            other.service.commands.cancel("job")
         with pytest.raises(JournalUnavailableError, match=behind):
-            other.service.scale("job", Scale(desired=3))
+            other.service.commands.scale("job", Scale(desired=3))
         other.catches_up = True
-        assert other.service.cancel("job").record.cancel_requested
+        assert other.service.commands.cancel("job").record.cancel_requested

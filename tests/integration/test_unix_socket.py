@@ -19,7 +19,7 @@ import pytest
 from spotsup.contexts import default_socket
 from spotsup.transport import Transport
 
-from supervisor.api.unix_socket import bind_socket, closed_folder
+from supervisor.api.security.unix_socket import bind_socket, closed_folder
 from supervisor.cli.check import check_installation
 from supervisor.config import parse_config
 from supervisor.errors import DaemonUnreachableError, SpotsupError, StartError

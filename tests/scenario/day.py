@@ -199,7 +199,7 @@ class Day:
     def _submit_sweep(self, sweep: Sweep) -> None:
         daemon = self._leader()
         verbs = self._sweeps(daemon)
-        digest = service_of(self.world, daemon, self.users.terms).put_blob(b"code")
+        digest = service_of(self.world, daemon, self.users.terms).submissions.put_blob(b"code")
         spec = {"name": sweep.name, "run": "train.py", **_spec(sweep.cloud, sweep.gpu, (1, 1, 1))}
         body = SweepBody(
             spec=spec,

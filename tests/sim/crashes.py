@@ -24,7 +24,7 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.errors import SpotsupError
 from supervisor.events import ALERT_KINDS
 from supervisor.model import OPEN_NODE_STATES, JobState, NodeState
@@ -184,25 +184,25 @@ def _silence(world: World) -> None:
 
 def _scale(world: World) -> None:
     _train(world)
-    _command(world, lambda w: service(w).scale("job", Scale(desired=3)))
+    _command(world, lambda w: service(w).commands.scale("job", Scale(desired=3)))
     _settle(world)
-    _command(world, lambda w: service(w).scale("job", Scale(desired=1)))
+    _command(world, lambda w: service(w).commands.scale("job", Scale(desired=1)))
     world.run(1.0)
 
 
 def _cancel(world: World) -> None:
     _train(world)
-    _command(world, lambda w: service(w).cancel("job"))
+    _command(world, lambda w: service(w).commands.cancel("job"))
     world.run(1.0)
 
 
 def _limit(world: World) -> None:
     """The job pauses for its limit, and goes on when that is raised."""
     _train(world)
-    _command(world, lambda w: service(w).limits("job", LimitChanges(hours=0.001)))
+    _command(world, lambda w: service(w).commands.limits("job", LimitChanges(hours=0.001)))
     if not world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.PAUSED, QUIET_S):
         raise Violation("P12: the limit does not pause the job")
-    _command(world, lambda w: service(w).limits("job", LimitChanges(hours=1000.0)))
+    _command(world, lambda w: service(w).commands.limits("job", LimitChanges(hours=1000.0)))
 
 
 def _again(world: World) -> None:
@@ -246,7 +246,7 @@ def _failed_bootstrap(world: World) -> None:
 def _unjournaled(world: World) -> None:
     """A machine whose node is gone, by the journal, and a disk of no node."""
     _train(world)
-    _command(world, lambda w: service(w).scale("job", Scale(desired=1)))
+    _command(world, lambda w: service(w).commands.scale("job", Scale(desired=1)))
     _settle(world)
     gone = next(node for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE)
     world.cloud.add_unjournaled(gone.id)

@@ -12,7 +12,7 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from supervisor.alerts.routes import Channel
-from supervisor.api.adoption import Adoption
+from supervisor.api.daemon.adoption import Adoption
 from supervisor.api.service import Service
 from supervisor.features.bootstraps.record import BootstrapsRules
 from supervisor.features.checkpoints.record import CheckpointsRules
@@ -79,9 +79,9 @@ def submit(
     """Submit a job, as spotsupctl does."""
     nodes = {"min": low, "desired": desired, "max": high, "spares": spares}
     spec = {"name": name, "nodes": nodes, "run": "train.py", **more}
-    digest = service(world).put_blob(b"code")
+    digest = service(world).submissions.put_blob(b"code")
     api = service(world, rented="storage" in more)
-    api.submit(spec, digest, f"{name} at {world.clock.now()}", resume_from, owner)
+    api.submissions.submit(spec, digest, f"{name} at {world.clock.now()}", resume_from, owner)
 
 
 def record(world: World, name: str = "job") -> JobRecord:

@@ -135,7 +135,7 @@ def _used_up(world: World) -> None:
 
 def _ends_nothing(world: World) -> None:
     _always(world, "false_success")
-    service(world).cancel(JOB)
+    service(world).commands.cancel(JOB)
 
 
 def _other_account(world: World) -> None:

@@ -19,7 +19,7 @@ from spotsup_simulator.world import World
 from spotsup_trainer.wire import encode
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.market.warm import WarmRules
 from supervisor.model import JobState, NodeState, parts_of
@@ -130,21 +130,21 @@ def play(forgery: Forgery) -> Course:
             world.schedule(world.clock.now() + PERIOD_S, again)
 
     course_of_others: tuple[tuple[float, Callable[[], object]], ...] = (
-        (5.0, lambda: service(world).cancel("old")),
+        (5.0, lambda: service(world).commands.cancel("old")),
         (8.0, again),
         (20.0, lambda: world.cloud.preempt(_anns(world), 30.0)),
         (80.0, lambda: world.nodes.break_gpu(_anns(world).node, "ecc")),
         (85.0, lambda: world.cloud.add_unjournaled(_gone(world))),
         (115.0, lambda: world.cloud.end(_anns(world), EndCause.UNKNOWN)),
         (145.0, lambda: submit(world, "bob", 1, 1, 1, owner="bob")),
-        (170.0, lambda: service(world).scale("ann", Scale(desired=3))),
-        (200.0, lambda: service(world).cancel("ann")),
+        (170.0, lambda: service(world).commands.scale("ann", Scale(desired=3))),
+        (200.0, lambda: service(world).commands.cancel("ann")),
     )
     for at, do in course_of_others:
         world.schedule(course.began + at, partial(_call, do))
     world.run(ENDS_S + PERIOD_S)
     if not record(world, EVIL).ended:
-        service(world).cancel(EVIL)
+        service(world).commands.cancel(EVIL)
     world.run(150.0)
     course.left = len(thief.machines)
     _close(course)

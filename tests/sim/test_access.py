@@ -40,7 +40,7 @@ def test_a_user_is_made_before_the_first_node_and_deleted_after_the_end() -> Non
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert users(world) == {user_of(record(world).task_id)}
     assert barred(world) == []
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: settled(w) and not users(w), 120.0)
     assert not world.etcd.auth.state.roles
 
@@ -91,7 +91,7 @@ def test_users_that_a_backup_lacks_are_made_again() -> None:
 def test_a_name_that_is_used_again_locks_the_earlier_user_out_before_its_own_is_made() -> None:
     world = training_world()
     earlier = user_of(record(world).task_id)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(settled, 60.0)
     state = world.etcd.auth.state
     no_pruning(world)

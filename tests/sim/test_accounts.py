@@ -11,7 +11,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.views import cost_row
+from supervisor.api.jobs.views import cost_row
 from supervisor.billing import Purpose
 from supervisor.features.billing.bookings import bookings_of
 from supervisor.model import JobState
@@ -94,7 +94,7 @@ def test_steps_that_a_loss_threw_away_are_lost_also_on_the_node_that_was_lost() 
 def test_a_pause_of_the_job_ends_what_is_useful_at_its_last_step() -> None:
     world = training_job()
     world.run(300.0)
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 120.0)
     world.run(100.0)
     found = seconds(world)

@@ -43,7 +43,7 @@ def test_a_job_that_is_submitted_again_adopts_its_machines_and_trains_on() -> No
     assert jobs_of(world)["job"].round == current, "no node stopped training"
     assert world.nodes.trainings["job"].steps.lost == 0
     assert all(node.offer.usd_per_hour for node in jobs_of(world)["job"].nodes.values())
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: settled(w) and not alive(w), 60.0)
 
 

@@ -178,7 +178,7 @@ def test_a_machine_that_waits_is_taken_as_what_the_next_job_calls_it() -> None:
     world = world_of_kinds(rules=replace(RULES, warm=WarmRules(600.0)))
     submit(world, "job", 2, 2, 2, resources=[LARGE, SMALL])
     assert world.run_until(settled, 120.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run(30.0)
     submit(world, "next", 2, 2, 2, resources=[SMALL, LARGE], prefer="cheapest")
     assert world.run_until(lambda w: record(w, "next").state is JobState.RUNNING, 120.0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.api.queue import queue_rows
+from supervisor.api.jobs.queue import queue_rows
 from supervisor.billing import month_start
 from supervisor.budget import Budgets
 from supervisor.errors import CommandRefusedError
@@ -61,7 +61,7 @@ def test_a_spent_budget_warns_three_times_and_pauses_all_jobs_with_a_checkpoint(
     rows = queue_rows(jobs_of(world).values(), {}, lambda name: record(world, name).reason, world.clock.now())
     assert [(row["job"], "the next month" in row["starts_when"]) for row in rows] == [("one", True), ("two", True)]
     with pytest.raises(CommandRefusedError, match="stays paused: the budget of the cluster"):
-        service(world).resume("one")
+        service(world).commands.resume("one")
     submit(world, "late", 1, 1, 1)
     world.run(100.0)
     assert (record(world, "late").state, alive(world)) == (JobState.PAUSED, 0)
@@ -81,7 +81,7 @@ def test_a_raised_budget_lets_jobs_go_on_but_not_one_that_a_user_paused() -> Non
     world = empty_world(rules(usd_per_month=0.03))
     trains(world, "one", "two")
     assert world.run_until(is_paused, 1500.0)
-    service(world).pause("two")
+    service(world).commands.pause("two")
     world.rules = rules(usd_per_month=5.0)
     world.crash_daemon()
     assert world.run_until(lambda w: record(w, "one").state is JobState.RUNNING, 120.0)
@@ -140,7 +140,7 @@ def test_a_name_that_is_used_again_brings_no_new_budget() -> None:
     world = empty_world(rules(usd_per_month=0.03))
     trains(world, "one")
     world.run(150.0)
-    service(world).cancel("one")
+    service(world).commands.cancel("one")
     assert world.run_until(lambda w: all(each.state == "gone" for each in jobs_of(w)["one"].nodes.values()), 200.0)
     spent = record(world, "one").billing.dropped_usd + sum(
         node.usd(world.clock.now()) for node in jobs_of(world)["one"].nodes.values()

@@ -6,7 +6,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from supervisor.alerts.texts import slack_text
-from supervisor.api.views import job_detail
+from supervisor.api.jobs.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.events import EventKind
 from supervisor.model import Event

@@ -13,8 +13,8 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Provisioner, UnreachableError
-from supervisor.api.quote import Quotes
 from supervisor.api.service import Service
+from supervisor.api.submit.quote import Quotes
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
@@ -80,7 +80,7 @@ class TwoClouds(World):
         places = [{"cloud": name} for name in ZONE_OF]
         api = self.service()
         spec |= {"placement": places, "checkpoints": STORE, **more}
-        api.submit(spec, api.put_blob(b"code"), f"job at {self.clock.now()}", "", "")
+        api.submissions.submit(spec, api.submissions.put_blob(b"code"), f"job at {self.clock.now()}", "", "")
 
     def allow(self, **machines: int) -> None:
         for name, count in machines.items():
@@ -268,10 +268,10 @@ def test_a_job_that_may_come_to_a_rented_cloud_is_one_that_costs_money() -> None
         world.daemon.journal, world.daemon.leader, world.clock, list(ZONE_OF), wait_in(world), hosted=["gcp"]
     )
     spec = {"name": "job", "nodes": 1, "run": "a.py", "checkpoints": STORE}
-    assert service.submissions.is_rented(
-        service.submissions.parse({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]})
+    assert service.job_files.is_rented(
+        service.job_files.parse({**spec, "placement": [{"cloud": "gcp"}, {"cloud": "azure"}]})
     )
-    assert not service.submissions.is_rented(service.submissions.parse({**spec, "placement": {"cloud": "gcp"}}))
+    assert not service.job_files.is_rented(service.job_files.parse({**spec, "placement": {"cloud": "gcp"}}))
 
 
 def test_each_place_has_to_be_on_a_cloud_of_the_daemon() -> None:
@@ -286,7 +286,7 @@ def test_each_job_of_a_sweep_has_its_places() -> None:
     spec = {"name": "lr", "nodes": 1, "run": "train.py", "placement": placement, "checkpoints": STORE}
     sweep = sweeps_of(world.service(), world).check(body(world, spec=spec), "")
     assert sweep.base["placement"] == placement
-    assert world.service().submissions.parse({**sweep.base, "name": "lr-1"}).clouds == tuple(ZONE_OF)
+    assert world.service().job_files.parse({**sweep.base, "name": "lr-1"}).clouds == tuple(ZONE_OF)
 
 
 def test_each_place_has_the_storage_of_its_cloud() -> None:

@@ -11,8 +11,8 @@ from spotsup_simulator.world import World
 from spotsup_trainer.etcd import Compare
 
 from provisioners.base import EndCause
-from supervisor.api.report import OnDemand, report_row
-from supervisor.api.views import cost_row, job_row
+from supervisor.api.jobs.report import OnDemand, report_row
+from supervisor.api.jobs.views import cost_row, job_row
 from supervisor.curve import Curve
 from supervisor.errors import JournalUnavailableError, SchemaError
 from supervisor.model import JobState
@@ -89,7 +89,7 @@ def test_the_curve_follows_a_job_through_preemptions_to_its_end() -> None:
     lost = next(each for each in kept.curve.pauses if each.cause == "lost")
     assert lost.seconds is not None
     assert 0 < lost.seconds < 60
-    service(kept.world).cancel("job")
+    service(kept.world).commands.cancel("job")
     kept.run_until(in_state(JobState.CANCELLED), 60.0)
     kept.run(2.0)
     progress = kept.view.progress
@@ -205,7 +205,7 @@ def test_a_report_on_the_leader_is_of_now_and_not_of_the_last_write() -> None:
 def test_a_job_that_had_ended_before_is_not_read_again() -> None:
     kept = Kept(training_world())
     kept.run(40.0)
-    service(kept.world).cancel("job")
+    service(kept.world).commands.cancel("job")
     kept.run_until(in_state(JobState.CANCELLED), 60.0)
     kept.run(5.0)
     calls: list[str] = []

@@ -37,7 +37,7 @@ TAKEN: dict[str, Callable[[World, Machine], object]] = {
     "noticed": lambda world, machine: world.cloud.preempt(machine, 30.0),
     "vanished": lambda world, machine: world.cloud.vanish(machine),
     "silent": lambda _, machine: setattr(machine, "silent", True),
-    "drained": lambda world, machine: service(world).drain(machine.node),
+    "drained": lambda world, machine: service(world).commands.drain(machine.node),
 }
 
 
@@ -112,11 +112,11 @@ def test_the_node_that_hosts_the_store_is_replaced_and_the_others_checkpoint_bef
 
 def test_a_job_pauses_with_a_checkpoint_although_some_are_done() -> None:
     world, _ = done_world(1)
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 60.0)
     steps = world.nodes.trainings["job"].steps
     assert (steps.losses, steps.under_way) == ([], False)
-    service(world).resume("job")
+    service(world).commands.resume("job")
     assert world.run_until(in_state(JobState.RUNNING), 200.0)
 
 

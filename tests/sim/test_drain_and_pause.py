@@ -46,7 +46,7 @@ def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order(
     world = training_world()
     node = node_with_rank(world, 1)
     before = jobs_of(world)["job"].round
-    service(world).drain(node)
+    service(world).commands.drain(node)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.5)
     assert jobs_of(world)["job"].nodes[node].state is NodeState.MEMBER
     assert f"{node} leaves once replaced" in sentence(world)
@@ -66,7 +66,7 @@ def test_a_drained_node_without_a_replacement_trains_on() -> None:
     world = training_world()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)
     node = node_with_rank(world, 0)
-    service(world).drain(node)
+    service(world).commands.drain(node)
     world.run(300.0)
     assert record(world).state is JobState.RUNNING
     assert node_with_rank(world, 0) == node
@@ -77,10 +77,10 @@ def test_a_drained_node_without_a_replacement_trains_on() -> None:
 def test_a_drain_survives_the_daemon_and_counts_once() -> None:
     world = training_world()
     node = node_with_rank(world, 2)
-    service(world).drain(node)
+    service(world).commands.drain(node)
     world.crash_daemon()
     world.run(0.5)
-    service(world).drain(node)
+    service(world).commands.drain(node)
     assert world.run_until(settled, 120.0)
     assert events_of(world, "job", EventKind.DRAIN_REQUESTED) == [node]
     assert len(events_of(world, "job", EventKind.REPLACEMENT_REQUESTED)) == 1
@@ -90,7 +90,7 @@ def test_all_nodes_may_be_drained_at_once_and_no_step_is_lost() -> None:
     world = training_world()
     nodes = jobs_of(world)["job"].round.nodes()  # type: ignore[union-attr]
     for node in nodes:
-        service(world).drain(node)
+        service(world).commands.drain(node)
     assert world.run_until(settled, 200.0)
     assert not set(nodes) & set(jobs_of(world)["job"].round.nodes())  # type: ignore[union-attr]
     assert world.nodes.trainings["job"].steps.lost == 0
@@ -99,26 +99,26 @@ def test_all_nodes_may_be_drained_at_once_and_no_step_is_lost() -> None:
 def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause() -> None:
     world = training_world(spares=1)
     spare = jobs_of(world)["job"].spares[0]
-    service(world).drain(spare)
+    service(world).commands.drain(spare)
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[spare].state is NodeState.GONE and settled(w), 120.0)
     world.cloud.end(machine_of(world, 0), EndCause.UNKNOWN)
     assert world.run_until(
         lambda w: any(n.state is NodeState.REQUESTED for n in jobs_of(w)["job"].nodes.values()), 20.0
     )
     coming = next(n.id for n in jobs_of(world)["job"].nodes.values() if n.state is NodeState.REQUESTED)
-    service(world).drain(coming)
+    service(world).commands.drain(coming)
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[coming].state is NodeState.GONE and settled(w), 120.0)
 
 
 def test_a_drain_of_an_unknown_node_is_refused() -> None:
     world = training_world()
     with pytest.raises(NotFoundError, match="no node is named 'stranger'"):
-        service(world).drain("stranger")
+        service(world).commands.drain("stranger")
     node = node_with_rank(world, 0)
-    service(world).drain(node)
+    service(world).commands.drain(node)
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
     with pytest.raises(CommandRefusedError, match=f"node {node} is gone: there is nothing to drain"):
-        service(world).drain(node)
+        service(world).commands.drain(node)
 
 
 # -- pause -------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_drain_of_an_unknown_node_is_refused() -> None:
 def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> None:
     world = training_world(spares=1)
     training = world.nodes.trainings["job"]
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
     assert world.run_until(lambda w: not alive(w), 30.0)
     stopped_at = training.save()
@@ -136,7 +136,7 @@ def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> Non
     world.run(500.0)
     assert len(world.cloud.machines) == launched, "nothing is bought"
     assert training.save() == stopped_at
-    service(world).resume("job")
+    service(world).commands.resume("job")
     assert world.run_until(settled, 120.0)
     assert training.steps.lost == 0
     assert training.save() >= stopped_at
@@ -147,10 +147,10 @@ def test_a_pause_that_is_resumed_at_once_keeps_the_machines() -> None:
     world = training_world()
     machines = set(world.cloud.machines)
     world.nodes.trainings["job"].save_in(3.0)
-    at_once(world).pause("job")
+    at_once(world).commands.pause("job")
     world.run(1.0)
     assert sentence(world) == "pausing: waiting for a checkpoint of 3 nodes"
-    at_once(world).resume("job")
+    at_once(world).commands.resume("job")
     world.run(30.0)
     assert settled(world)
     assert set(world.cloud.machines) == machines
@@ -159,12 +159,12 @@ def test_a_pause_that_is_resumed_at_once_keeps_the_machines() -> None:
 
 def test_commands_that_are_given_twice_count_once() -> None:
     world = training_world()
-    service(world).resume("job")
-    service(world).pause("job")
-    service(world).pause("job")
+    service(world).commands.resume("job")
+    service(world).commands.pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
-    service(world).resume("job")
-    service(world).resume("job")
+    service(world).commands.resume("job")
+    service(world).commands.resume("job")
     kinds = [event.kind for event in world.daemon.journal.events("job")]
     assert (
         kinds.count(EventKind.PAUSE_REQUESTED) == kinds.count(EventKind.PAUSED) == kinds.count(EventKind.RESUMED) == 1
@@ -174,7 +174,7 @@ def test_commands_that_are_given_twice_count_once() -> None:
 def test_a_pause_survives_the_daemon_at_any_moment() -> None:
     for seconds in (0.0, 0.5, 1.0, 2.0, 5.0):
         world = training_world()
-        service(world).pause("job")
+        service(world).commands.pause("job")
         world.run(seconds)
         world.lose_daemon()
         world.run(5.0)
@@ -188,20 +188,20 @@ def test_a_job_that_is_paused_before_it_trains_buys_nothing_more() -> None:
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 1)
     submit(world, "job", 2, 2, 2)
     world.run(3.0)
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(lambda w: record(w).state is JobState.PAUSED and not alive(w), 60.0)
     launched = len(world.cloud.machines)
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
     world.run(100.0)
     assert len(world.cloud.machines) == launched
-    service(world).resume("job")
+    service(world).commands.resume("job")
     assert world.run_until(settled, 120.0)
 
 
 def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
     world = training_world()
     machine_of(world, 1).silent = True
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert sentence(world).startswith("pausing: waiting for a checkpoint of")
     assert world.run_until(in_state(JobState.PAUSED), RULES.silence.suspect_s + 20.0)
     assert world.run_until(lambda w: not alive(w), 60.0)
@@ -209,10 +209,10 @@ def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
 
 def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
     world = training_world(limits={"hours": 0.1})
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
     world.run(1000.0)
-    service(world).resume("job")
+    service(world).commands.resume("job")
     assert world.run_until(settled, 120.0)
     world.run(300.0)
     assert record(world).state is JobState.RUNNING, "1000 s of pause are more than the limit's 360 s"
@@ -226,23 +226,23 @@ def test_a_cancellation_that_reaches_etcd_twice_is_not_refused_because_the_job_h
     assert world.run_until(settled, 60.0)
 
     def first() -> None:
-        service(world).cancel("job")
+        service(world).commands.cancel("job")
         assert world.run_until(lambda w: record(w).ended, 60.0)
 
     world.daemon.client.before_txn = first
-    assert service(world).cancel("job").record.cancel_requested
+    assert service(world).commands.cancel("job").record.cancel_requested
 
 
 def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> None:
     world = training_world()
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: record(w).state is JobState.CANCELLED and settled(w), 60.0)
     with pytest.raises(CommandRefusedError, match="has ended"):
-        service(world).pause("job")
+        service(world).commands.pause("job")
     with pytest.raises(CommandRefusedError, match="has ended"):
-        service(world).resume("job")
+        service(world).commands.resume("job")
 
 
 # -- the launchers' part -----------------------------------------------------------------------------------

@@ -60,5 +60,5 @@ def test_a_submission_that_is_sent_twice_is_stored_and_not_refused() -> None:
     journal: Any = SendsTwice(daemon.journal)
     api = Service(journal, daemon.leader, world.clock, ["local"], wait_in(world), hosted=["local"])
     spec = {"name": "job", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "train.py"}
-    stored = api.submit(spec, api.put_blob(b"code"), "once")
+    stored = api.submissions.submit(spec, api.submissions.put_blob(b"code"), "once")
     assert stored.record.uid == jobs_of(world)["job"].record.uid

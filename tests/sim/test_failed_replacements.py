@@ -8,7 +8,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
@@ -94,7 +94,7 @@ def test_a_new_job_waits_while_one_that_has_trained_cannot_bootstrap_either() ->
     submit(world, "job", 1, 2, 3)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     index_away(world)
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     submit(world, "new", 1, 2, 2)
     world.run(900.0)
     assert record(world, "new").state in {JobState.STARTING, JobState.WAITING}

@@ -42,5 +42,5 @@ def test_a_job_whose_nodes_forge_and_fall_silent_never_has_more_machines_than_it
     world.run(900.0)
     assert evil.forged >= 3, "it goes on"
     assert evil.most == most
-    service(world).cancel("evil")
+    service(world).commands.cancel("evil")
     assert world.run_until(lambda w: settled(w) and not evil.machines, 120.0)

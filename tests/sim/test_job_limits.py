@@ -37,11 +37,11 @@ def test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_
     training = world.nodes.trainings["job"]
     stopped_at = training.save()
     with pytest.raises(CommandRefusedError, match=f"job job stays paused: {why}"):
-        service(world).resume("job")
+        service(world).commands.resume("job")
     world.run(600.0)
     assert alive(world) == 0
     raised = LimitChanges(hours=1.5 * amount) if limit == "hours" else LimitChanges(usd=1.5 * amount)
-    service(world).limits("job", raised)
+    service(world).commands.limits("job", raised)
     assert world.run_until(settled, 120.0)
     assert training.steps.lost == 0
     assert training.save() >= stopped_at
@@ -80,7 +80,7 @@ def test_a_takeover_and_an_outage_of_etcd_neither_lose_nor_double_training() -> 
 def test_a_limit_that_is_raised_while_the_job_pauses_keeps_its_machines() -> None:
     world = training_world(limits={"hours": 0.02})
     assert world.run_until(lambda w: bool(record(w).pause.by), 200.0)
-    service(world).limits("job", LimitChanges(hours=5.0))
+    service(world).commands.limits("job", LimitChanges(hours=5.0))
     assert world.run_until(settled, 120.0)
     assert world.nodes.trainings["job"].steps.lost == 0
     assert (record(world).pause.by, record(world).pause.at) == ("", 0.0)
@@ -89,7 +89,7 @@ def test_a_limit_that_is_raised_while_the_job_pauses_keeps_its_machines() -> Non
 def test_a_lowered_limit_pauses_the_job() -> None:
     world = training_world()
     world.run(100.0)
-    service(world).limits("job", LimitChanges(hours=0.01))
+    service(world).commands.limits("job", LimitChanges(hours=0.01))
     assert world.run_until(in_state(JobState.PAUSED), 120.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(in_state(JobState.CANCELLED), 60.0)

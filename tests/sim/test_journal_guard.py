@@ -157,7 +157,7 @@ def test_a_job_of_another_version_is_left_alone_and_the_others_are_not(other: st
 
 def test_a_paused_daemon_reports_the_pause_and_does_nothing_also_after_a_restart() -> None:
     world = training_world()
-    service(world).pause_daemons("upgrade")
+    service(world).daemons.pause("upgrade")
     for restart in (False, True):
         if restart:
             world.crash_daemon()
@@ -166,7 +166,7 @@ def test_a_paused_daemon_reports_the_pause_and_does_nothing_also_after_a_restart
         assert "paused by a user (upgrade)" in headline(world)
         assert world.daemon.loop.status.about("job") == headline(world)
         assert not events_of(world, "job", EventKind.NOTICE)
-    service(world).resume_daemons()
+    service(world).daemons.resume()
     world.run(1.0)
     assert events_of(world, "job", EventKind.NOTICE)
     assert world.run_until(settled, 200.0)
@@ -185,9 +185,9 @@ def test_a_daemon_that_has_not_read_the_pause_yet_changes_nothing() -> None:
 
 def test_commands_to_a_paused_daemon_are_carried_out_when_it_resumes() -> None:
     world = training_world()
-    service(world).pause_daemons("")
-    service(world).cancel("job")
+    service(world).daemons.pause("")
+    service(world).commands.cancel("job")
     world.run(10.0)
     assert record(world).state is JobState.RUNNING
-    service(world).resume_daemons()
+    service(world).daemons.resume()
     assert world.run_until(in_state(JobState.CANCELLED), 10.0)

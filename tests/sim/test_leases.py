@@ -155,7 +155,7 @@ def test_a_daemon_that_ends_while_etcd_is_full_is_replaced_when_there_is_room() 
     assert "space quota" in world.daemon.leader.etcd_problem()
     world.etcd.full = False
     assert world.run_until(lambda w: w.daemon.leader.leading, 5.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: in_state(JobState.CANCELLED)(w) and settled(w), 120.0)
 
 

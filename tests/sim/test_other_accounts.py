@@ -65,7 +65,7 @@ def test_a_cut_from_etcd_loses_no_node_and_launches_none_beside_them(says: bool)
 @pytest.mark.parametrize("says", [True, False])
 def test_a_cancelled_job_is_not_booked_as_released_while_its_machines_bill(says: bool) -> None:
     world = other_account(says=says)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run(1200.0)
     assert billing(world) == [OURS] * 4
     assert states(world) == {NodeState.TERMINATING}, "none is gone that bills"
@@ -120,7 +120,7 @@ def test_a_machine_that_is_gone_with_its_account_is_written_off_once_an_operator
 def test_an_account_without_a_machine_of_ours_may_change() -> None:
     world = other_account(says=True, after_s=0.0)
     world.cloud.account = OURS
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: states(w) == {NodeState.GONE}, 200.0)
     world.cloud.account = THEIRS
     world.crash_daemon()
@@ -135,7 +135,7 @@ def test_a_region_that_left_the_configuration_keeps_its_machines_in_the_books() 
     world.cloud.account, world.cloud.regions = OURS, ("elsewhere",)
     hidden = {each.instance.id: each for each in world.cloud.machines.values()}
     world.cloud.unlisted |= hidden.keys()
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run(900.0)
     assert states(world) == {NodeState.TERMINATING}
     (text,) = [event.text for event in world.sent if event.kind is EventKind.CLOUD_MISSING]

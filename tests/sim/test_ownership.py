@@ -7,7 +7,7 @@ from spotsup_simulator.cloud import OTHERS, OWNER
 from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.planner.world import CLOCKS_S
 from tests.sim.harness import RULES, adopt, empty_world, service, submit, training_world
 from tests.sim.promises import jobs_of, settled
@@ -46,7 +46,7 @@ def test_a_machine_of_others_under_our_token_is_not_taken_for_one_whose_reply_wa
     node = f"{job.task_id}-{job.next_node}"
     world.cloud.add_other(0, "job-other-1")
     world.set_fault_rates(FaultRates(unfiltered=1.0, lost_reply=1.0))
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(lambda w: node in w.cloud.by_token, 30.0)
     world.run(30.0)
     assert jobs_of(world)["job"].nodes[node].instance_id in {"", *world.cloud.machines}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import unreadable_by
-from supervisor.api.service import MAX_SOURCES
-from supervisor.api.views import cost_row, job_detail
+from supervisor.api.jobs.changes import unreadable_by
+from supervisor.api.jobs.views import cost_row, job_detail
+from supervisor.api.submit.submissions import MAX_SOURCES
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.events import EventKind
 from supervisor.journal.past import KEPT_NODES, past_run
@@ -23,7 +23,7 @@ from tests.sim.promises import jobs_of, settled
 
 def again(world: World, resume_from: str = "") -> None:
     """End the job, and use its name again."""
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(in_state(JobState.CANCELLED), 60.0)
     assert world.run_until(settled, 60.0)
     submit(world, "job", 1, 1, 1, resume_from=resume_from)
@@ -34,34 +34,34 @@ def test_the_old_run_keeps_its_state_its_events_and_its_cost() -> None:
     old, steps = record(world), world.nodes.trainings["job"].save()
     world.run(30.0)
     again(world)
-    view = service(world).job("job.1")
+    view = service(world).jobs.one("job.1")
     assert (view.record.uid, view.record.state, view.name) == (old.uid, JobState.CANCELLED, "job.1")
     assert (record(world).run, record(world).uid != old.uid) == (2, True)
     detail, cost = job_detail(view, "cancelled", world.clock.now()), cost_row(view, world.clock.now())
     assert (detail["name"], len(detail["node_list"]), detail["node_list"][0]["job"]) == ("job.1", 3, "job.1")
     assert detail["step"] >= steps
     assert detail["usd"] == cost["usd"] > 0.0
-    before, now = (service(world).events(name, "") for name in ("job.1", "job"))
+    before, now = (service(world).jobs.events(name, "") for name in ("job.1", "job"))
     assert before[-1].kind is EventKind.JOB_CANCELLED
     assert EventKind.ROUND in {event.kind for event in before}
     assert {event.id.rpartition("-")[0] for event in before} == {old.task_id}
     assert {event.id.rpartition("-")[0] for event in now} == {record(world).task_id}
-    assert [each.name for each in service(world).jobs(past=True)] == ["job", "job.1"]
-    assert [each.name for each in service(world).jobs()] == ["job"]
+    assert [each.name for each in service(world).jobs.all(past=True)] == ["job", "job.1"]
+    assert [each.name for each in service(world).jobs.all()] == ["job"]
 
 
 def test_a_past_run_only_reads_and_one_that_is_not_kept_is_not_found() -> None:
     world = training_world()
     again(world)
     with pytest.raises(CommandRefusedError, match=r"job job\.1 has ended \(cancelled\): nothing was changed"):
-        service(world).pause("job.1")
+        service(world).commands.pause("job.1")
     with pytest.raises(NotFoundError, match=r"no run is kept as job\.7; `spotsupctl list --all` shows"):
-        service(world).job("job.7")
+        service(world).jobs.one("job.7")
 
 
 def test_of_many_nodes_the_newest_are_kept_and_the_cost_of_all() -> None:
     world = training_world()
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run(60.0)
     view = jobs_of(world)["job"]
     node = replace(next(iter(view.nodes.values())), launched_at=1.0, ended_at=3601.0)
@@ -86,7 +86,7 @@ def test_a_new_run_begins_where_the_old_one_or_one_before_ended_or_from_the_star
             assert record(world).resume_from[0] == paths[1]
     assert len(set(paths)) == len(paths), "each run has a folder of its own"
     assert len(record(world).resume_from) == MAX_SOURCES
-    text = service(world).events("job", "")[0].text
+    text = service(world).jobs.events("job", "")[0].text
     assert text == f"job submitted; it resumes from {paths[1]}"
     again(world)
     assert record(world).resume_from == (), "unless asked, it starts fresh"
@@ -98,7 +98,7 @@ def test_a_job_resumes_from_one_that_has_ended_or_is_paused_and_is_known() -> No
         submit(world, "other", 1, 1, 1, resume_from="job")
     with pytest.raises(NotFoundError, match="no job is named 'jop'; did you mean job"):
         submit(world, "other", 1, 1, 1, resume_from="jop")
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 60.0)
     submit(world, "other", 1, 1, 1, resume_from="job")
     assert record(world, "other").resume_from == (record(world).checkpoint_path,)

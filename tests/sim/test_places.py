@@ -10,7 +10,7 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.market.hazard import HazardRules
 from supervisor.market.journaled import EVERY_S
@@ -116,7 +116,7 @@ def test_drained_nodes_are_replaced_where_they_are() -> None:
     world = training_world(low=1, desired=3, high=3)
     world.cloud.capacity.update({"zone-a": 5, "zone-b": 2})
     for node in list(jobs_of(world)["job"].nodes):
-        service(world).drain(node)
+        service(world).commands.drain(node)
     world.run(300.0)
     assert zones(world) == {"zone-a"}
     assert {machine.instance.zone for machine in world.cloud.machines.values() if machine.alive} == {"zone-a"}
@@ -155,7 +155,7 @@ def test_a_gang_that_is_scaled_down_to_what_a_zone_had_asks_it_at_once() -> None
     submit(world, "job", 16, 16, 16)
     world.run(300.0)
     assert alive(world) == 0
-    service(world).scale("job", Scale(desired=11, min_nodes=11))
+    service(world).commands.scale("job", Scale(desired=11, min_nodes=11))
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
 
 
@@ -289,17 +289,17 @@ def test_a_move_whose_new_nodes_are_preempted_leaves_the_job_where_it_is() -> No
 def test_a_move_goes_on_or_ends_as_the_job_is_scaled_or_cancelled() -> None:
     world = full_zone()
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     assert world.run_until(lambda w: alive(w) == 3 and settled(w), 120.0), "what it has is all it wants"
     assert zones(world) == {"zone-a"}
     world = full_zone()
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
-    service(world).scale("job", Scale(desired=8, max_nodes=8))
+    service(world).commands.scale("job", Scale(desired=8, max_nodes=8))
     assert world.run_until(settled, 300.0)
     assert (zones(world), alive(world)) == ({"zone-b"}, 8)
     world = full_zone()
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(lambda w: not alive(w), 120.0)
 
 
@@ -311,7 +311,7 @@ def test_what_a_move_has_too_many_once_fewer_are_wanted_is_given_back_at_once() 
         return sum(node.ahead and node.state in COUNTED_NODE_STATES for node in nodes)
 
     assert world.run_until(lambda w: coming(w) == 6, 1800.0)
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     assert world.run_until(lambda w: coming(w) == 4, 15.0)
     assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 4, 600.0)
 
@@ -320,7 +320,7 @@ def test_a_node_that_is_drained_during_a_move_holds_no_second_set() -> None:
     world = full_zone(low=2, desired=6, has=4, elsewhere=5)
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
     for rank in (0, 1):
-        service(world).drain(machine_of(world, rank).instance.node)
+        service(world).commands.drain(machine_of(world, rank).instance.node)
     assert world.run_until(lambda w: zones(w) == {"zone-b"} and alive(w) == 5, 600.0)
     assert world.nodes.trainings["job"].steps.lost == 0
 
@@ -371,7 +371,7 @@ def test_a_move_outlives_its_daemon_and_ends_with_a_pause() -> None:
     assert zones(world) == {"zone-b"}
     world = full_zone()
     assert world.run_until(lambda w: record(w).moves.since > 0, 1800.0)
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(lambda w: not alive(w), 120.0)
     assert record(world).moves.since == 0
 

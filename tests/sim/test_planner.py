@@ -9,7 +9,7 @@ from spotsup_simulator.world import World
 from spotsup_trainer.wire import Result, encode
 
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, JobState, NodeState
@@ -103,7 +103,7 @@ def test_a_request_that_cannot_work_ends_a_job_that_never_ran(monkeypatch: pytes
 def test_a_request_that_cannot_work_leaves_a_running_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = training_world()
     monkeypatch.setattr(world.cloud, "launch", refuse)
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     world.run(30.0)
     assert record(world).state is JobState.DEGRADED
     assert len(jobs_of(world)["job"].round.nodes()) == 3  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ def test_a_job_stays_in_its_zone_unless_it_says_region() -> None:
     world = training_world(1, 2, 4)
     here = next(iter(jobs_of(world)["job"].nodes.values())).offer.zone
     world.cloud.capacity[here] = 2
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     world.run(30.0)
     assert {n.offer.zone for n in jobs_of(world)["job"].nodes.values() if n.state in COUNTED_NODE_STATES} == {here}
     wide = empty_world()
@@ -164,7 +164,7 @@ def test_a_job_stays_in_its_zone_unless_it_says_region() -> None:
     submit(wide, "job", 1, 2, 4, placement={"spread": "region"})
     assert wide.run_until(in_state(JobState.RUNNING), 60.0)
     wide.cloud.capacity["zone-a"] = 2
-    service(wide).scale("job", Scale(desired=3))
+    service(wide).commands.scale("job", Scale(desired=3))
     assert wide.run_until(settled, 60.0)
 
 
@@ -191,15 +191,15 @@ def test_two_notices_at_once_are_two_replacements_and_one_pause() -> None:
 def test_the_newest_and_least_useful_nodes_go_first() -> None:
     world = training_world(1, 3, 4)
     order = jobs_of(world)["job"].round.nodes()  # type: ignore[union-attr]
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(settled, 60.0)
     assert jobs_of(world)["job"].round.nodes() == order[:2]  # type: ignore[union-attr]
 
 
 def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> None:
     world = training_world(1, 2, 4)
-    service(world).scale("job", Scale(desired=4))
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(settled, 120.0)
     assert len(events_of(world, "job", EventKind.ROUND)) == 1
 
@@ -208,7 +208,7 @@ def test_cancelling_while_machines_are_requested_leaks_none() -> None:
     world = empty_world(rates=replace(NO_FAULTS, lost_reply=1.0))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(lambda w: bool(w.cloud.machines), 30.0)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(settled, 200.0)
     assert record(world).state is JobState.CANCELLED
     orphans = [event for event in world.daemon.journal.events("") if event.kind is EventKind.ORPHAN]
@@ -264,7 +264,7 @@ def test_an_ended_job_cannot_be_scaled_and_its_name_is_free_again() -> None:
     world.nodes.trainings["job"].target_steps = 1
     assert world.run_until(lambda w: record(w).state is JobState.SUCCEEDED and settled(w), 60.0)
     with pytest.raises(CommandRefusedError, match="has ended"):
-        service(world).scale("job", Scale(desired=2))
+        service(world).commands.scale("job", Scale(desired=2))
     submit(world, "job", 1, 1, 1)
     with pytest.raises(CommandRefusedError, match="cannot scale job"):
-        service(world).scale("job", Scale(desired=9))
+        service(world).commands.scale("job", Scale(desired=9))

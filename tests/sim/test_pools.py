@@ -85,7 +85,7 @@ def test_grants_losses_and_replacements_are_recorded_with_the_least_that_was_hel
     rows = [row for day in kept.days.values() for row in day.rows]
     assert any(row.held == 2 for row in rows)
     assert kept.answers()[0] > granted, "its replacement"
-    service(kept.world).cancel("job")
+    service(kept.world).commands.cancel("job")
     kept.run(700, 5.0)
     assert sum(kept.newest.values()) == 0
 
@@ -186,11 +186,11 @@ def test_a_day_has_a_limited_number_of_pools() -> None:
 def test_a_pause_of_the_daemons_and_a_clock_that_jumps_leave_gaps() -> None:
     kept = Kept(training_world())
     kept.run(400, 5.0)
-    service(kept.world).pause_daemons("")
+    service(kept.world).daemons.pause("")
     calls = kept.calls
     kept.run(300, 5.0)
     assert kept.calls == calls
-    service(kept.world).resume_daemons()
+    service(kept.world).daemons.resume()
     kept.run(400, 5.0)
     assert kept.calls > calls
     kept.world.run(1200.0)

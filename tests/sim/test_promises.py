@@ -10,7 +10,7 @@ from spotsup_simulator.world import World
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import Event, JobState
 from supervisor.planner.actions import ListDone, ListInstances
@@ -118,7 +118,7 @@ def test_the_spare_that_is_hinted_as_a_member_is_not_the_one_that_is_released() 
     ended: set[str] = set()
     world.hooks.step.append(lambda: hinted.update(jobs_of(world)["job"].hint.members))  # type: ignore[union-attr]
     world.hooks.terminate.append(lambda machine: ended.add(machine.instance.node))
-    service(world).scale("job", Scale(desired=4, spares=0))
+    service(world).commands.scale("job", Scale(desired=4, spares=0))
     assert world.run_until(settled, 60.0)
     assert len(hinted & {*spares}) == 1
     assert ended == {*spares} - hinted
@@ -126,18 +126,18 @@ def test_the_spare_that_is_hinted_as_a_member_is_not_the_one_that_is_released() 
 
 def test_a_stored_job_is_returned_however_late_the_daemon_reads_of_it() -> None:
     world = training_world()
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(settled, 60.0)
     world.run(10.0)
     old = jobs_of(world)["job"].record.uid
     world.set_fault_rates(FaultRates(mirror_lag_s=4.0))
     late = service(world)
     spec = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
-    stored = late.submit(spec, late.put_blob(b"code"), "again").record
+    stored = late.submissions.submit(spec, late.submissions.put_blob(b"code"), "again").record
     assert (stored.uid, stored.state) == (jobs_of(world)["job"].record.uid, JobState.QUEUED)
     assert stored.uid != old
     world.run(60.0)
-    assert late.scale("job", Scale(desired=3)).record.desired_nodes == 3
+    assert late.commands.scale("job", Scale(desired=3)).record.desired_nodes == 3
 
 
 def test_a_daemon_that_was_replaced_changes_nothing() -> None:
@@ -157,7 +157,7 @@ def test_a_daemon_that_was_replaced_changes_nothing() -> None:
 def test_a_command_that_is_stored_between_a_daemons_read_and_its_write_is_not_overwritten() -> None:
     world = training_world(2, 3, 4)
     world.hooks.boundary.append(lambda _daemon, where, kind: _cancel_once(world, where, kind))
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     assert world.run_until(in_state(JobState.CANCELLED), 30.0)
     assert world.run_until(lambda w: not alive(w), 60.0)
 
@@ -172,9 +172,9 @@ def _cancel_once(world: World, where: str, kind: str) -> None:
 
 def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
     world = training_world()
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     assert world.run_until(lambda w: settled(w) and len(jobs_of(w)["job"].round.nodes()) == 4, 60.0)  # type: ignore[union-attr]
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(lambda w: settled(w) and len(jobs_of(w)["job"].round.nodes()) == 2, 60.0)  # type: ignore[union-attr]
     training_of = world.nodes.trainings["job"]
     assert training_of.steps.lost == 0

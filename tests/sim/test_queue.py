@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.market.admission import Cap, QueueRules
@@ -115,7 +115,7 @@ def test_a_job_pauses_for_one_of_a_higher_priority_and_goes_on_by_itself() -> No
     assert states(world)["low"] is JobState.PAUSED
     assert "high has a higher priority" in record(world, "low").reason
     with pytest.raises(CommandRefusedError, match="stays paused: high has a higher priority"):
-        service(world).resume("low")
+        service(world).commands.resume("low")
     assert EventKind.DISPLACED in {event.kind for event in world.sent}
     finish(world, "high")
     assert world.run_until(trains("low"), 120.0)
@@ -226,8 +226,8 @@ def test_a_job_that_needs_more_than_any_limit_allows_is_refused_at_once() -> Non
     world = limited(job=Cap(nodes=2))
     api = service(world)
     with pytest.raises(CommandRefusedError, match=r"needs 3 nodes; 2 of 2 are left in the limit of one job"):
-        api.check({"name": "job", "nodes": 3, "run": "train.py"})
+        api.submissions.check({"name": "job", "nodes": 3, "run": "train.py"})
     submit(world, "other", 1, 1, 1)
     with pytest.raises(CommandRefusedError, match=r"job other is refused: it needs 3 nodes; 2 of 2 are left"):
-        api.scale("other", Scale(desired=3, min_nodes=3, max_nodes=3))
-    api.scale("other", Scale(desired=3, max_nodes=3))
+        api.commands.scale("other", Scale(desired=3, min_nodes=3, max_nodes=3))
+    api.commands.scale("other", Scale(desired=3, max_nodes=3))

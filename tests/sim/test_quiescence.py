@@ -8,7 +8,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.planner.quiescence import Steady, skipped
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit
@@ -25,11 +25,11 @@ def scenario(steady_s: float) -> World:
     world.cloud.preempt(machine_of(world, 1), 30.0)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_JOINED)), 60.0)
     world.run(40.0)
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     world.run(40.0)
     world.cloud.end(machine_of(world, 0), EndCause.FAILED)
     assert world.run_until(settled, 120.0)
-    service(world).cancel("other")
+    service(world).commands.cancel("other")
     assert world.run_until(settled, 60.0)
     return world
 

@@ -8,7 +8,7 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
 from supervisor.model import JobState
@@ -81,7 +81,7 @@ def test_one_jobs_impossible_request_keeps_nothing_from_another_job() -> None:
     submit(world, "wrong", 1, 1, 1)
     assert world.run_until(lambda w: record(w, "wrong").state is JobState.FAILED, 30.0)
     assert record(world, "wrong").reason == "local refuses the request: the key pair does not exist"
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     assert world.run_until(settled, 30.0), "at once, on the same cloud and market"
 
 
@@ -101,8 +101,8 @@ def test_a_used_up_quota_keeps_nothing_from_another_family() -> None:
     assert {node.offer.instance_type for node in jobs_of(world)["job"].nodes.values() if node.has_joined} == {"large"}
     assert len(events_of(world, "job", EventKind.LAUNCH_REFUSED)) == 2, "the other zone shares the quota"
     world.cloud.used_up = frozenset({"small", "large"})
-    service(world).scale("job", Scale(desired=2, max_nodes=3))
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=2, max_nodes=3))
+    service(world).commands.scale("job", Scale(desired=3))
     world.run(10.0)
     assert "the quota of" in sentence(world)
 
@@ -156,7 +156,7 @@ def test_a_job_with_a_limit_of_money_uses_no_machine_without_a_price_and_another
     assert limited.offer.instance_type == "large"
     assert sentence(world).endswith("the price of 1 node is unknown")
     with pytest.raises(CommandRefusedError, match=r"job can have no limit of money: no price is known for small"):
-        service(world).limits("job", LimitChanges(usd=5.0))
+        service(world).commands.limits("job", LimitChanges(usd=5.0))
     world.cloud.unpriced = frozenset({"small", "large"})
     submit(world, "waits", 1, 1, 1, limits={"usd_per_hour": 5.0})
     world.run(30.0)
@@ -192,7 +192,7 @@ def test_machines_above_a_jobs_cap_are_not_asked_for_until_it_is_raised() -> Non
         "the cheapest costs $0.10 per hour, your limit is $0.09; raise it: "
         "`spotsupctl limits job --usd-per-node-hour 0.10`"
     )
-    service(world).limits("job", LimitChanges(usd_per_node_hour=0.10))
+    service(world).commands.limits("job", LimitChanges(usd_per_node_hour=0.10))
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     (machine,) = world.cloud.machines.values()
     assert (machine.instance.zone, machine.max_usd_per_hour) == ("zone-a", 0.10)

@@ -9,7 +9,7 @@ import pytest
 from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.market.warm import WarmRules
 from supervisor.model import JobState, NodeState
@@ -63,7 +63,7 @@ def test_a_job_that_has_ended_since_is_not_begun_again(how: str) -> None:
     until(world, "over", JobState.RUNNING)
     world.run(30.0)
     before = snapshot(world)
-    service(world).cancel("over")
+    service(world).commands.cancel("over")
     assert world.run_until(lambda w: alive(w) == 0, 100.0)
     world.run(30.0)
     if how == "is down meanwhile":
@@ -83,7 +83,7 @@ def test_a_job_that_has_ended_since_is_not_begun_again(how: str) -> None:
     submit(world, "new", 1, 1, 1)
     until(world, "new", JobState.RUNNING)
     # What the documents say: cancel what is over, then adopt.
-    service(world).cancel("over")
+    service(world).commands.cancel("over")
     adopt(world)
     assert world.run_until(lambda w: "not believed" not in headline(w), 60.0)
     world.run(120.0)
@@ -100,7 +100,7 @@ def test_a_job_that_trains_goes_on_and_has_its_replacement_once_an_operator_has_
     until(world, "job", JobState.RUNNING)
     world.run(30.0)
     before = snapshot(world)
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(lambda w: alive(w) == 2, 100.0)
     world.run(30.0)
     put_back(world, before)
@@ -169,7 +169,7 @@ def test_a_machine_with_a_number_that_the_journal_has_not_given_yet_proves_it_to
     world = training_world()
     world.run(30.0)
     before = snapshot(world)
-    service(world).scale("job", Scale(desired=record(world).desired_nodes + 1))
+    service(world).commands.scale("job", Scale(desired=record(world).desired_nodes + 1))
     assert world.run_until(lambda w: alive(w) == record(w).desired_nodes, 100.0)
     world.run(30.0)
     world.kill(world.daemon)
@@ -195,7 +195,7 @@ def test_a_machine_that_another_job_has_taken_over_since_is_neither_cleaned_nor_
     until(world, "first", JobState.RUNNING)
     world.run(20.0)
     before = snapshot(world)
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     (node,) = jobs_of(world)["first"].nodes
     assert world.run_until(lambda w: jobs_of(w)["first"].nodes[node].state is NodeState.WARM, 100.0)
     world.run(5.0)
@@ -228,7 +228,7 @@ def test_a_forged_node_keeps_no_machine_that_waits_for_the_next_job() -> None:
     for name in ("liar", "first"):
         submit(world, name, 1, 1, 1)
         until(world, name, JobState.RUNNING)
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     world.run(30.0)
     own = next(iter(jobs_of(world)["liar"].nodes))
     forged, folder = f"{own.rpartition('-')[0]}-77", "/spotsup/sim/world/run/liar/agent/"

@@ -11,8 +11,8 @@ from spotsup_simulator.world import World
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
-from supervisor.api.service import MAX_CODE_DELETIONS
+from supervisor.api.jobs.changes import Scale
+from supervisor.api.submit.submissions import MAX_CODE_DELETIONS
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from tests.sim.harness import RULES, empty_world, in_state, service, submit
@@ -54,7 +54,7 @@ def test_64_nodes_that_are_lost_at_once_are_more_than_one_transaction_takes_and_
     job = jobs_of(world)["job"]
     assert job.round is not None
     assert not lost & set(job.round.nodes())
-    service(world).scale("job", Scale(desired=1))
+    service(world).commands.scale("job", Scale(desired=1))
     assert world.run_until(settled, 60.0)
 
 
@@ -76,7 +76,7 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     world.etcd.put(keys.ended("job", late), encode(Ended(late, "left", 0, "asked to leave", 0.0)))
     world.etcd.put(keys.ended("job", "job-stray-7"), encode(Ended("job-stray-7", "left", 0, "stray", 0.0)))
     for number in range(30):  # commands write events, too
-        service(world).scale("job", Scale(desired=NODES - number % 2))
+        service(world).commands.scale("job", Scale(desired=NODES - number % 2))
     assert world.run_until(settled, 60.0)
     world.run(10.0)
     job = jobs_of(world)["job"]
@@ -94,14 +94,16 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
 
 def submit_code(world: World, name: str, code: bytes) -> str:
     """A job of one node that runs this code; where the code is."""
-    digest = service(world).put_blob(code)
-    service(world).submit({"name": name, "nodes": 1, "run": "train.py"}, digest, f"{name} at {world.clock.now()}")
+    digest = service(world).submissions.put_blob(code)
+    service(world).submissions.submit(
+        {"name": name, "nodes": 1, "run": "train.py"}, digest, f"{name} at {world.clock.now()}"
+    )
     return f"/spotsup/{CLUSTER}/blobs/{digest}/"
 
 
 def end(world: World, name: str) -> None:
     """Cancelled, and all its machines are gone."""
-    service(world).cancel(name)
+    service(world).commands.cancel(name)
 
     def is_over(now: World) -> bool:
         job = jobs_of(now)[name]
@@ -162,10 +164,10 @@ def test_code_that_is_needed_at_the_moment_of_its_deletion_is_kept_or_the_user_g
         assert journal.delete_code(digest, world.etcd.revision)
 
     stored = service(world)
-    stored.put_blob(b"code")
+    stored.submissions.put_blob(b"code")
     client.before_txn = forget
     with pytest.raises(UsageError, match="the job's code was not uploaded"):
-        stored.submit({"name": "newest", "nodes": 1, "run": "train.py"}, digest, "newest")
+        stored.submissions.submit({"name": "newest", "nodes": 1, "run": "train.py"}, digest, "newest")
     assert "newest" not in jobs_of(world)
 
 
@@ -173,10 +175,10 @@ def test_code_that_was_uploaded_again_waits_for_its_job() -> None:
     world = empty_world()
     code = submit_code(world, "old", b"code")
     end(world, "old")
-    digest = service(world).put_blob(b"code")
+    digest = service(world).submissions.put_blob(b"code")
     submit_code(world, "another", b"another")
     assert keys_below(world, code)
-    service(world).submit({"name": "new", "nodes": 1, "run": "train.py"}, digest, "new")
+    service(world).submissions.submit({"name": "new", "nodes": 1, "run": "train.py"}, digest, "new")
     end(world, "new")
     submit_code(world, "another-1", b"another")
     assert not keys_below(world, code)
@@ -192,5 +194,5 @@ def test_code_that_is_deleted_while_it_is_uploaded_again_is_whole() -> None:
         assert journal.delete_code(digest, world.etcd.revision)
 
     world.daemon.client.before_txn = forget
-    assert service(world).put_blob(b"code") == digest
+    assert service(world).submissions.put_blob(b"code") == digest
     assert journal.get_blob(digest) == b"code"

@@ -9,7 +9,7 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.machine import Machine
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState
 from tests.sim.harness import (
@@ -177,7 +177,7 @@ def test_a_user_who_knows_better_drains_silent_nodes() -> None:
         machine.silent = True
     world.run(60.0)
     for machine in silent:
-        service(world).drain(machine.instance.node)
+        service(world).commands.drain(machine.instance.node)
     assert world.run_until(settled, 90.0)
     assert not any(machine.alive for machine in silent)
 
@@ -185,7 +185,7 @@ def test_a_user_who_knows_better_drains_silent_nodes() -> None:
 def test_a_node_that_starts_while_many_are_silent_is_not_blamed_for_not_reaching_etcd() -> None:
     world = training_world(2, 4, 5)
     cut(world, everything(world))
-    service(world).scale("job", Scale(desired=5))
+    service(world).commands.scale("job", Scale(desired=5))
     assert world.run_until(lambda w: alive(w) == 5, 30.0)
     cut(world, everything(world))
     world.run(5 * RULES.ready_timeout_s)

@@ -51,7 +51,7 @@ def test_the_other_regions_go_on_and_people_are_told_of_the_one() -> None:
     world.run(20.0)
     world.cloud.end(alive_in(world, NEAR)[0], EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w, NEAR).state is JobState.RUNNING and len(alive_in(w, NEAR)) == 2, 120.0)
-    service(world).cancel(NEAR)
+    service(world).commands.cancel(NEAR)
     assert world.run_until(lambda w: set(states(w, NEAR)) == {NodeState.GONE}, 200.0), "an end is seen there"
     world.run(300.0)
     (text,) = [event.text for event in world.sent if event.kind is EventKind.NOT_LISTED and "leftovers" not in event.id]
@@ -66,7 +66,7 @@ def test_a_machine_of_the_silent_region_is_neither_replaced_nor_booked_as_gone_u
     world = two_regions()
     world.cloud.silent_regions.add(FAR)
     world.run(20.0)
-    service(world).cancel(FAR)
+    service(world).commands.cancel(FAR)
     world.run(600.0)
     assert len(alive_in(world, FAR)) == 2
     assert set(states(world, FAR)) == {NodeState.TERMINATING}

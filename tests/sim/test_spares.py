@@ -15,8 +15,8 @@ from spotsup_trainer.rendezvous.view import Rules, View
 from spotsup_trainer.wire import Round
 
 from provisioners.base import EndCause
-from supervisor.api.changes import Scale
-from supervisor.api.views import job_detail
+from supervisor.api.jobs.changes import Scale
+from supervisor.api.jobs.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.errors import CommandRefusedError
 from supervisor.events import EventKind
@@ -217,18 +217,18 @@ def test_asking_for_more_or_fewer_spares_does_not_touch_the_round() -> None:
     world = training_world(2, 3, 4, spares=1)
     formed = round_in(world)
     for spares in (2, 0):
-        service(world).scale("job", Scale(spares=spares))
+        service(world).commands.scale("job", Scale(spares=spares))
         assert world.run_until(settled, 60.0)
         assert len(job_of(world).spares) == spares
     assert round_in(world) == formed
     with pytest.raises(CommandRefusedError, match="cannot scale job: spares is 17; it can be 0 to 16"):
-        service(world).scale("job", Scale(spares=17))
+        service(world).commands.scale("job", Scale(spares=17))
 
 
 def test_fewer_nodes_cost_the_spare_first_and_the_member_with_the_highest_rank_waits_in_its_place() -> None:
     world = training_world(1, 3, 4, spares=1)
     order, (spare,) = round_in(world).nodes(), job_of(world).spares
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(settled, 60.0)
     assert round_in(world).nodes() == order[:2]
     assert job_of(world).spares == (order[2],)
@@ -239,7 +239,7 @@ def test_fewer_nodes_cost_the_spare_first_and_the_member_with_the_highest_rank_w
 def test_more_nodes_are_the_spare_at_once_and_another_spare_later() -> None:
     world = training_world(1, 2, 4, spares=1)
     (spare,) = job_of(world).spares
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     assert world.run_until(lambda w: joined_by(w, spare), 2.0)
     assert world.run_until(settled, 60.0)
     assert events_of(world, "job", EventKind.REPLACEMENT_JOINED) == []
@@ -304,7 +304,7 @@ def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_requested_rarely(
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
     world.set_fault_rates(replace(NO_FAULTS, bootstrap=1.0))
-    service(world).scale("job", Scale(spares=1))
+    service(world).commands.scale("job", Scale(spares=1))
     world.run(450.0)
     assert record(world).state is JobState.RUNNING
     assert 3 <= len(events_of(world, "job", EventKind.NODE_FAILED)) <= 5
@@ -316,7 +316,7 @@ def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_requested_rarely(
 
 def test_the_end_of_a_job_releases_its_spares() -> None:
     world = training_world(2, 3, 4, spares=2)
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     assert world.run_until(settled, 60.0)
     assert not alive(world)
 

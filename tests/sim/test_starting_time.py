@@ -40,9 +40,9 @@ def test_a_run_that_has_ended_is_cancelled_as_long_as_its_schedule_would_submit_
     assert world.run_until(lambda _: record(world).state is JobState.SUCCEEDED and not alive(world), 60.0)
     assert record(world).is_renewed
     assert sentence(world).endswith("; its schedule submits it again")
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
     world.run(2.0)
     assert sentence(world) == "finished: exit code 0"
     assert not record(world).is_renewed
     with pytest.raises(CommandRefusedError, match="has ended"):
-        service(world).pause("job")
+        service(world).commands.pause("job")

@@ -8,7 +8,7 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import NodeState
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit, training_world
@@ -74,11 +74,11 @@ def test_an_error_code_that_no_table_has_is_reported_once_and_the_launch_is_retr
 def test_the_console_of_a_machine_that_never_came_up_is_kept_and_of_others_not() -> None:
     world = training_world()
     node = machine_of(world, 0).instance.node
-    service(world).scale("job", Scale(desired=2))
+    service(world).commands.scale("job", Scale(desired=2))
     assert world.run_until(settled, 120.0)
     assert not events_of(world, "job", EventKind.CONSOLE_TAIL)
     world.set_fault_rates(FaultRates(bootstrap=1.0))
-    service(world).scale("job", Scale(desired=3))
+    service(world).commands.scale("job", Scale(desired=3))
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.CONSOLE_TAIL)), 60.0)
     (first, *_) = [event for event in world.journal.events("job") if event.kind is EventKind.CONSOLE_TAIL]
     assert first.node != node

@@ -54,7 +54,7 @@ def sweeps(world: World) -> Sweeps:
 
 
 def body(world: World, **changes: Any) -> SweepBody:
-    digest = service(world).put_blob(b"code")
+    digest = service(world).submissions.put_blob(b"code")
     known: dict[str, Any] = {
         "spec": {"name": "lr", "nodes": 1, "run": "train.py"},
         "code_sha256": digest,
@@ -78,7 +78,7 @@ def run(world: World, seconds: float, keeper: SweepKeeper | None = None) -> None
 
 
 def end(world: World, name: str) -> None:
-    service(world).cancel(name)
+    service(world).commands.cancel(name)
 
 
 def test_so_many_run_at_a_time_until_all_have_ended() -> None:
@@ -176,7 +176,9 @@ def test_a_name_that_somebody_uses_is_waited_for_and_said() -> None:
     api = service(world)
     verbs = sweeps(world)
     verbs.submit(body(world), ANN)
-    api.submit({"name": "lr-1", "nodes": 1, "run": "t.py"}, body(world).code_sha256, "another one", owner="bob")
+    api.submissions.submit(
+        {"name": "lr-1", "nodes": 1, "run": "t.py"}, body(world).code_sha256, "another one", owner="bob"
+    )
     run(world, 5)
     assert running(world) == ["lr-1"]
     assert verbs.row(verbs.one("lr"))["problem"] == "the name lr-1 is in use: cancel that job, or the sweep"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from spotsup_simulator.world import World
 
-from supervisor.api.throttle import Throttle
+from supervisor.api.security.throttle import Throttle
 from supervisor.model import NodeState
 from tests.sim.harness import empty_world, service, submit
 from tests.sim.promises import jobs_of
@@ -33,7 +33,7 @@ def test_a_node_that_has_had_no_turn_yet_goes_with_its_job() -> None:
     world.run(2.0)
     waiting = jobs_of(world)["next"].nodes.values()
     assert {node.launch_attempts for node in waiting} == {0}
-    service(world).cancel("next")
+    service(world).commands.cancel("next")
     world.run(20.0)
     assert {node.state for node in jobs_of(world)["next"].nodes.values()} == {NodeState.GONE}
 

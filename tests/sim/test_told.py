@@ -35,7 +35,7 @@ def hangs(world: World) -> None:
 
 def ends_nothing(world: World) -> None:
     world.set_fault_rates(replace(NO_FAULTS, false_success=1.0))
-    service(world).cancel("job")
+    service(world).commands.cancel("job")
 
 
 def told(world: World, kind: EventKind) -> list[float]:

@@ -8,7 +8,7 @@ from spotsup_simulator.machine import Machine
 from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
-from supervisor.api.changes import Scale
+from supervisor.api.jobs.changes import Scale
 from supervisor.events import EventKind
 from supervisor.model import JobState
 from tests.sim.harness import NO_FAULTS, RULES, alive, in_state, record, service, submit
@@ -120,7 +120,7 @@ def test_a_bootstrap_is_not_blamed_for_a_tunnel_that_carries_nothing() -> None:
     world = world_with_tunnels()
     faults = TunnelFaults(world)
     world.hooks.launch.append(lambda machine: faults.stick(machine, 40.0))
-    service(world).scale("job", Scale(desired=4))
+    service(world).commands.scale("job", Scale(desired=4))
     assert world.run_until(lambda w: settled(w) and record(w).desired_nodes == 4, 180.0)
     assert record(world).bootstraps.failures == 0
     assert alive(world) == len(world.cloud.machines) == 4

@@ -31,7 +31,7 @@ def warm_world(rules: Rules = WARM, rates: FaultRates = NO_FAULTS, nodes: int = 
     world = empty_world(rules, rates)
     submit(world, "first", nodes, nodes, nodes, owner=owner)
     assert world.run_until(lambda w: record(w, "first").state is JobState.RUNNING, 60.0)
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     assert world.run_until(lambda w: waiting(w) == nodes, 60.0)
     return world
 
@@ -59,12 +59,12 @@ def test_the_next_job_takes_the_machines_over_before_any_is_asked_for() -> None:
     assert launched(world) == 3, "two were there"
     assert len(events_of(world, "second", EventKind.TAKEN_OVER)) == 2
     assert [node.state for node in jobs_of(world)["first"].nodes.values()] == [NodeState.GONE] * 2
-    service(world).cancel("second")
+    service(world).commands.cancel("second")
     assert world.run_until(lambda w: waiting(w) == 3, 60.0)
     submit(world, "third", 3, 3, 3)
     assert trains(world, "third"), "a machine may be handed over again"
     assert launched(world) == 3
-    service(world).cancel("third")
+    service(world).commands.cancel("third")
     assert world.run_until(lambda w: settled(w) and not alive(w), 400.0)
 
 
@@ -102,7 +102,7 @@ def test_waiting_ends_after_its_time_and_is_booked_as_idle() -> None:
 def test_a_user_lets_one_go_at_once() -> None:
     world = warm_world()
     node = min(jobs_of(world)["first"].nodes)
-    service(world).drain(node)
+    service(world).commands.drain(node)
     assert world.run_until(lambda w: alive(w) == 1, 20.0)
     assert waiting(world) == 1
 
@@ -135,7 +135,7 @@ def test_no_more_wait_than_the_operator_allows() -> None:
         world = empty_world(replace(WARM, warm=warm))
         submit(world, "first", 2, 2, 2)
         assert trains(world, "first")
-        service(world).cancel("first")
+        service(world).commands.cancel("first")
         assert world.run_until(lambda w: waiting(w) == 1 and alive(w) == 1, 60.0)
 
 
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_cleaned_is_terminated() -> None:
     submit(world, "first", 2, 2, 2)
     assert trains(world, "first")
     world.set_fault_rates(FaultRates(bootstrap=1.0))
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     assert world.run_until(lambda w: settled(w) and not alive(w), 120.0)
     assert len(events_of(world, "first", EventKind.CLEANING_FAILED)) == 2
 
@@ -200,13 +200,13 @@ def test_a_daemon_that_dies_on_the_way_neither_gives_one_twice_nor_forgets_it(wh
 
     world.hooks.boundary.append(die)
     if kind is Clean:
-        service(world).cancel("first")
+        service(world).commands.cancel("first")
         assert world.run_until(lambda w: waiting(w) == 2, 120.0)
     submit(world, "second", 2, 2, 2)
     assert trains(world, "second", 120.0)
     assert died
     assert launched(world) == 2
-    service(world).cancel("second")
+    service(world).commands.cancel("second")
     assert world.run_until(lambda w: settled(w) and not alive(w), 500.0)
 
 
@@ -223,7 +223,7 @@ def test_without_the_setting_none_waits() -> None:
     world = empty_world()
     submit(world, "first", 2, 2, 2)
     assert world.run_until(lambda w: record(w, "first").state is JobState.RUNNING, 60.0)
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     assert world.run_until(lambda w: settled(w) and not alive(w), 60.0)
     assert not events_of(world, "first", EventKind.KEPT_WARM)
 
@@ -255,7 +255,7 @@ def test_one_that_is_not_reached_is_terminated_after_a_while() -> None:
     assert trains(world, "first")
     for machine in world.cloud.machines.values():
         machine.ssh = "refuses"
-    service(world).cancel("first")
+    service(world).commands.cancel("first")
     assert world.run_until(lambda w: NodeState.CLEANING in states(w), 20.0)
     assert not world.run_until(lambda w: alive(w) == 0, 20.0)
     assert world.run_until(lambda w: settled(w) and not alive(w), 40.0)

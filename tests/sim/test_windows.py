@@ -81,14 +81,14 @@ def test_a_node_that_is_not_taken_after_all_holds_up_a_job_of_too_few_until_it_i
 @pytest.mark.nightly
 def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> None:
     world = world_with(600.0)
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 1000.0)
-    service(world).resume("job")
+    service(world).commands.resume("job")
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert lost_steps(world) == 0
     world = world_with(600.0)
     world.nodes.trainings["job"].steps.saving_s = 1e6
-    service(world).pause("job")
+    service(world).commands.pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 7200.0 + 2 * RULES.drain_timeout_s)
 
 

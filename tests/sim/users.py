@@ -14,8 +14,9 @@ from spotsup_simulator.training import Training
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause
-from supervisor.api.adoption import Adoption
-from supervisor.api.changes import Scale
+from supervisor.api.daemon.adoption import Adoption
+from supervisor.api.jobs.changes import Scale
+from supervisor.api.jobs.commands import Commands
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
@@ -133,7 +134,7 @@ class Users:
         before, hours = self._expected.get(name), value.get("limits", {}).get("hours")
         self._expected[name] = Expected({uid, ""}) if before is None else before.or_new(uid, numbers, hours)
         try:
-            service.submit(value, service.put_blob(b"code"), submission, owner=owner)
+            service.submissions.submit(value, service.submissions.put_blob(b"code"), submission, owner=owner)
         except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if before is not None:
@@ -184,7 +185,7 @@ class Users:
         """Cancel a job."""
         expected = self._expected.get(name)
         if expected is not None and expected.nodes:
-            self._ask(expected, "cancel", expected.cancelled, True, lambda service: service.cancel(name))
+            self._ask(expected, "cancel", expected.cancelled, True, lambda commands: commands.cancel(name))
 
     def pause(self, name: str, on: bool) -> None:
         """Pause a job, or resume it."""
@@ -197,12 +198,12 @@ class Users:
         expected = self._expected.get(name)
         if expected is not None and expected.nodes:
             acknowledged: set[str] = set()
-            self._ask(expected, "drain", acknowledged, node, lambda service: service.drain(node))
+            self._ask(expected, "drain", acknowledged, node, lambda commands: commands.drain(node))
             if acknowledged and self._answered:
                 expected.drained.add(node)
 
     def _ask(
-        self, expected: Expected, kind: str, values: set[Any], value: Any, command: Callable[[Service], object]
+        self, expected: Expected, kind: str, values: set[Any], value: Any, command: Callable[[Commands], object]
     ) -> None:
         """Give a command. While two of one kind are under way, either may take effect last."""
         daemon = self._daemon()
@@ -217,7 +218,7 @@ class Users:
         expected.commands[kind] += 1
         mine, alone, self._answered = expected.commands[kind], expected.under_way[kind] == 1, False
         try:
-            command(service_of(self._world, daemon, self.terms))
+            command(service_of(self._world, daemon, self.terms).commands)
         except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if not known and alone and mine == expected.commands[kind]:

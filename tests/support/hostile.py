@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.api.gate import COOKIE, Users
-from supervisor.api.throttle import Throttle
+from supervisor.api.security.gate import COOKIE, Users
+from supervisor.api.security.throttle import Throttle
 from tests.sim.harness import submit, training_world
 from tests.sim.promises import jobs_of
 from tests.support.https import Https

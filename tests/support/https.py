@@ -18,11 +18,11 @@ from spotsup_simulator.world import World
 from starlette.types import Receive, Scope, Send
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
-from supervisor.api.gate import Users
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
 from supervisor.api.secrets import Secrets, add_secrets
+from supervisor.api.security.gate import Users
+from supervisor.api.security.tls import certificate_of, own_ca, own_files
 from supervisor.api.serving import ApiServer, bind_address
-from supervisor.api.tls import certificate_of, own_ca, own_files
 from supervisor.config import parse_config
 from supervisor.identity import Identity
 from supervisor.runtime.loop import Status

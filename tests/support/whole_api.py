@@ -11,18 +11,18 @@ from spotsup_simulator.cloud import OWNER
 from spotsup_simulator.world import World
 
 from supervisor.access import AuditEntry, Role, TokenRecord, sha256_of, token_text
-from supervisor.api.adoption import Adoption
-from supervisor.api.explain import Explainer
-from supervisor.api.gate import Users
-from supervisor.api.logins import add_logins, login_row
-from supervisor.api.metrics import add_metrics
-from supervisor.api.quote import Quotes
-from supervisor.api.report import on_demand_prices
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
+from supervisor.api.daemon.adoption import Adoption
+from supervisor.api.daemon.metrics import add_metrics
+from supervisor.api.jobs.report import on_demand_prices
+from supervisor.api.nodes.logins import add_logins, login_row
 from supervisor.api.secrets import Secrets, add_secrets
+from supervisor.api.security.gate import Users
+from supervisor.api.security.throttle import Throttle
 from supervisor.api.service import Service
+from supervisor.api.submit.explain import Explainer
+from supervisor.api.submit.quote import Quotes
 from supervisor.api.sweeps import Sweeps, add_sweeps
-from supervisor.api.throttle import Throttle
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.market.admission import QueueRules
@@ -81,7 +81,7 @@ def whole_api(world: World, users: Users, entries: list[AuditEntry]) -> FastAPI:
         ca=lambda: "a CA",
     )
     add_metrics(app, lambda: b"spotsup_up 1\n")
-    add_logins(app, api, partial(login_row, config, Identity(b"s" * 32)), world.clock)
+    add_logins(app, api.jobs, partial(login_row, config, Identity(b"s" * 32)), world.clock)
     add_sweeps(app, Sweeps(api, daemon.journal, world.clock, QueueRules()))
     add_secrets(app, Secrets(daemon.journal, Identity(b"s" * 32), world.clock))
     source = source_of(

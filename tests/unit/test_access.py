@@ -26,18 +26,19 @@ from supervisor.access import (
     sha256_of,
     token_text,
 )
-from supervisor.api import rules, uploads
-from supervisor.api.events import MAX_EVENTS
-from supervisor.api.explain import Explainer
-from supervisor.api.gate import FAILED_BURST, MAX_BODY_BYTES, REFUSED_BURST, Users
-from supervisor.api.logins import add_logins, login_row
-from supervisor.api.metrics import add_metrics
+from supervisor.api.app import create_app
+from supervisor.api.daemon.events import MAX_EVENTS
+from supervisor.api.daemon.metrics import add_metrics
+from supervisor.api.nodes.logins import add_logins, login_row
 from supervisor.api.problems import MEDIA_TYPE
-from supervisor.api.routes import create_app
 from supervisor.api.secrets import Secrets, add_secrets
+from supervisor.api.security import rules
+from supervisor.api.security.gate import FAILED_BURST, MAX_BODY_BYTES, REFUSED_BURST, Users
+from supervisor.api.security.throttle import Folded, Throttle
+from supervisor.api.security.unix_socket import PEER
+from supervisor.api.submit import routes as submit_routes
+from supervisor.api.submit.explain import Explainer
 from supervisor.api.sweeps import add_sweeps
-from supervisor.api.throttle import Folded, Throttle
-from supervisor.api.unix_socket import PEER
 from supervisor.cli.operate import audit_line
 from supervisor.config import Config
 from supervisor.events import EventKind
@@ -162,7 +163,7 @@ class Desk:
             audit=lambda: list(self.entries),
             ca=lambda: "a CA",
         )
-        add_logins(self.app, service(self.world), partial(login_row, Config(), IDENTITY), self.world.clock)
+        add_logins(self.app, service(self.world).jobs, partial(login_row, Config(), IDENTITY), self.world.clock)
 
     def ask(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
         """`user`: whose token is sent; "" for none, `uid` for a user of this computer."""
@@ -582,7 +583,7 @@ def test_nobody_is_let_in_by_a_header(desk: Desk) -> None:
     for attack, (headers, status) in HOSTILE.items():
         reply = desk.ask("", "POST", "/v1/daemon/pause", json={}, headers=headers)
         assert reply.status_code == status, attack
-        assert service(desk.world).paused is None, attack
+        assert service(desk.world).daemons.paused is None, attack
 
 
 def test_two_authorizations_are_none(desk: Desk) -> None:
@@ -643,7 +644,7 @@ def test_a_bomb_is_refused(desk: Desk) -> None:
 
 
 def test_only_so_much_code_is_in_memory_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MAX_UPLOADS", 1)
+    monkeypatch.setattr(submit_routes, "MAX_UPLOADS", 1)
     busy = Desk(desk.world)
     started, go_on = threading.Event(), threading.Event()
     store = Journal.put_blob

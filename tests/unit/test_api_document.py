@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.api.gate import Users
-from supervisor.api.metrics import add_metrics
+from supervisor.api.app import create_app
+from supervisor.api.daemon.metrics import add_metrics
 from supervisor.api.problems import MEDIA_TYPE
-from supervisor.api.routes import create_app
-from supervisor.api.rules import rules_of
+from supervisor.api.security.gate import Users
+from supervisor.api.security.rules import rules_of
+from supervisor.api.security.throttle import Throttle
+from supervisor.api.security.unix_socket import PEER
 from supervisor.api.sweeps import Sweeps, add_sweeps
-from supervisor.api.throttle import Throttle
-from supervisor.api.unix_socket import PEER
 from supervisor.market.admission import QueueRules
 from supervisor.runtime.loop import Status
 from tests.sim.harness import service, training_world

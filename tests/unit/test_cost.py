@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.routes import create_app
-from supervisor.api.unix_socket import PEER, user_name
-from supervisor.api.views import cost_row, job_row, node_rows
+from supervisor.api.app import create_app
+from supervisor.api.jobs.views import cost_row, job_row, node_rows
+from supervisor.api.security.unix_socket import PEER, user_name
 from supervisor.cli.show import (
     show_cost_of_job,
     show_costs,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Pause, Pauses, Progress
 
-from supervisor.api.report import OnDemand
+from supervisor.api.jobs.report import OnDemand
 from supervisor.budget import Budgets
 from supervisor.curve import Cause
 from supervisor.errors import JournalUnavailableError

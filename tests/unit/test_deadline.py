@@ -9,7 +9,7 @@ import pytest
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import Market, NoCapacity, Scope
-from supervisor.api.views import job_row
+from supervisor.api.jobs.views import job_row
 from supervisor.billing import Booking, Purpose, RoundTimes
 from supervisor.deadlines import Work, finish_by_at, work_of
 from supervisor.errors import UsageError

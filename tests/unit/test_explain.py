@@ -17,11 +17,11 @@ from bootstrap.model import Setup, Skip, Unfit
 from bootstrap.steps import plan
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
-from supervisor.api.explain import MAX_NODE_PLANS, Explainer, sample_offers
-from supervisor.api.gate import MAX_BLOB_BYTES
-from supervisor.api.quote import Quote
-from supervisor.api.routes import create_app
+from supervisor.api.app import create_app
+from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
+from supervisor.api.submit.explain import MAX_NODE_PLANS, Explainer, sample_offers
+from supervisor.api.submit.quote import Quote
 from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
@@ -67,7 +67,7 @@ def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str
     answer, service = posted({**BODY, "spec": spec}, *offers, config=config)
     assert answer.status_code == 200, answer.text
     assert SECRET not in answer.text
-    return answer.json(), service.jobs()
+    return answer.json(), service.jobs.all()
 
 
 def step(found: dict[str, Any], name: str) -> dict[str, Any]:

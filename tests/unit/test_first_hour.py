@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from provisioners.base import Market, Offer
-from supervisor.api.views import node_rows
+from supervisor.api.jobs.views import node_rows
 from supervisor.errors import UsageError
 from supervisor.model import JobState
 from supervisor.planner.world import JobView

@@ -43,7 +43,7 @@ def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> 
     with pytest.raises(UsageError, match="build it into the image"):
         parse_spec({**spec, "setup": "pip install x"})
     with pytest.raises(CommandRefusedError, match=r"docker.io/library/python:latest has no digest"):
-        service(empty_world()).submit(spec, "0" * 64, "submission")
+        service(empty_world()).submissions.submit(spec, "0" * 64, "submission")
 
 
 class Registry:

@@ -16,13 +16,14 @@ from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
 from supervisor.alerts.batches import MAX_RETRY_S
 from supervisor.alerts.senders import Outgoing, Receipt
-from supervisor.api.changes import Scale
-from supervisor.api.checked import MAX_AGE_S, MAX_KEPT, Checked, LastChecked
-from supervisor.api.gate import MAX_BLOB_BYTES
-from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
-from supervisor.api.routes import create_app
-from supervisor.api.service import CATCH_UP_S, MAX_TRIES, Service
-from supervisor.api.unix_socket import PEER
+from supervisor.api.app import create_app
+from supervisor.api.jobs.changes import Scale
+from supervisor.api.jobs.commands import MAX_TRIES
+from supervisor.api.journal_copy import CATCH_UP_S
+from supervisor.api.security.gate import MAX_BLOB_BYTES
+from supervisor.api.security.unix_socket import PEER
+from supervisor.api.submit.checked import MAX_AGE_S, MAX_KEPT, Checked, LastChecked
+from supervisor.api.submit.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS
@@ -128,7 +129,7 @@ def test_offers_of_ended_jobs_are_forgotten() -> None:
     for number in range(5):
         submit(world, f"job-{number}", 1, 1, 1)
         assert world.run_until(lambda w, name=f"job-{number}": record(w, name).state is JobState.RUNNING, 60.0)  # type: ignore[misc]
-        service(world).cancel(f"job-{number}")
+        service(world).commands.cancel(f"job-{number}")
         world.run(30.0)
     submit(world, "last", 1, 1, 1)
     assert world.run_until(lambda w: record(w, "last").state is JobState.RUNNING, 60.0)
@@ -163,16 +164,15 @@ class Rival:
     def now(self) -> float:
         """The time, a little too late."""
         self.asked += 1
-        service(self._world).scale("job", Scale(spares=self.asked % 2 + 1))
+        service(self._world).commands.scale("job", Scale(spares=self.asked % 2 + 1))
         return self._world.clock.now()
 
 
 def test_a_command_is_retried_a_limited_number_of_times() -> None:
     world = training_world()
     world.run(120.0)
-    rival, daemon = Rival(world), world.daemon
-    wait_for = service(world)._wait_for
-    late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for, hosted=["local"])
+    rival = Rival(world)
+    late = replace(service(world).commands, clock=rival)
     with pytest.raises(CommandRefusedError, match="changes too fast"):
         late.scale("job", Scale(desired=4))
     assert rival.asked == MAX_TRIES
@@ -183,9 +183,9 @@ def test_a_command_waits_a_limited_time_for_what_other_daemons_acknowledged() ->
     world = training_world()
     world.run(120.0)
     world.set_fault_rates(replace(NO_FAULTS, mirror_lag_s=60.0))  # the mirror shows new writes much later
-    service(world).scale("job", Scale(spares=1))
+    service(world).commands.scale("job", Scale(spares=1))
     with pytest.raises(JournalUnavailableError, match=f"behind etcd for {CATCH_UP_S:g} s"):
-        service(world).scale("job", Scale(desired=4))
+        service(world).commands.scale("job", Scale(desired=4))
     assert record(world).desired_nodes == 3
 
 
@@ -213,7 +213,7 @@ def test_the_kept_output_of_a_failed_command_is_short_however_long_a_line_is() -
 def test_code_that_is_too_large_is_refused() -> None:
     world = empty_world()
     with pytest.raises(UsageError, match=f"at most {MAX_BLOB_BYTES} are accepted"):
-        service(world).put_blob(bytes(MAX_BLOB_BYTES + 1))
+        service(world).submissions.put_blob(bytes(MAX_BLOB_BYTES + 1))
 
 
 def test_a_request_that_is_too_large_is_not_read() -> None:
@@ -252,7 +252,7 @@ def test_a_job_has_a_maximum_of_nodes_and_spares(nodes: dict[str, int]) -> None:
         parse_spec({"name": "job", "nodes": nodes, "run": "t.py"})
     world = training_world()
     with pytest.raises(CommandRefusedError, match="cannot scale"):
-        service(world).scale("job", Scale(max_nodes=MAX_NODES + 1))
+        service(world).commands.scale("job", Scale(max_nodes=MAX_NODES + 1))
 
 
 def test_a_plan_shows_a_maximum_of_offers() -> None:

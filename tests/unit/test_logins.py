@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from provisioners.base import EndCause
-from supervisor.api.logins import login_row
+from supervisor.api.nodes.logins import login_row
 from supervisor.cli.operate import ssh_command
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError, UsageError

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from spotsup_trainer.agent.host_metrics import exposition as host_metrics
 from spotsup_trainer.wire import Pause, Pauses, Progress
 
-from supervisor.api.targets import targets
+from supervisor.api.nodes.targets import targets
 from supervisor.billing import Booking, NodeBilling, Purpose
 from supervisor.budget import Budgets
 from supervisor.journal.journal import Reading

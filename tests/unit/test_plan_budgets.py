@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.api.changes import limited_job
+from supervisor.api.jobs.changes import limited_job
 from supervisor.billing import Booking, NodeBilling, Purpose, Spent
 from supervisor.budget import BudgetRecord, Budgets, BudgetUse
 from supervisor.events import EventKind

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Progress
 
-from supervisor.api.changes import limit_changes, limited_job
+from supervisor.api.jobs.changes import limit_changes, limited_job
 from supervisor.errors import UsageError
 from supervisor.events import EventKind
 from supervisor.features.limits.rule import Use, trained_s

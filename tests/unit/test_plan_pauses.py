@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Pause, Pauses, WireError, decode, encode
 
-from supervisor.api.views import job_detail
+from supervisor.api.jobs.views import job_detail
 from supervisor.events import EventKind
 from supervisor.planner.pauses import MAX_PAUSE_S, MAX_PAUSES, MAX_RESTORED_BYTES, MAX_STEPS_AGAIN, pauses_of
 from tests.unit.scene import NOW, job, member, name, round_of, scene, view

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from spotsup_trainer.wire import RankTimes
 
-from supervisor.api.ranks import is_waited_for, rank_rows
-from supervisor.api.views import job_detail
+from supervisor.api.jobs.ranks import is_waited_for, rank_rows
+from supervisor.api.jobs.views import job_detail
 from supervisor.cli import show
 from supervisor.planner.world import JobView
 from tests.unit.scene import NOW, job, member, name, view

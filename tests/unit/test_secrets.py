@@ -15,8 +15,8 @@ from spotsup_trainer.etcd.client import Compare, KeyValue, Put, WatchEvent
 from spotsup_trainer.wire import AgentConfig, Metadata
 
 from provisioners.base import Market, Offer
-from supervisor.api.routes import SubmitBody
 from supervisor.api.secrets import SecretBody
+from supervisor.api.submit.routes import SubmitBody
 from supervisor.cli.daemon import set_up_logging
 from supervisor.config import parse_config
 from supervisor.errors import UsageError

@@ -12,9 +12,9 @@ from spotsup import transport
 from spotsup_trainer.wire import AgentStatus, Pause, Pauses, Round
 
 from provisioners.base import Market, Offer
-from supervisor.api.changes import alternatives, scaled_job
+from supervisor.api.jobs.changes import alternatives, scaled_job
+from supervisor.api.jobs.views import in_order, job_detail, job_row, node_rows
 from supervisor.api.rows import JobRow, NodeRow
-from supervisor.api.views import in_order, job_detail, job_row, node_rows
 from supervisor.cli import ctl, daemon, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
@@ -177,14 +177,14 @@ def test_a_socket_of_another_user_is_explained() -> None:
 
 
 def test_scaling_is_said_innumbers_of() -> None:
-    from supervisor.api.changes import Scale, numbers_of
+    from supervisor.api.jobs.changes import Scale, numbers_of
 
     assert numbers_of(scaled_job(JOB, Scale(desired=3, min_nodes=2))) == "3 nodes (min 2, max 64)"
     assert numbers_of(scaled_job(JOB, Scale(1, 1, 1, 2))) == "1 node (min 1, max 1, spares 2)"
 
 
 def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
-    from supervisor.api.changes import Scale
+    from supervisor.api.jobs.changes import Scale
 
     pairs = replace(JOB, spec=parse_spec({"name": "job", "run": "t.py", "nodes": {"min": 2, "multiple_of": 2}}))
     assert scaled_job(pairs, Scale(desired=4, min_nodes=2)).desired_nodes == 4

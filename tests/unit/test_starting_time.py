@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.api.queue import queue_rows
+from supervisor.api.jobs.queue import queue_rows
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError
 from supervisor.features.queue.rule import claim_of

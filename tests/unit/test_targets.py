@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from provisioners.base import Market, Offer
+from supervisor.api.nodes.targets import LIVING, targets, targets_app
 from supervisor.api.serving import ApiServer, bind_address
-from supervisor.api.targets import LIVING, targets, targets_app
 from supervisor.config import parse_config
 from supervisor.errors import UsageError
 from supervisor.model import JobRecord, NodeRecord, NodeState

@@ -13,7 +13,7 @@ from spotsup.archive import Archive
 from spotsup.upload import MAX_ASKED_WAIT_S, TRIES, WAITS_S, upload
 from spotsup_simulator.world import World
 
-from supervisor.api.gate import MAX_BLOB_BYTES
+from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
 from supervisor.errors import BusyError, DaemonUnreachableError, SpotsupError, UsageError
 from supervisor.uploads import MAX_UNUSED, MAX_UNUSED_BYTES, Upload, displaced
@@ -44,7 +44,7 @@ class Line:
             raise self.failures.pop(0)
         for part in (0, len(data) // 2, len(data)):
             sent(part)
-        return {"sha256": service(self.world).put_blob(data)}
+        return {"sha256": service(self.world).submissions.put_blob(data)}
 
     def upload(self, data: bytes = DATA) -> str:
         return upload(Archive.of(data), self, self.waits.append)
@@ -146,28 +146,28 @@ def counted(world: World) -> int:
 
 
 def submitted(world: World, api: Service, name: str, code: bytes, owner: str) -> None:
-    api.submit({"name": name, "nodes": 1, "run": "t.py"}, sha256(code), f"submission {name}", owner=owner)
+    api.submissions.submit({"name": name, "nodes": 1, "run": "t.py"}, sha256(code), f"submission {name}", owner=owner)
     world.run(1.0)
 
 
 def test_of_a_users_unused_archives_the_oldest_goes_and_others_keep_theirs(few: World) -> None:
     api = service(few)
     for code, owner in ((b"a", "ann"), (b"b", "b/ob"), (b"c", "ann"), (b"d", "ann")):
-        api.put_blob(code, owner)
+        api.submissions.put_blob(code, owner)
     assert stored(few) == ["b", "c", "d"]
-    api.put_blob(b"c", "ann")
-    api.put_blob(b"e", "ann")
+    api.submissions.put_blob(b"c", "ann")
+    api.submissions.put_blob(b"e", "ann")
     assert stored(few) == ["b", "c", "e"], "one that is sent again is new"
     assert counted(few) == 3
 
 
 def test_an_archive_that_a_job_uses_counts_no_more_and_stays(few: World) -> None:
     api = service(few)
-    api.put_blob(b"a", "ann")
+    api.submissions.put_blob(b"a", "ann")
     submitted(few, api, "job", b"a", "ann")
     assert counted(few) == 0
     for code in (b"a", b"b", b"c", b"d"):  # sent again, and displaced
-        api.put_blob(code, "ann")
+        api.submissions.put_blob(code, "ann")
     assert stored(few) == ["a", "c", "d"]
     assert counted(few) == 2
 
@@ -175,5 +175,5 @@ def test_an_archive_that_a_job_uses_counts_no_more_and_stays(few: World) -> None
 def test_what_somebody_else_has_sent_since_stays(few: World) -> None:
     api = service(few)
     for code, owner in ((b"a", "ann"), (b"a", "bob"), (b"b", "ann"), (b"c", "ann")):
-        api.put_blob(code, owner)
+        api.submissions.put_blob(code, owner)
     assert stored(few) == ["a", "b", "c"]

@@ -27,18 +27,22 @@ def test_the_only_cloud_is_the_default_and_stored_with_the_job(clouds: tuple[str
     api = service(*clouds)
     kept = {**JOB, "checkpoints": "none"}
     for given in (kept, {**kept, "placement": {"spread": "region"}}):
-        assert api.check(given).spec.placement.cloud == clouds[0]
-    stored = api.submit({**kept, "placement": {"regions": ["r"]}}, api.put_blob(b"code"), "once").record.spec
+        assert api.submissions.check(given).spec.placement.cloud == clouds[0]
+    given, code = {**kept, "placement": {"regions": ["r"]}}, api.submissions.put_blob(b"code")
+    stored = api.submissions.submit(given, code, "once").record.spec
     assert (stored.placement.cloud, stored.placement.regions) == (clouds[0], ("r",))
 
 
 def test_of_several_clouds_one_has_to_be_named() -> None:
     api = service("local", "aws", "gcp")
     refused = r"several clouds, and the job names none: set `placement.cloud` \(--cloud\) to local, aws or gcp$"
-    for ask in (api.check, api.submissions.plan):
+    for ask in (api.submissions.check, api.job_files.plan):
         with pytest.raises(CommandRefusedError, match=refused):
             ask(JOB)
-    assert api.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}}).spec.placement.cloud == "gcp"
+    assert (
+        api.submissions.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}}).spec.placement.cloud
+        == "gcp"
+    )
 
 
 @pytest.mark.parametrize(("cloud", "refused"), [("local", False), ("aws", True)])
@@ -46,10 +50,10 @@ def test_what_the_default_cloud_demands_holds_for_a_job_that_does_not_name_it(cl
     api = service(cloud)
     asked: Any = DATA
     if not refused:
-        assert api.check(asked).spec.placement.cloud == cloud
+        assert api.submissions.check(asked).spec.placement.cloud == cloud
         return
     with pytest.raises(UsageError, match="a data job needs instance types without a GPU"):
-        api.check(asked)
+        api.submissions.check(asked)
 
 
 SAY = r"add a writable file system .*, or write `checkpoints: none` if the program keeps its own, or .* lost node$"
@@ -72,18 +76,18 @@ SAY = r"add a writable file system .*, or write `checkpoints: none` if the progr
 def test_a_job_on_a_rented_cloud_has_to_say_where_its_checkpoints_outlive_its_nodes(more: Any, why: str) -> None:
     api = service("local", "aws")
     if why:
-        for ask in (api.check, api.submissions.plan):
+        for ask in (api.submissions.check, api.job_files.plan):
             with pytest.raises(CommandRefusedError, match=why):
                 ask({**ON_AWS, **more})
         with pytest.raises(CommandRefusedError, match=why):
-            api.submit({**ON_AWS, **more}, api.put_blob(b"code"), "once")
+            api.submissions.submit({**ON_AWS, **more}, api.submissions.put_blob(b"code"), "once")
     else:
-        assert api.check({**ON_AWS, **more}).spec.placement.cloud == "aws"
+        assert api.submissions.check({**ON_AWS, **more}).spec.placement.cloud == "aws"
 
 
 def test_checkpoints_of_the_local_cloud_and_data_jobs_need_no_storage() -> None:
     api = service("local", "aws")
     for more in ({}, {"checkpoints": "/home/ck"}, {"checkpoints": "none"}):
-        assert api.check({**JOB, "placement": {"cloud": "local"}, **more})
+        assert api.submissions.check({**JOB, "placement": {"cloud": "local"}, **more})
     data = {**DATA, "placement": {"cloud": "aws"}, "resources": {"instance_types": ["m7i.large"]}}
-    assert api.check(data)
+    assert api.submissions.check(data)

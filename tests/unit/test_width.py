@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from pydantic import Field
 from spotsup import Client
 
-from supervisor.api.runs import spec_row
-from supervisor.api.views import job_row
+from supervisor.api.jobs.runs import spec_row
+from supervisor.api.jobs.views import job_row
 from supervisor.cli.change import limits
 from supervisor.cli.job_options import JobOption, merge
 from supervisor.cli.runs import compared

@@ -15,13 +15,15 @@ SUPERVISOR = REPO / "supervisor"
 # nor does who may use the API, and did.
 JOURNAL_WRITERS = {
     "runtime.loop": {"commit"},
-    "api.service": {"create_job", "update_job", "delete_job", "set_pause", "put_blob", "delete_code"},
-    "api.adoption": {"adopt", "set_cluster"},
+    "api.submit.submissions": {"create_job", "put_blob", "delete_code"},
+    "api.jobs.commands": {"update_job", "delete_job", "delete_code"},
+    "api.daemon.daemons": {"set_pause"},
+    "api.daemon.adoption": {"adopt", "set_cluster"},
     "runtime.curves": {"put_curve"},
     "runtime.pools": {"put_pool_day", "delete_pool_days"},
     "runtime.housekeeping": {"trim_cluster_events", "trim_audit"},
     "journal.unused_code": {"delete_code"},
-    "api.audit": {"add_audit"},
+    "api.security.audit": {"add_audit"},
     "cli.user": {"add_token", "delete_tokens"},
     "runtime.renewals": {"create_job"},
     "runtime.retention": {"delete_job", "delete_code"},
@@ -35,7 +37,7 @@ JOURNAL_WRITERS = {
 CLOUD_CALLERS = {
     "runtime.actor": {"launch", "find", "terminate", "instances", "coverage", "leftovers", "remove", "console"},
     "runtime.offers": {"offers"},
-    "api.adoption": {"instances", "coverage"},
+    "api.daemon.adoption": {"instances", "coverage"},
     "cli.check": {"check", "instances"},
 }
 CHANGES_A_CLOUD = {"launch", "terminate", "remove"}
@@ -92,6 +94,6 @@ def test_only_the_actor_changes_a_cloud_and_few_others_read_from_one() -> None:
     found = callers(verbs, "provisioner", "open_cloud")
     assert found == CLOUD_CALLERS
     assert [module for module, called in found.items() if called & CHANGES_A_CLOUD] == ["runtime.actor"]
-    queries = {"runtime.actor", "api.quote", "api.adoption"}
+    queries = {"runtime.actor", "api.submit.quote", "api.daemon.adoption"}
     asking = {module for module, text in sources() if "offers_in_order" in names_called(ast.parse(text))}
     assert asking == queries

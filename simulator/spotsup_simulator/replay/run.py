@@ -71,7 +71,7 @@ class Replay:
             value["storage"] = [each.model_dump(exclude_unset=True) for each in here]
         hosted = [cloud] if cloud == LOCAL else []
         service = Service(world.daemon.journal, world.daemon.leader, world.clock, [cloud], self._wait, hosted=hosted)
-        service.submit(value, service.put_blob(b"code"), self.spec.name, owner=self.owner)
+        service.submissions.submit(value, service.submissions.put_blob(b"code"), self.spec.name, owner=self.owner)
         if self.work_node_h is not None:
             world.schedule(world.clock.now() + CHECK_S, partial(self._end_if_done))
 

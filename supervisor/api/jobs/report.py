@@ -5,29 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI
 
 from provisioners.base import Market, Offer, ProvisionerError
 from supervisor.access import Action
-from supervisor.api.quote import Quotes
-from supervisor.api.rules import may
-from supervisor.api.service import Service
-from supervisor.api.views import cost_row, job_row
+from supervisor.api.jobs.reading import Jobs
+from supervisor.api.jobs.views import cost_row, job_row
+from supervisor.api.presenter import Presenter
+from supervisor.api.security.rules import may
+from supervisor.api.submit.quote import Quotes
 from supervisor.curve import Curve, Point, Speed
 from supervisor.errors import SpotsupError
 from supervisor.features.limits.rule import spent_usd
 from supervisor.model import NodeRecord
 from supervisor.planner.world import JobView
-
-
-def add_report(app: FastAPI, service: Service, row: Callable[[JobView, Curve | None], dict[str, Any]]) -> None:
-    """Add the route. `row`: what it returns of a job and its curve."""
-
-    @app.get("/v1/jobs/{name}/report", openapi_extra=may(Action.READ))
-    def report(name: str) -> dict[str, Any]:
-        return row(*service.curve(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +37,18 @@ class OnDemand:
             return offer.usd_per_hour
         own = self.by_place.get((offer.zone, offer.instance_type))
         return self.by_place.get((offer.region, offer.instance_type)) if own is None else own
+
+
+Prices: TypeAlias = Callable[[JobView], OnDemand]
+
+
+def add_report(app: FastAPI, jobs: Jobs, presenter: Presenter, prices: Prices) -> None:
+    """Add the route. `prices`: asks a job's cloud for its on-demand prices."""
+
+    @app.get("/v1/jobs/{name}/report", openapi_extra=may(Action.READ))
+    def report(name: str) -> dict[str, Any]:
+        view, curve = jobs.curve(name)
+        return report_row(view, presenter.sentence(view), curve, prices(view), presenter.clock.now())
 
 
 def on_demand_prices(quotes: Quotes, view: JobView) -> OnDemand:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.routing import BaseRoute, Route
 
 from supervisor.access import Action, Caller, Role
-from supervisor.api.unix_socket import user_name
+from supervisor.api.security.unix_socket import user_name
 
 # The API's document has it, too.
 ACTION, PAGE = "x-spotsup-action", "x-spotsup-page"

@@ -1,4 +1,4 @@
-"""What a submission is checked, quoted and placed by, before anything of it is stored."""
+"""What a job file is checked, quoted and placed by, before anything of it is stored."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.api.checked import Checked, LastChecked
-from supervisor.api.place_order import prefers_the_cheapest, with_places
-from supervisor.api.quote import Quote, check_admissible, check_prices_known, endless_cost
-from supervisor.api.supported import check_supported
+from supervisor.api.submit.checked import Checked, LastChecked
+from supervisor.api.submit.place_order import prefers_the_cheapest, with_places
+from supervisor.api.submit.quote import Quote, check_admissible, check_prices_known, endless_cost
+from supervisor.api.submit.supported import check_supported
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import CommandRefusedError
 from supervisor.journal.journal import DayKey, Journal
@@ -21,7 +21,7 @@ from supervisor.spec import JobSpec, parse_spec
 from supervisor.starting_time import starts_at
 
 
-class Submissions:
+class JobFiles:
     """What this daemon says of a job file. All of its methods raise UsageError, and CommandRefusedError for what cannot
     run here."""
 

@@ -7,32 +7,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from provisioners.base import Market
 from supervisor.access import Action
-from supervisor.api.quote import Quote
-from supervisor.api.rules import may
-from supervisor.api.service import Service
+from supervisor.api.body import Body
+from supervisor.api.security.rules import may
+from supervisor.api.submit.job_files import JobFiles
+from supervisor.api.submit.quote import Quote
 from supervisor.journal.journal import DayKey
 from supervisor.pool_days import MAX_DAYS, MAX_POOLS, PoolDay, as_json, pool_of
 from supervisor.runtime.clock import Clock
 from supervisor.spec import JobSpec
 
 
-class RecordedBody(BaseModel):
+class RecordedBody(Body):
     """A job file's content."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     spec: dict[str, Any] = Field(repr=False)
 
 
-def add_recorded(app: FastAPI, service: Service, clock: Clock) -> None:
+def add_recorded(app: FastAPI, job_files: JobFiles, clock: Clock) -> None:
     """Add the route."""
 
     @app.post("/v1/recorded", openapi_extra=may(Action.PLAN))
     def recorded(body: RecordedBody) -> dict[str, Any]:
-        return recorded_row(*service.submissions.recorded(body.spec), clock.now())
+        return recorded_row(*job_files.recorded(body.spec), clock.now())
 
 
 def recorded_row(spec: JobSpec, quote: Quote, found: Mapping[DayKey, PoolDay | None], now: float) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from provisioners.base import Market, Offer
 from supervisor.access import Action
-from supervisor.api.gate import MAX_BLOB_BYTES
-from supervisor.api.quote import Quote, quote_row
-from supervisor.api.rules import may
-from supervisor.api.service import Service
+from supervisor.api.body import Body
+from supervisor.api.security.gate import MAX_BLOB_BYTES
+from supervisor.api.security.rules import may
+from supervisor.api.submit.job_files import JobFiles
+from supervisor.api.submit.quote import Quote, quote_row
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
 MAX_NODE_PLANS = 3
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class LockBody(_Body):
+class LockBody(Body):
     """What the environment is built from: `bootstrap.model.Lock`."""
 
     kind: Literal["requirements", "uv"]
@@ -47,7 +44,7 @@ class LockBody(_Body):
     requires_python: str = Field(default="", max_length=200)
 
 
-class ExplainBody(_Body):
+class ExplainBody(Body):
     """A job file's content, and the hash and size of its code, which itself is not sent."""
 
     spec: dict[str, Any] = Field(repr=False)
@@ -156,12 +153,12 @@ def _command_row(command: Command) -> dict[str, Any]:
     return row
 
 
-def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
+def add_explain(app: FastAPI, job_files: JobFiles, explainer: Explainer) -> None:
     """`/v1/explain`: what `/v1/plan` returns, and the steps on nodes."""
 
     @app.post("/v1/explain", openapi_extra=may(Action.PLAN))
     def explain(body: ExplainBody) -> dict[str, Any]:
-        spec, quote = service.submissions.plan(body.spec)
+        spec, quote = job_files.plan(body.spec)
         plans = explainer.explain(spec, quote, body)
         rows = [
             {

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.access import Action, AuditEntry, Caller, Role, TokenRecord, caller_of, id_of, refusal
 from supervisor.api.problems import CALLER, REQUEST_ID, TARGET, problem
-from supervisor.api.rules import AUDITED, Rule, caller_on_socket, rule_of
-from supervisor.api.throttle import Folded, Throttle
-from supervisor.api.unix_socket import PEER
+from supervisor.api.security.rules import AUDITED, Rule, caller_on_socket, rule_of
+from supervisor.api.security.throttle import Folded, Throttle
+from supervisor.api.security.unix_socket import PEER
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BLOB_BYTES = 32 * 1024 * 1024

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
 
 from supervisor.access import Action, refusal
-from supervisor.api.gate import caller_of_request
-from supervisor.api.rows import JobRow, SpecRow
-from supervisor.api.rules import may
-from supervisor.api.service import Service
-from supervisor.planner.world import JobView
+from supervisor.api.jobs.reading import Jobs
+from supervisor.api.presenter import Presenter
+from supervisor.api.rows import SpecRow
+from supervisor.api.security.gate import caller_of_request
+from supervisor.api.security.rules import may
 from supervisor.spec import JobSpec
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
@@ -40,13 +39,13 @@ def hidden(value: str, key: bytes) -> str:
     return f"(hidden, {hmac.digest(key, value.encode(errors='surrogatepass'), 'sha256').hex()[:8]})"
 
 
-def add_runs(app: FastAPI, service: Service, row: Callable[[JobView], JobRow]) -> None:
-    """Add `GET /v1/jobs/JOB/spec`. `row`: how a job is described."""
+def add_runs(app: FastAPI, jobs: Jobs, presenter: Presenter) -> None:
+    """Add `GET /v1/jobs/JOB/spec`."""
     key = secrets.token_bytes(32)  # of this process: nobody can find out a short value by trying
 
     @app.get("/v1/jobs/{name}/spec", openapi_extra=may(Action.READ))
     def spec_of_job(name: str, request: Request) -> SpecRow:
-        view = service.job(name)
+        view = jobs.one(name)
         may_change = not refusal(caller_of_request(request), Action.CHANGE, view.record.owner)
         spec = spec_row(view.record.spec, key, show_env=may_change)
-        return {"spec": spec, "code_sha256": view.record.code_sha256, "row": row(view)}
+        return {"spec": spec, "code_sha256": view.record.code_sha256, "row": presenter.job(view)}

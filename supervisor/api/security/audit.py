@@ -11,7 +11,7 @@ from fastapi import FastAPI, Query
 
 from supervisor.access import Action, AuditEntry
 from supervisor.api.rows import AuditRow
-from supervisor.api.rules import may
+from supervisor.api.security.rules import may
 from supervisor.errors import SpotsupError
 from supervisor.journal.journal import Journal
 from supervisor.runtime.housekeeping import AUDIT_KEPT

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spotsup_trainer.objects import url as urls
 from spotsup_trainer.wire import Pause
 
-from supervisor.api.ranks import rank_rows
+from supervisor.api.jobs.ranks import rank_rows
 from supervisor.api.rows import (
     AlternativeRow,
     CostRow,

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from supervisor.access import Action
-from supervisor.api.rules import may
+from supervisor.api.security.rules import may
 from supervisor.metrics.export import CONTENT_TYPE
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 
 from supervisor.access import Action
+from supervisor.api.jobs.views import in_order
 from supervisor.api.rows import TargetRow
-from supervisor.api.rules import may
-from supervisor.api.views import in_order
+from supervisor.api.security.rules import may
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
 

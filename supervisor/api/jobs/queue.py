@@ -9,16 +9,15 @@ from fastapi import FastAPI, Request, Response
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Action
+from supervisor.api.jobs.reading import Jobs
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.rules import may
-from supervisor.api.service import Service
+from supervisor.api.presenter import Presenter
+from supervisor.api.security.rules import may
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY, displaced
 from supervisor.market.admission import Admission
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
-from supervisor.runtime.clock import Clock
-from supervisor.runtime.loop import Status
 from supervisor.starting_time import moment
 
 WAITING_STATES = frozenset({JobState.QUEUED, JobState.STARTING, JobState.WAITING})
@@ -42,13 +41,13 @@ class QueueRow(TypedDict):
     waiting_s: float
 
 
-def add_queue(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+def add_queue(app: FastAPI, jobs: Jobs, presenter: Presenter) -> None:
     """Add the route."""
 
     @app.get("/v1/queue", openapi_extra=may(Action.READ))
     def queue(request: Request, response: Response, *, after: After = "", limit: Limit = None) -> list[QueueRow]:
-        now = status()
-        rows = queue_rows(service.jobs(), now.admissions, now.about, clock.now())
+        now = presenter.status()
+        rows = queue_rows(jobs.all(), now.admissions, now.about, presenter.clock.now())
         return page(rows, itemgetter("job"), after, limit, request, response)
 
 

@@ -6,15 +6,16 @@ import secrets
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from bootstrap.model import Paths
 from supervisor.access import Action
-from supervisor.api.gate import caller_of_request
+from supervisor.api.body import Body
+from supervisor.api.jobs.reading import Jobs
 from supervisor.api.problems import REQUEST_ID
 from supervisor.api.rows import LoginRow
-from supervisor.api.rules import may
-from supervisor.api.service import Service
+from supervisor.api.security.gate import caller_of_request
+from supervisor.api.security.rules import may
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
@@ -27,10 +28,8 @@ SSH_PORT = 22
 _NO_ADDRESS = frozenset({NodeState.TERMINATING, NodeState.GONE})
 
 
-class LoginBody(BaseModel):
+class LoginBody(Body):
     """The caller's public key, one line of a .pub file. The private one never leaves their computer."""
-
-    model_config = ConfigDict(extra="forbid")
 
     public_key: str = Field(max_length=MAX_KEY_CHARACTERS)
 
@@ -59,11 +58,11 @@ def login_row(config: Config, identity: Identity, node: NodeRecord, login: Login
     }
 
 
-def add_logins(app: FastAPI, service: Service, login: Callable[[NodeRecord, Login], LoginRow], clock: Clock) -> None:
+def add_logins(app: FastAPI, jobs: Jobs, login: Callable[[NodeRecord, Login], LoginRow], clock: Clock) -> None:
     """`login`: login_row of this installation."""
 
     @app.post("/v1/nodes/{node}/login", openapi_extra=may(Action.LOGIN))
     def log_in(node: str, body: LoginBody, request: Request) -> LoginRow:
         caller = caller_of_request(request)
         who = f"{caller.name or 'unknown'} {request.scope[REQUEST_ID]}"
-        return login(service.node(node), Login(body.public_key, who, clock.now(), secrets.randbits(63)))
+        return login(jobs.node(node), Login(body.public_key, who, clock.now(), secrets.randbits(63)))

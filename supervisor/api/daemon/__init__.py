@@ -1,0 +1,1 @@
+"""The daemons of a cluster, and the cluster as a whole."""

@@ -1,0 +1,1 @@
+"""A job's nodes: who reaches them, and who watches them."""

@@ -1,0 +1,1 @@
+"""What becomes of a job file before, and when, it is stored."""
