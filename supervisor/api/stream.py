@@ -36,7 +36,7 @@ from supervisor.planner.world import JobView
 
 # Each holds a connection.
 MAX_WATCHERS = 512
-# Of them, those of output: one that does not read holds up to supervisor.journal.output.MAX_OUTPUT_BYTES.
+# Of them, those of output: one that does not read holds up to supervisor.journal.output.MAX_ANSWER_BYTES.
 MAX_OUTPUT_WATCHERS = 64
 # Looks at a time, in each event loop: others need the threads that would wait for etcd.
 MAX_LOOKS = 8

@@ -37,7 +37,7 @@ from supervisor.planner.world import JobView
 from supervisor.pool_days import PoolDay, decode_day, encode_day
 from supervisor.sealed import SecretRecord
 from supervisor.sweep import SweepRecord
-from supervisor.uploads import Upload, displaced
+from supervisor.unused_archives import Upload, displaced
 
 # How the key of an audit entry about something refused ends.
 _REFUSED = "-refused"

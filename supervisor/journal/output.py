@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spotsup_trainer.etcd import KeyValue
 
 # One answer: of the 16 MiB that a job keeps, JSON takes much more in the daemon's memory.
-MAX_OUTPUT_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 1 << 20
 # As spotsup_trainer.agent.log_times, the rest of which is for nodes: the newest section is as long at most.
 SECTION_S = 30.0
 _KEY = re.compile(r"([^/]+)/([0-9]{8})")
@@ -46,14 +46,14 @@ def part_of(found: Iterable[tuple[str, KeyValue]], revision: int) -> Output:
     """Return the first part of `found`: keys below the job's, and what they hold. `revision`: of etcd, when they were
     read.
 
-    At least one revision, else at most MAX_OUTPUT_BYTES. Keys that no agent writes are left out.
+    At least one revision, else at most MAX_ANSWER_BYTES. Keys that no agent writes are left out.
     """
     known = [(kv.mod_revision, name[1], name[2], kv.value) for key, kv in found if (name := _KEY.fullmatch(key))]
     chunks: list[Chunk] = []
     position, size = 0, 0
     for written, node, number, data in sorted(known):
         size += len(data)
-        if size > MAX_OUTPUT_BYTES and position not in (0, written):
+        if size > MAX_ANSWER_BYTES and position not in (0, written):
             return Output(tuple(chunks), position, more=True)
         chunks.append(Chunk(node, number, data))
         position = written

@@ -19,7 +19,7 @@ from spotsup.errors import PackError
 from bootstrap.environment import lock
 from bootstrap.environment.lock import MAX_UNPACKED_BYTES
 from supervisor.api.security.gate import MAX_BLOB_BYTES, MAX_BODY_BYTES
-from supervisor.uploads import MAX_UNUSED
+from supervisor.unused_archives import MAX_UNUSED
 from tests.support.hostile import Site, Table
 from tests.support.whole_api import token_of
 

@@ -138,7 +138,9 @@ def test_several_are_deleted_at_once_by_two_daemons_and_every_dollar_counts_once
     with closing(EtcdStore(etcd, KEYS.world)) as second, ThreadPoolExecutor(4) as pool:
         second.start(10.0)
         services = [service(journal), service(Journal(second, KEYS))]
-        deleted = list(pool.map(lambda number: services[number % 2].commands.delete(names[number]).name, range(len(names))))
+        deleted = list(
+            pool.map(lambda number: services[number % 2].commands.delete(names[number]).name, range(len(names)))
+        )
     assert deleted == names
     until(lambda: not journal.read().jobs)
     budgets = journal.read().budgets

@@ -132,7 +132,7 @@ def test_an_answer_has_only_what_was_written_since_the_last_one(daemon: Daemon, 
 def test_an_answer_is_bounded_and_the_next_begins_where_it_ended(
     daemon: Daemon, client: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "MAX_OUTPUT_BYTES", 25)
+    monkeypatch.setattr(output, "MAX_ANSWER_BYTES", 25)
     for number in range(6):
         daemon.write(ONE, number, str(number) * 10)
     daemon.write(TWO, 0, "x" * 100)
@@ -146,7 +146,7 @@ def test_an_answer_is_bounded_and_the_next_begins_where_it_ended(
 
 def test_chunks_of_one_revision_are_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A position between them would lose the second."""
-    monkeypatch.setattr(output, "MAX_OUTPUT_BYTES", 1)
+    monkeypatch.setattr(output, "MAX_ANSWER_BYTES", 1)
     found = [(f"n/{number:08d}", KeyValue("", b"xx", 1, number // 2, 0)) for number in range(2, 6)]
     first = output.part_of(found, 9)
     assert ([each.number[-1] for each in first.chunks], first.position, first.more) == (["2", "3"], 1, True)
@@ -292,7 +292,7 @@ def test_a_daemon_that_stays_away_ends_it(
 def test_the_whole_log_is_printed_in_as_many_answers_as_it_takes(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "MAX_OUTPUT_BYTES", 30)
+    monkeypatch.setattr(output, "MAX_ANSWER_BYTES", 30)
     for number in range(9):
         daemon.write(ONE, number, f"line {number}\n")
     for more, expected in (

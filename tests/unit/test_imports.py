@@ -68,7 +68,7 @@ SUPERVISOR = (
     ("checkpoints", "curve", "budget", "access", "sweep"),
     ("features",),
     ("model",),
-    ("new_job", "uploads"),
+    ("new_job", "unused_archives"),
     ("market", "pool_days"),
     ("alerts",),
     ("planner",),

@@ -16,7 +16,7 @@ from spotsup_simulator.world import World
 from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
 from supervisor.errors import BusyError, DaemonUnreachableError, SpotsupError, UsageError
-from supervisor.uploads import MAX_UNUSED, MAX_UNUSED_BYTES, Upload, displaced
+from supervisor.unused_archives import MAX_UNUSED, MAX_UNUSED_BYTES, Upload, displaced
 from tests.sim.harness import empty_world, service
 
 DATA = b"code"
@@ -131,7 +131,7 @@ def test_two_archives_of_the_largest_size_fit() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> World:
     """A world in which a user may leave two archives unused."""
-    monkeypatch.setattr("supervisor.uploads.MAX_UNUSED", 2)
+    monkeypatch.setattr("supervisor.unused_archives.MAX_UNUSED", 2)
     return empty_world()
 
 
