@@ -256,7 +256,7 @@ def prepared(
             missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), str(error))
         if network is None and etcds == 1:
             missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), "etcd has one member: it would be down")
-        clock, environ = folder / "clock", {"SPOTSUP_SLACK_WEBHOOK": hook.url}
+        clock = folder / "clock"
         set_clock(clock, 0)
         clocks = {"PYTHONPATH": str(Path(__file__).with_name("wrong_clock")), "CHAOS_CLOCK": str(clock)}
         options: tuple[str, ...] = ("--quota-backend-bytes", str(QUOTA_BYTES), "--auto-compaction-mode", "periodic")
@@ -271,7 +271,7 @@ def prepared(
                 members,
                 leader_ttl_s=LEADER_S,
                 lease_ttl_s=LEASE_S,
-                environ=environ,
+                webhook=hook.url,
                 last_environ=clocks,
                 state_dirs=states,
                 node_endpoints=[wire.endpoint for wire in cables],

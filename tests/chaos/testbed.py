@@ -134,20 +134,22 @@ class Testbed:
         daemons: int = 2,
         leader_ttl_s: float = 3.0,
         lease_ttl_s: float = 6.0,
-        environ: Mapping[str, str] | None = None,
+        webhook: str = "",
         last_environ: Mapping[str, str] | None = None,
         state_dirs: Sequence[Path] = (),
         node_endpoints: Sequence[str] = (),
         reach: str = "direct",
     ) -> None:
-        """`last_environ`: for the last daemon only. `state_dirs`: the daemons' state folders, if not below `folder`.
+        """`webhook`: where each alert goes. `last_environ`: for the last daemon only.
+
+        `state_dirs`: the daemons' state folders, if not below `folder`.
         `node_endpoints`: etcd as nodes reach it, if not as the daemons do. `reach`: the local cloud's."""
         self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
         self.cloud_dir = folder / "cloud"
         self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
         self._marker = f"{prefix_of(folder)}9999"
         self.cloud: subprocess.Popen[bytes] | None = None
-        ours = {**program_env(), **(environ or {}), MARKER_VARIABLE: self._marker}
+        ours = {**program_env(), MARKER_VARIABLE: self._marker}
         self.daemons = []
         for number in range(daemons):
             own = folder / f"daemon-{number}"
@@ -164,7 +166,8 @@ class Testbed:
             )
             text += f"[etcd]\nendpoints = {json.dumps(members.endpoints)}\nwait_s = 60.0\n"
             text += f"node_endpoints = {json.dumps(list(node_endpoints))}\n"
-            daemon.config.write_text(f'{text}[local]\ndir = {json.dumps(str(self.cloud_dir))}\nreach = "{reach}"\n')
+            text += f'[local]\ndir = {json.dumps(str(self.cloud_dir))}\nreach = "{reach}"\n'
+            daemon.config.write_text(text + (_told_by(webhook, own) if webhook else ""))
             self.daemons.append(daemon)
 
     def start(self) -> None:
@@ -275,6 +278,15 @@ class Testbed:
         finally:
             self.cloud.kill()
             self.cloud.wait()
+
+
+def _told_by(webhook: str, folder: Path) -> str:
+    """A channel for programs, which gets each event at once: what people read is gathered."""
+    secret = folder / "webhook.secret"
+    secret.touch(0o600)
+    secret.write_text("a secret of the testbed")
+    settings = {"name": "chaos", "url": webhook, "secret_file": str(secret)}
+    return "[[alerts.webhook]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def run(key: str, changes: int, seed: int, folder: Path) -> Outcome:
     for number in range(1, changes + 1):
         world = rng.choice(mode.worlds)
         jobs = ranks(world, together, round=number, epochs=epochs, every_steps=rng.randint(1, 2), **mode.options)
-        step = min(at + rng.randint(1, 2 * STEPS_PER_CHANGE - 1), last - 1)
+        step = min(at + rng.randint(1, 2 * STEPS_PER_CHANGE - 1), last - 2)
         if number > 1 and rng.random() < 0.4:
             killed += 1
             kill(jobs, rng.randrange(world), step)
@@ -124,13 +124,14 @@ def newest(folder: Path) -> int:
 
 
 def park(jobs: list[Rank], rank: int, step: int) -> None:
-    """A round in which one rank's node has to leave after `step`."""
+    """A round in which one rank's node has to leave after `step`, and so after that step or the next one."""
     launcher = Launcher(jobs)
     launcher.jobs[rank] = replace(launcher.jobs[rank], yield_after=step)
     with running(launcher.jobs) as processes:
         wait("parking", lambda: launcher.all_parked() or ended(processes, jobs), TIMEOUT_S)
     parked = json.loads(launcher.file("PARKED").read_text())
-    assert parked == {"step": step, "saved": True}, parked
+    # A step that is usually quick acts on what the one before agreed on, and whether it is quick is measured.
+    assert parked in [{"step": at, "saved": True} for at in (step, step + 1)], parked
 
 
 def kill(jobs: list[Rank], rank: int, step: int) -> None:

@@ -135,6 +135,7 @@ class Thorough(Keeping):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_what_a_world_without_faults_leaves_out_hardly_changes_its_result() -> None:
     """Looks at nothing, steps of the one leader, listings, sweeps, records of machines that are gone. What a look sees
     a second later may be another round; no more."""

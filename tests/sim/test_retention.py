@@ -59,6 +59,7 @@ def test_64_nodes_that_are_lost_at_once_are_more_than_one_transaction_takes_and_
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     world = wide_world(NODES)
     keys, used = world.nodes.keys, NODES
