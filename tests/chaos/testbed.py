@@ -284,7 +284,7 @@ def _told_by(webhook: str, folder: Path) -> str:
     """A channel for programs, which gets each event at once: what people read is gathered."""
     secret = folder / "webhook.secret"
     secret.touch(0o600)
-    secret.write_text("a secret of the testbed")
+    secret.write_text("the-secret-of-a-testbed")
     settings = {"name": "chaos", "url": webhook, "secret_file": str(secret)}
     return "[[alerts.webhook]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
