@@ -358,13 +358,13 @@ def _api_of(parts: _Parts) -> tuple[FastAPI, Service]:
     from supervisor.api.daemon.adoption import Adoption
     from supervisor.api.jobs.report import on_demand_prices
     from supervisor.api.nodes.logins import add_logins, login_row
+    from supervisor.api.quote import Quotes
     from supervisor.api.secrets import Secrets, add_secrets
     from supervisor.api.security.audit import writer
     from supervisor.api.security.gate import Users
     from supervisor.api.security.tls import own_ca
     from supervisor.api.service import Service
     from supervisor.api.submit.explain import Explainer
-    from supervisor.api.submit.quote import Quotes
     from supervisor.api.sweeps import Sweeps, add_sweeps
     from supervisor.web.prices import PriceBook
     from supervisor.web.routes import add_dashboard

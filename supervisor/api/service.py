@@ -8,8 +8,8 @@ from supervisor.api.daemon.daemons import Daemons
 from supervisor.api.jobs.commands import Commands
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.journal_copy import JournalCopy
+from supervisor.api.quote import Quote
 from supervisor.api.submit.job_files import JobFiles
-from supervisor.api.submit.quote import Quote
 from supervisor.api.submit.submissions import Submissions
 from supervisor.curve import Curve
 from supervisor.journal.journal import Journal, Reading

@@ -14,11 +14,11 @@ from pydantic import ConfigDict, Field
 from supervisor.access import Action, Caller, refusal
 from supervisor.api.body import Body
 from supervisor.api.pages import After, Limit, page
+from supervisor.api.quote import check_admissible
 from supervisor.api.rows import SweepRow
 from supervisor.api.security.gate import caller_of_request, name_target
 from supervisor.api.security.rules import may
 from supervisor.api.service import Service
-from supervisor.api.submit.quote import check_admissible
 from supervisor.errors import CommandRefusedError, ForbiddenError, NotFoundError, UsageError
 from supervisor.job_keys import set_key
 from supervisor.journal.journal import Journal

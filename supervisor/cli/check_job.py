@@ -11,8 +11,8 @@ from spotsup_trainer.objects import check, store
 from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Finding, ProvisionerError
-from supervisor.api.submit.place_order import prefers_the_cheapest
-from supervisor.api.submit.quote import Quotes
+from supervisor.api.place_order import prefers_the_cheapest
+from supervisor.api.quote import Quotes
 from supervisor.cli.submission import read_job_file
 from supervisor.clouds import clouds_of, open_cloud
 from supervisor.config import Config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.submit.quote import Quotes
+from supervisor.api.quote import Quotes
 from supervisor.cli.following import Pace, follow, progress_text
 from supervisor.cli.submission import prepare
 from supervisor.errors import UsageError

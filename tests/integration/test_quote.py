@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
-from supervisor.api.submit.quote import Quotes
+from supervisor.api.quote import Quotes
 from supervisor.errors import UsageError
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.unit.quoting import Answer, Api, Stub, api, raising, service_over, spec

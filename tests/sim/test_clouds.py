@@ -13,8 +13,8 @@ from spotsup_simulator.surroundings import Conditions
 from spotsup_simulator.world import World
 
 from provisioners.base import EndCause, Instance, Offer, OfferQuery, Owner, Provisioner, UnreachableError
+from supervisor.api.quote import Quotes
 from supervisor.api.service import Service
-from supervisor.api.submit.quote import Quotes
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.events import EventKind
 from supervisor.model import JobState, NodeState

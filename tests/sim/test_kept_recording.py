@@ -18,9 +18,9 @@ from spotsup_trainer.etcd import Put
 
 from provisioners.base import Market, Offer, OfferQuery, UnreachableError
 from supervisor.api.app import create_app
+from supervisor.api.quote import Quotes
 from supervisor.api.security.unix_socket import PEER
 from supervisor.api.service import Service
-from supervisor.api.submit.quote import Quotes
 from supervisor.cli.ctl import main
 from supervisor.errors import CommandRefusedError, NotFoundError, SpotsupError, UsageError
 from supervisor.pool_days import PoolDay, PoolName, Row, encode_day

@@ -15,11 +15,11 @@ from spotsup_simulator.world import World
 from structlog.testing import capture_logs
 
 from supervisor.api.app import create_app
+from supervisor.api.quote import Quotes
 from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.security.unix_socket import bind_socket
 from supervisor.api.service import Service
 from supervisor.api.serving import ApiServer
-from supervisor.api.submit.quote import Quotes
 from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.cli import ctl
 from supervisor.identity import Identity

@@ -16,12 +16,12 @@ from supervisor.api.daemon.adoption import Adoption
 from supervisor.api.daemon.metrics import add_metrics
 from supervisor.api.jobs.report import on_demand_prices
 from supervisor.api.nodes.logins import add_logins, login_row
+from supervisor.api.quote import Quotes
 from supervisor.api.secrets import Secrets, add_secrets
 from supervisor.api.security.gate import Users
 from supervisor.api.security.throttle import Throttle
 from supervisor.api.service import Service
 from supervisor.api.submit.explain import Explainer
-from supervisor.api.submit.quote import Quotes
 from supervisor.api.sweeps import Sweeps, add_sweeps
 from supervisor.config import Config
 from supervisor.identity import Identity

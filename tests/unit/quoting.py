@@ -11,9 +11,9 @@ from fastapi import FastAPI
 
 from provisioners.base import Offer, OfferQuery, Provisioner
 from supervisor.api.app import create_app
+from supervisor.api.quote import Quotes
 from supervisor.api.security.unix_socket import PEER
 from supervisor.api.service import Service
-from supervisor.api.submit.quote import Quotes
 from tests.sim.harness import empty_world
 
 Answer: TypeAlias = Callable[[OfferQuery], Sequence[Offer]]

@@ -18,10 +18,10 @@ from bootstrap.steps import plan
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
 from supervisor.api.app import create_app
+from supervisor.api.quote import Quote
 from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.service import Service
 from supervisor.api.submit.explain import MAX_NODE_PLANS, Explainer, sample_offers
-from supervisor.api.submit.quote import Quote
 from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec

@@ -184,6 +184,26 @@ def test_arrows_inside_the_supervisor_run_downwards_only() -> None:
     assert wrong == []
 
 
+def test_folders_of_the_api_import_those_below_them_only() -> None:
+    rank = {"security": 0, "jobs": 1, "submit": 2, "nodes": 2, "daemon": 2}
+    folders = [name for name in modules("supervisor") if folder_of_api(name) in rank]
+    wrong = [
+        f"{name} imports {found}"
+        for name in folders
+        for found in sorted(imports(name))
+        if (below := folder_of_api(found)) in rank
+        and below != (own := folder_of_api(name))
+        and rank[below] >= rank[own]
+    ]
+    assert len(folders) > 20
+    assert wrong == []
+
+
+def folder_of_api(name: str) -> str:
+    """The folder of supervisor/api that a module, or a name in it, is in; "" for one elsewhere."""
+    return name.split(".")[2] if is_below(name, "supervisor.api") and name.count(".") > 2 else ""
+
+
 def part_of(name: str) -> str:
     """The part of the supervisor that a module, or a name in it, belongs to. A feature's rule is the planner's, its
     record the model's."""

@@ -20,10 +20,10 @@ from supervisor.api.app import create_app
 from supervisor.api.jobs.changes import Scale
 from supervisor.api.jobs.commands import MAX_TRIES
 from supervisor.api.journal_copy import CATCH_UP_S
+from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.security.unix_socket import PEER
 from supervisor.api.submit.checked import MAX_AGE_S, MAX_KEPT, Checked, LastChecked
-from supervisor.api.submit.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.events import EventKind
 from supervisor.features.checkpoints.rule import MAX_PROBLEM_CHARACTERS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, Offer, OfferQuery, UnreachableError
-from supervisor.api.submit.place_order import PricedPlace, by_price, places_by_price, prefers_the_cheapest, with_places
-from supervisor.api.submit.quote import Quotes
+from supervisor.api.place_order import PricedPlace, by_price, places_by_price, prefers_the_cheapest, with_places
+from supervisor.api.quote import Quotes
 from supervisor.spec import JobSpec, parse_spec
 from supervisor.spec_places import Placement
 from tests.unit.quoting import Stub, raising

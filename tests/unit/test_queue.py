@@ -16,8 +16,8 @@ from spotsup_trainer.wire import Notice
 from provisioners.base import InstanceState, NoCapacity, Scope
 from supervisor.api.app import create_app
 from supervisor.api.jobs.queue import queue_rows
+from supervisor.api.quote import Quote, check_admissible, check_prices_known
 from supervisor.api.security.unix_socket import PEER
-from supervisor.api.submit.quote import Quote, check_admissible, check_prices_known
 from supervisor.cli.show import show_queue
 from supervisor.config import parse_config
 from supervisor.errors import CommandRefusedError, UsageError

@@ -23,8 +23,8 @@ from spotsup_trainer.wire import Progress
 from provisioners.base import Market, OfferQuery, UnreachableError
 from supervisor.api.app import create_app
 from supervisor.api.jobs.report import OnDemand, on_demand_prices, report_row
+from supervisor.api.quote import Quotes
 from supervisor.api.security.unix_socket import PEER
-from supervisor.api.submit.quote import Quotes
 from supervisor.cli.ctl import main
 from supervisor.cli.report_pages import CAUSES, html, markdown
 from supervisor.curve import Cause, Curve, Point, Seen, begun, extended

@@ -94,6 +94,6 @@ def test_only_the_actor_changes_a_cloud_and_few_others_read_from_one() -> None:
     found = callers(verbs, "provisioner", "open_cloud")
     assert found == CLOUD_CALLERS
     assert [module for module, called in found.items() if called & CHANGES_A_CLOUD] == ["runtime.actor"]
-    queries = {"runtime.actor", "api.submit.quote", "api.daemon.adoption"}
+    queries = {"runtime.actor", "api.quote", "api.daemon.adoption"}
     asking = {module for module, text in sources() if "offers_in_order" in names_called(ast.parse(text))}
     assert asking == queries

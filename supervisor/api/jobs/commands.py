@@ -21,7 +21,7 @@ from supervisor.api.jobs.changes import (
 )
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.journal_copy import JournalCopy
-from supervisor.api.submit.quote import check_room
+from supervisor.api.quote import check_room
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.errors import CommandRefusedError, JournalFullError, SpotsupError
 from supervisor.events import EventKind

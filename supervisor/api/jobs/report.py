@@ -14,8 +14,8 @@ from supervisor.access import Action
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.jobs.views import cost_row, job_row
 from supervisor.api.presenter import Presenter
+from supervisor.api.quote import Quotes
 from supervisor.api.security.rules import may
-from supervisor.api.submit.quote import Quotes
 from supervisor.curve import Curve, Point, Speed
 from supervisor.errors import SpotsupError
 from supervisor.features.limits.rule import spent_usd

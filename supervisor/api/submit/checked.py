@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.api.submit.quote import Quote
+from supervisor.api.quote import Quote
 from supervisor.spec import JobSpec
 
 # A quote is of so recent prices. A person at a terminal may take longer to agree: then it is asked for again.

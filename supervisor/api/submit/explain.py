@@ -14,10 +14,10 @@ from pydantic import Field
 from provisioners.base import Market, Offer
 from supervisor.access import Action
 from supervisor.api.body import Body
+from supervisor.api.quote import Quote, quote_row
 from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.security.rules import may
 from supervisor.api.submit.job_files import JobFiles
-from supervisor.api.submit.quote import Quote, quote_row
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from supervisor.api.place_order import prefers_the_cheapest, with_places
+from supervisor.api.quote import Quote, check_admissible, check_prices_known, endless_cost
 from supervisor.api.submit.checked import Checked, LastChecked
-from supervisor.api.submit.place_order import prefers_the_cheapest, with_places
-from supervisor.api.submit.quote import Quote, check_admissible, check_prices_known, endless_cost
 from supervisor.api.submit.supported import check_supported
 from supervisor.deadlines import finish_by_at
 from supervisor.errors import CommandRefusedError

@@ -12,9 +12,9 @@ from pydantic import Field
 from provisioners.base import Market
 from supervisor.access import Action
 from supervisor.api.body import Body
+from supervisor.api.quote import Quote
 from supervisor.api.security.rules import may
 from supervisor.api.submit.job_files import JobFiles
-from supervisor.api.submit.quote import Quote
 from supervisor.journal.journal import DayKey
 from supervisor.pool_days import MAX_DAYS, MAX_POOLS, PoolDay, as_json, pool_of
 from supervisor.runtime.clock import Clock

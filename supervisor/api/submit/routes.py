@@ -13,12 +13,12 @@ from supervisor.access import Action
 from supervisor.api.body import Body
 from supervisor.api.jobs.changes import Terms
 from supervisor.api.presenter import Presenter
+from supervisor.api.quote import Quote, quote_row
 from supervisor.api.rows import CheckedRow, JobRow, PlanRow
 from supervisor.api.security.gate import caller_of_request, name_target
 from supervisor.api.security.rules import may
 from supervisor.api.security.throttle import Places
 from supervisor.api.submit.job_files import JobFiles
-from supervisor.api.submit.quote import Quote, quote_row
 from supervisor.api.submit.submissions import Submissions
 from supervisor.errors import UsageError
 from supervisor.spec import JobSpec

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import structlog
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
+from supervisor.api.place_order import PricedPlace, places_by_price, prefers_the_cheapest, with_places
 from supervisor.api.rows import OfferRow, QuoteRow
-from supervisor.api.submit.place_order import PricedPlace, places_by_price, prefers_the_cheapest, with_places
 from supervisor.errors import CommandRefusedError
 from supervisor.market.admission import Amount, QueueRules, why_never
 from supervisor.market.capacity import CapacityMemory
