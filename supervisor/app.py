@@ -185,7 +185,7 @@ def _serve(
         counters = {**loop.status.counters, **housekeeping.counters, **supervision.counters}
         return replace(loop.status, counters=counters)
 
-    parts = {
+    vitals = {
         "loop": loop.vitals,
         "leadership": leader.vitals,
         "mirror": store.vitals,
@@ -196,11 +196,11 @@ def _serve(
         keeper = EtcdKeeper(embedded, patient)
         keeper.start()
         stack.callback(keeper.stop)
-        parts["embedded_etcd"] = keeper.vitals
+        vitals["embedded_etcd"] = keeper.vitals
     if any(uses_tunnel(config, cloud) for cloud in provisioners):
         stack.enter_context(tunnels.started())
-        parts["tunnels"] = tunnels.vitals
-    supervision = Supervision(parts)
+        vitals["tunnels"] = tunnels.vitals
+    supervision = Supervision(vitals)
     curves = CurveKeeper(journal, leader, clock)
     metrics = Exporter(
         Observer(journal, leader),

@@ -13,13 +13,13 @@ from supervisor.api.daemon.adoption import Adoption
 from supervisor.api.daemon.events import add_events
 from supervisor.api.daemon.routes import add_adoption, add_ca, add_daemons
 from supervisor.api.described import describe
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.queue import add_queue
 from supervisor.api.jobs.report import OnDemand, Prices, add_report
 from supervisor.api.jobs.routes import add_commands, add_cost, add_jobs
 from supervisor.api.jobs.runs import add_runs
 from supervisor.api.nodes.routes import add_nodes
 from supervisor.api.nodes.targets import add_targets
-from supervisor.api.presenter import Presenter
 from supervisor.api.problems import add_problems
 from supervisor.api.security.audit import add_audit
 from supervisor.api.security.gate import Gate, Users

@@ -15,7 +15,7 @@ OWN_WRITE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class JournalCopy:
-    """What the journal's mirror has. `wait_for`: waits until a reading has something, for some seconds at most."""
+    """The journal with its mirror. `wait_for`: waits until a reading has something, for some seconds at most."""
 
     journal: Journal
     wait_for: Callable[[Callable[[Reading], bool], float], bool]

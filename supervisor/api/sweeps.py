@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import ConfigDict, Field
 
 from supervisor.access import Action, Caller, refusal
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.pages import After, Limit, page
 from supervisor.api.quote import check_admissible
 from supervisor.api.rows import SweepRow
@@ -32,16 +32,16 @@ MAX_TRIES = 20
 NOTHING_YET: Mapping[str, Any] = {"step": 0, "loss": None, "usd": 0.0, "trained_s": 0.0, "value": None}
 
 
-class AxisBody(Body):
+class AxisBody(RequestBody):
     """A parameter and its values."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     name: str = Field(max_length=200)
     values: list[Value] = Field(max_length=1000)
 
 
-class SweepBody(Body):
+class SweepBody(RequestBody):
     """A job file's content, and the values of its parameters in order."""
 
     spec: dict[str, Any] = Field(repr=False)
@@ -57,7 +57,7 @@ class Sweeps:
     """The verbs of sweeps, over the journal. Each change is stored before it is acknowledged (P6)."""
 
     def __init__(self, service: Service, journal: Journal, clock: Clock, queue: QueueRules) -> None:
-        self._service = service
+        self._job_files, self._submissions = service.job_files, service.submissions
         self._journal = journal
         self._clock = clock
         self._queue = queue
@@ -86,7 +86,7 @@ class Sweeps:
             mode=body.mode,
         )
         for member in members:
-            spec = self._service.job_files.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
+            spec = self._job_files.parse(member_spec(sweep.base, sweep.job_name(member), member.point))
             check_admissible(spec, owner, self._queue)
             if spec.schedule:
                 raise UsageError("a sweep has no `schedule`: leave it out, and submit the sweep when it is to begin")
@@ -110,9 +110,7 @@ class Sweeps:
                     raise CommandRefusedError(f"the sweep {sweep.name} still runs: {remedy}")
                 _check(caller, present[0])
             # The first one's name, price and offers stand for all: they differ in their parameters only.
-            self._service.submissions.check(
-                member_spec(sweep.base, sweep.job_name(first), first.point), "", caller.name
-            )
+            self._submissions.check(member_spec(sweep.base, sweep.job_name(first), first.point), "", caller.name)
             code = self._journal.find_blob(sweep.code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")

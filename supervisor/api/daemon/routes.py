@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request
 from pydantic import Field
 
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.daemon.adoption import Adoption
 from supervisor.api.daemon.daemons import Daemons
 from supervisor.api.rows import AdoptedRow, CallerRow, CaRow, HealthRow
@@ -18,13 +18,13 @@ from supervisor.errors import NotFoundError
 from supervisor.runtime.loop import Status
 
 
-class PauseBody(Body):
+class PauseBody(RequestBody):
     """Why, shown by `spotsupctl daemon status`."""
 
     reason: str = Field(default="", max_length=200)
 
 
-class AdoptBody(Body):
+class AdoptBody(RequestBody):
     """Names of jobs whose machines are terminated instead of adopted; and clouds whose present account is right,
     although the machines in the journal were in another one."""
 

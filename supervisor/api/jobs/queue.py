@@ -9,9 +9,9 @@ from fastapi import FastAPI, Request, Response
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Action
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.presenter import Presenter
 from supervisor.api.security.rules import may
 from supervisor.features.limits.rule import LIFTED
 from supervisor.features.queue.rule import PRIORITY, displaced

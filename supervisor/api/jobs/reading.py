@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from supervisor.api.jobs.changes import alternatives
 from supervisor.api.jobs.views import in_order
 from supervisor.curve import Curve
 from supervisor.errors import CommandRefusedError, NotFoundError
-from supervisor.journal.journal import Journal
+from supervisor.journal.journal import Reading
 from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
-from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.model import Event, JobRecord, NodeRecord, PastRun
 from supervisor.planner.world import JobView
 
 MAX_RUN_DIGITS = 6  # of the number in `name.1`
+
+
+class ReadOnlyJournal(Protocol):
+    """What reads of `journal.Journal`."""
+
+    def read(self) -> Reading: ...
+    def past_runs(self) -> list[PastRun]: ...
+    def past_run(self, job: str, run: int) -> PastRun | None: ...
+    def events(self, job: str, after: str = "", task_id: str = "") -> list[Event]: ...
+    def logs(self, job: str, nodes: str = "", after: int = 0) -> Output: ...
+    def log_begins(self, job: str, nodes: str, since: float) -> Mapping[str, tuple[str, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """What is read of jobs. `curve_of`: a job's training curve."""
 
-    journal: Journal
+    journal: ReadOnlyJournal
     curve_of: Callable[[JobRecord], Curve | None]
 
     def all(self, *, past: bool = False) -> list[JobView]:

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 
 from provisioners.base import Market, Offer, ProvisionerError
 from supervisor.access import Action
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.jobs.views import cost_row, job_row
-from supervisor.api.presenter import Presenter
 from supervisor.api.quote import Quotes
 from supervisor.api.security.rules import may
 from supervisor.curve import Curve, Point, Speed

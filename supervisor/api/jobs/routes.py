@@ -5,18 +5,17 @@ from __future__ import annotations
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
-from fastapi import Body as BodyOf
-from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi import Body, FastAPI, Header, Query, Request, Response
 
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.jobs.changes import Scale, Terms, etag, limit_changes
 from supervisor.api.jobs.commands import Commands
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.jobs.report import Prices, on_demand_row
 from supervisor.api.jobs.views import cost_row, deleted_row, event_row, job_detail
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.presenter import Presenter
 from supervisor.api.rows import (
     BeginsRow,
     ChunkRow,
@@ -39,10 +38,10 @@ MAX_POSITION = (1 << 63) - 2
 # "What I saw": the ETag of a job, or several; `*` for any.
 IfMatch = Annotated[str, Header(max_length=400)]
 # A limit that no job can have is refused by its name, as in a job file.
-LimitsBody = Annotated[dict[str, Any], BodyOf(json_schema_extra=LimitChanges.model_json_schema())]
+LimitsBody = Annotated[dict[str, Any], Body(json_schema_extra=LimitChanges.model_json_schema())]
 
 
-class ScaleBody(Body):
+class ScaleBody(RequestBody):
     """What to change; None leaves a number as it is."""
 
     desired: int | None = None
@@ -59,7 +58,7 @@ def add_jobs(app: FastAPI, jobs: Jobs, presenter: Presenter) -> None:
         request: Request, response: Response, *, past: bool = False, after: After = "", limit: Limit = None
     ) -> list[DatedJob]:
         found = page(jobs.all(past=past), attrgetter("name"), after, limit, request, response)
-        return presenter.dated(map(presenter.job, found))
+        return presenter.dated(presenter.jobs(found))
 
     @app.get("/v1/jobs/{name}", openapi_extra=may(Action.READ))
     def job(name: str, response: Response) -> DatedDetail:
@@ -103,9 +102,10 @@ def add_cost(app: FastAPI, jobs: Jobs, presenter: Presenter, prices: Prices) -> 
 
     @app.get("/v1/jobs/{name}/cost", openapi_extra=may(Action.READ))
     def cost_of_job(name: str, *, on_demand: bool = False) -> list[DatedCostOfJob]:
-        view, now = jobs.one(name), presenter.clock.now()
-        compared = on_demand_row(view, prices(view), now) if on_demand else None
-        return presenter.dated([{**cost_row(view, now), "on_demand": compared}])
+        view = jobs.one(name)
+        row, prices_now = cost_row(view, presenter.clock.now()), prices(view) if on_demand else None
+        compared = on_demand_row(view, prices_now, presenter.clock.now()) if prices_now else None
+        return presenter.dated([{**row, "on_demand": compared}])
 
 
 def add_commands(app: FastAPI, commands: Commands, presenter: Presenter) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from supervisor.access import Action, refusal
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.reading import Jobs
-from supervisor.api.presenter import Presenter
 from supervisor.api.rows import SpecRow
 from supervisor.api.security.gate import caller_of_request
 from supervisor.api.security.rules import may

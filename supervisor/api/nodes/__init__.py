@@ -1,1 +1,1 @@
-"""A job's nodes: who reaches them, and who watches them."""
+"""Nodes: which there are, the end of one, who logs in to them, and who watches them."""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bootstrap.model import Paths
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.problems import REQUEST_ID
 from supervisor.api.rows import LoginRow
@@ -28,7 +28,7 @@ SSH_PORT = 22
 _NO_ADDRESS = frozenset({NodeState.TERMINATING, NodeState.GONE})
 
 
-class LoginBody(Body):
+class LoginBody(RequestBody):
     """The caller's public key, one line of a .pub file. The private one never leaves their computer."""
 
     public_key: str = Field(max_length=MAX_KEY_CHARACTERS)

@@ -9,10 +9,10 @@ from fastapi import FastAPI, Request, Response
 from supervisor.access import Action
 from supervisor.api.jobs.changes import Terms
 from supervisor.api.jobs.commands import Commands
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.jobs.reading import Jobs
 from supervisor.api.jobs.views import in_order, node_rows
 from supervisor.api.pages import After, Limit, page
-from supervisor.api.presenter import Presenter
 from supervisor.api.rows import DatedNode, NodeRow
 from supervisor.api.security.gate import caller_of_request
 from supervisor.api.security.rules import may

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from provisioners.base import Market, Offer
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.quote import Quote, quote_row
 from supervisor.api.security.gate import MAX_BLOB_BYTES
 from supervisor.api.security.rules import may
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_NODE_PLANS = 3
 
 
-class LockBody(Body):
+class LockBody(RequestBody):
     """What the environment is built from: `bootstrap.model.Lock`."""
 
     kind: Literal["requirements", "uv"]
@@ -44,7 +44,7 @@ class LockBody(Body):
     requires_python: str = Field(default="", max_length=200)
 
 
-class ExplainBody(Body):
+class ExplainBody(RequestBody):
     """A job file's content, and the hash and size of its code, which itself is not sent."""
 
     spec: dict[str, Any] = Field(repr=False)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from provisioners.base import Market
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.quote import Quote
 from supervisor.api.security.rules import may
 from supervisor.api.submit.job_files import JobFiles
@@ -21,7 +21,7 @@ from supervisor.runtime.clock import Clock
 from supervisor.spec import JobSpec
 
 
-class RecordedBody(Body):
+class RecordedBody(RequestBody):
     """A job file's content."""
 
     spec: dict[str, Any] = Field(repr=False)

@@ -10,9 +10,9 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from supervisor.access import Action
-from supervisor.api.body import Body
+from supervisor.api.body import RequestBody
 from supervisor.api.jobs.changes import Terms
-from supervisor.api.presenter import Presenter
+from supervisor.api.jobs.presenter import Presenter
 from supervisor.api.quote import Quote, quote_row
 from supervisor.api.rows import CheckedRow, JobRow, PlanRow
 from supervisor.api.security.gate import caller_of_request, name_target
@@ -31,14 +31,14 @@ MIN_SUBMISSION = 8  # characters
 IdempotencyKey = Annotated[str, Header(max_length=64)]
 
 
-class CheckBody(Body):
+class CheckBody(RequestBody):
     """A job file's content, and the job that it resumes from."""
 
     spec: dict[str, Any] = Field(repr=False)
     resume_from: str = Field(default="", max_length=64)
 
 
-class SubmitBody(Body):
+class SubmitBody(RequestBody):
     """A job file's content, the archive it runs, and the client's id of this request."""
 
     spec: dict[str, Any] = Field(repr=False)
