@@ -32,6 +32,11 @@ try:
             sys.exit(f"GPU {index} ({torch.cuda.get_device_name(index)}) computes wrongly: {total} for {1024.0**3}")
 except Exception as error:
     first = (str(error).splitlines() or [type(error).__name__])[0]
+    if "system not yet initialized" in str(error):
+        first = (
+            "CUDA error 802, the NVSwitches are not set up: journalctl -u nvidia-fabricmanager on the machine says why; "
+            "the fabric manager needs the version of the driver, and on B200 and B300 nvlsm"
+        )
     sys.exit(f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot compute on the GPUs: {first}")
 '
 cd /

@@ -60,7 +60,9 @@ class GpuFacts:
     devices: tuple[int, ...] = ()
     """PCI device ids of NVIDIA's GPUs."""
     switches: int = 0
-    """How many NVSwitches there are."""
+    """How many NVSwitches are on the PCI bus: those of NVLink 5 are not."""
+    bridges: int = 0
+    """How many ConnectX-7 functions are on the PCI bus: NVSwitches of NVLink 5 are managed through such ones."""
     flavour: Flavour | None = None
     """Of the loaded kernel module; None where none is loaded."""
     version: str = ""
@@ -122,6 +124,7 @@ def read_gpu(texts: Mapping[str, str]) -> GpuFacts:
     return GpuFacts(
         devices=devices,
         switches=switches,
+        bridges=read_bridges(texts.get("mellanox", "")),
         flavour=flavour,
         version=version,
         smi=int(status) if answered else None,
@@ -141,6 +144,12 @@ def read_pci(text: str) -> tuple[tuple[int, ...], int]:
     # Display controllers (3D ones: 0302) are GPUs, bridges of class 0680 NVSwitches; a card's sound is neither.
     gpus = tuple(int(device, 16) for _, device, kind in found if kind.startswith("0x03"))
     return gpus, sum(kind.startswith("0x0680") for _, _, kind in found)
+
+
+def read_bridges(text: str) -> int:
+    """Return how many of Mellanox's devices, lines `address device class`, are ConnectX-7. Their virtual functions,
+    which clouds give machines as network adapters, have another id (0x101e)."""
+    return sum(line.split()[1] == "0x1021" for line in text.splitlines() if line.strip())
 
 
 def read_version(text: str) -> tuple[Flavour | None, str]:

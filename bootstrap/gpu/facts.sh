@@ -27,16 +27,21 @@ ask_patiently() {
     ! ours || limited "$patience_s" sudo -n nvidia-smi -pm 1 || return
     ask "$patience_s"
 }
-pci=
+pci='' mellanox=''
 for device in "$sys"/bus/pci/devices/*; do
-    { read -r vendor <"$device/vendor" && [ "$vendor" = 0x10de ]; } || continue
-    { read -r id <"$device/device" && read -r class <"$device/class"; } || continue
-    pci="$pci${device##*/} $id $class
-"
+    { read -r vendor <"$device/vendor" && read -r id <"$device/device" && read -r class <"$device/class"; } || continue
+    line="${device##*/} $id $class"
+    case $vendor in
+    0x10de) pci="$pci$line
+" ;;
+    0x15b3) mellanox="$mellanox$line
+" ;;
+    esac
 done 2>/dev/null
 printf '{'
 if [ -n "$pci" ]; then
     field pci "$pci"
+    field mellanox "$mellanox"
     field version "$(cat "$proc/driver/nvidia/version" 2>/dev/null)"
     if command -v nvidia-smi >/dev/null && work=$(mktemp -d); then
         trap 'rm -rf "$work"' EXIT

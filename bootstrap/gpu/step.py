@@ -1,7 +1,8 @@
 """The GPUs: the right driver, everything else that they need, and whether they compute.
 
 None of this has run on a machine with a GPU yet: docs/nodes.md. Sources: NVIDIA's driver installation guide (which
-kernel modules drive which GPU; packages for Debian), Ubuntu's package names, NVIDIA's list of Xid errors.
+kernel modules drive which GPU; packages for Debian), Ubuntu's package names, NVIDIA's list of Xid errors, its user
+guide of the fabric manager, "Install NVIDIA public drivers" of EC2's guide (what P6-B200 and P6-B300 need).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ CHECK_TIMEOUT_S = 240.0  # torch's first import from a cold disk, and a context 
 # PCI device ids ascend with the generations, as pci.ids has them.
 _TURING = 0x1E00
 _BLACKWELL = 0x2900
+# B200, B100 and B300 on a baseboard of eight. GB200 (0x2941) and GB300 (0x31c2) are not: their switches are apart.
+_HGX_NVLINK5 = frozenset({0x2901, 0x2920, 0x3182})
+_HGX_GPUS = 8
 
 # Errors of the hardware, or after which only a reset helps, by NVIDIA's Xid catalog; the agent has the same table
 # (gpu_verdict.py in the trainer). Errors that a program can cause (13, 31, 43, 45) are not among them: on a machine
@@ -259,13 +263,27 @@ def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
     )
 
 
+def has_nvlink5_switches(found: GpuFacts) -> bool:
+    """True if the machine itself has to set up NVSwitches that are not on its PCI bus.
+
+    Google's A4 has such GPUs and no function to manage the switches: they are set up outside the machine.
+    """
+    return bool(found.bridges) and sum(device in _HGX_NVLINK5 for device in found.devices) == _HGX_GPUS
+
+
 def _tune(facts: Facts, setup: Setup) -> Decision:
     """Return the fabric manager where there are NVSwitches, and persistence mode."""
     found = facts.gpu
     commands: list[Command] = []
-    if found.switches and found.fabric_manager != "active":
+    nvlink5 = has_nvlink5_switches(found)
+    if (found.switches or nvlink5) and found.fabric_manager != "active":
         if not ours(facts, setup):
-            return Unfit(f"{found.switches} NVSwitches need nvidia-fabricmanager {found.version}, and it does not run")
+            needed = f"nvidia-fabricmanager {found.version}{' and nvlsm' if nvlink5 else ''}"
+            return Unfit(f"the NVSwitches need {needed}, and the fabric manager does not run")
+        if nvlink5:
+            distribution = facts.system.os + facts.system.version.replace(".", "")
+            script = fill("gpu/install_nvlink5.sh", distribution=distribution, kernel=facts.system.kernel)
+            commands.append(Run("install the NVLink subnet manager", script, TUNE_TIMEOUT_S, as_root=True))
         installed = bool(found.fabric_manager)
         if installed:
             what, script = "start the fabric manager", fill("gpu/start_fabric_manager.sh")

@@ -69,6 +69,14 @@ def test_the_facts_of_bus_kernel_module_and_nvidia_smi_are_gathered(tmp_path: Pa
     assert gathered(tmp_path, host_on("aws")) == GpuFacts()
 
 
+def test_the_functions_that_manage_nvswitches_are_told_from_network_adapters(tmp_path: Path) -> None:
+    switches = [("0x15b3", "0x1021", "0x020700")] * 2
+    adapters = [("0x15b3", "0x101e", "0x020000"), ("0x15b3", "0x1019", "0x020700")]
+    a_bus(tmp_path / "a sys", ("0x10de", "0x3182", "0x030200"), *switches, *adapters)
+    found = gathered(tmp_path)
+    assert (found.devices, found.switches, found.bridges) == ((0x3182,), 0, 2)
+
+
 @pytest.mark.long
 def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"))
@@ -237,8 +245,58 @@ def test_a_machine_that_was_made_for_another_node_refuses_the_scripts(tmp_path: 
 def test_the_fabric_manager_has_the_drivers_own_version(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
     assert box.run(first_run("h100_without_fabric_manager")).returncode == 0
-    assert box.log[1].endswith("install --no-install-recommends nvidia-fabricmanager-580=580.95.05-*")
+    assert box.log[2].endswith("3 install --no-install-recommends nvidia-fabricmanager-580=580.95.05-*")
     assert box.log[-1] == "systemctl enable --now nvidia-fabricmanager"
+
+
+def test_the_fabric_manager_of_nvidias_repository_has_another_name(tmp_path: Path) -> None:
+    box = Sandbox(tmp_path / "box")
+    _apt(box, built=False)
+    done = box.run(first_run("h100_without_fabric_manager"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert box.log[2].endswith("3 install --no-install-recommends nvidia-fabricmanager=580.95.05-*")
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "loads", "asked"),
+    [
+        ("b300_fabric_manager_failed", True, True, ["nvlsm infiniband-diags"]),
+        (
+            "b200_without_fabric_manager",
+            False,
+            False,
+            [
+                "linux-modules-extra-6.14.0-1015-aws",
+                "ca-certificates curl",
+                "/repos/ubuntu2404/x86_64/cuda-keyring_1.1-1_all.deb",
+                "nvlsm infiniband-diags",
+            ],
+        ),
+        (
+            "b200_debian_12",
+            False,
+            True,
+            ["ca-certificates curl", "/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb", "nvlsm infiniband-diags"],
+        ),
+    ],
+)
+def test_what_nvlink_5_needs_beside_the_fabric_manager(
+    tmp_path: Path, name: str, listed: bool, loads: bool, asked: list[str]
+) -> None:
+    """`listed`: whether the machine's repositories have nvlsm. `loads`: whether the kernel's modules are all there."""
+    box = Sandbox(tmp_path / "box")
+    (box.box / "etc" / "modules-load.d").mkdir()
+    _apt(box, built=listed)
+    missing = "" if loads else 'grep -q linux-modules-extra "$BOX/log" ||'
+    box.program("modprobe", f'echo "modprobe $*" >>"$BOX/log"; {missing} {":" if loads else "exit 1"}')
+    box.program("curl", 'echo "curl $*" >>"$BOX/log"; while [ "$1" != -o ]; do shift; done; touch "$2"')
+    box.program("dpkg", ":")
+    done = box.run(first_run(name))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    fetched = [line for line in box.log if line.startswith("curl") or ("install" in line and " -s " not in line)]
+    assert [line.endswith(end) for line, end in zip(fetched, asked, strict=True)] == [True] * len(asked), fetched
+    assert [line for line in box.log if "modprobe" in line][-1] == "modprobe -a mlx5_ib ib_umad"
+    assert (box.box / "etc" / "modules-load.d" / "spotsup-nvlink.conf").read_text() == "mlx5_ib\nib_umad\n"
 
 
 @pytest.mark.long
@@ -253,19 +311,40 @@ def test_torch_without_gpus_says_so_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == OF_JOB, "another machine would say the same"
 
 
-@pytest.mark.parametrize(("driver", "fits"), [(12080, False), (13000, True), (0, True)])
-def test_a_torch_for_a_newer_cuda_than_the_drivers_is_the_jobs_fault(tmp_path: Path, driver: int, fits: bool) -> None:
-    paths = Paths(str(tmp_path), "n1")
+def a_torch(folder: Path, driver: int, error: str) -> Paths:
+    """A node whose torch, built for CUDA 13, cannot compute."""
+    paths = Paths(str(folder), "n1")
     Path(paths.own).mkdir(parents=True)
-    (Path(paths.own) / "env.sh").write_text(f"export PYTHONPATH={tmp_path}\n")
-    (tmp_path / "torch.py").write_text(
+    (Path(paths.own) / "env.sh").write_text(f"export PYTHONPATH={folder}\n")
+    (folder / "torch.py").write_text(
         "from types import SimpleNamespace as Name\n"
         "__version__ = '2.15.0'\n"
         "version = Name(cuda='13.0')\n"
         f"_C = Name(_cuda_getDriverVersion=lambda: {driver})\n"
-        "def init(): raise RuntimeError('no such device')\n"
+        f"def init(): raise RuntimeError({error!r})\n"
         "cuda = Name(device_count=lambda: 1, init=init)\n"
     )
+    return paths
+
+
+def test_nvswitches_that_are_not_set_up_are_said_to_lack_the_fabric_manager(tmp_path: Path) -> None:
+    error = (
+        "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() "
+        "that might have already set an error? Error 802: system not yet initialized"
+    )
+    done = run_script(check_gpus(a_torch(tmp_path, 13000, error), sys.executable, 1, "key", 50), os.environ["PATH"])
+    (sentence,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert sentence == (
+        "torch 2.15.0 (CUDA 13.0) cannot compute on the GPUs: CUDA error 802, the NVSwitches are not set up: "
+        "journalctl -u nvidia-fabricmanager on the machine says why; the fabric manager needs the version of the "
+        "driver, and on B200 and B300 nvlsm"
+    )
+
+
+@pytest.mark.parametrize(("driver", "fits"), [(12080, False), (13000, True), (0, True)])
+def test_a_torch_for_a_newer_cuda_than_the_drivers_is_the_jobs_fault(tmp_path: Path, driver: int, fits: bool) -> None:
+    paths = a_torch(tmp_path, driver, "no such device")
     done = run_script(check_gpus(paths, sys.executable, 1, "key", 50), os.environ["PATH"])
     (sentence,) = done.stderr.splitlines()
     if fits:

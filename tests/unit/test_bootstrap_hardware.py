@@ -9,8 +9,8 @@ import pytest
 
 from bootstrap.decision import env_script
 from bootstrap.facts import Facts
-from bootstrap.gpu.facts import Gpu, read_gpu
-from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_as_offered
+from bootstrap.gpu.facts import Gpu, GpuFacts, read_gpu
+from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, has_nvlink5_switches, is_as_offered
 from bootstrap.model import Skip
 from bootstrap.network.facts import read_default_route
 from bootstrap.steps import agent_key, plan
@@ -49,6 +49,22 @@ def test_each_gpu_generation_gets_kernel_modules_that_drive_it() -> None:
     assert flavour_for((0x2330,)) == "open"  # H100
     assert flavour_for((0x2901,)) == "open"  # B200
     assert flavour_for((0x1DB1, 0x1EB8)) == "proprietary"
+
+
+@pytest.mark.parametrize(
+    ("devices", "bridges", "needed"),
+    [
+        ((0x2901,) * 8, 2, True),  # B200
+        ((0x3182,) * 8, 4, True),  # B300
+        ((0x2901,) * 8, 0, False),  # the switches are set up outside the machine
+        ((0x3182,) * 4, 2, False),  # half of a baseboard
+        ((0x2941,) * 4, 4, False),  # GB200
+        ((0x31C2,) * 8, 4, False),  # GB300
+        ((0x2335,) * 8, 8, False),  # H200: its switches are on the bus
+    ],
+)
+def test_who_sets_up_switches_that_are_not_on_the_bus(devices: tuple[int, ...], bridges: int, needed: bool) -> None:
+    assert has_nvlink5_switches(GpuFacts(devices=devices, bridges=bridges)) is needed
 
 
 @pytest.mark.parametrize(
