@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from provisioners.settings import CloudSettings, LogAgentKind, Name
 
+# By botocore's partitions.json: aws-cn, aws-us-gov, aws-iso and its kin, aws-eusc.
+_OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-iso", "eusc-")
+
 
 class AwsSettings(CloudSettings):
-    """Amazon EC2. Credentials come from the SDK's own chain: environment, profile, instance role."""
+    """Amazon EC2. Credentials come from the SDK's own chain: environment, profile, instance role. Regions of GovCloud,
+    China and other partitions of their own are refused."""
 
     profile: str = ""
     """A profile of `~/.aws/config` to take credentials from."""
@@ -34,6 +38,17 @@ class AwsSettings(CloudSettings):
     """Attach EFA network interfaces on instance types that have them."""
     log_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/#-]{0,512}$")] = ""
     """CloudWatch log group that nodes send their logs to. Empty: none."""
+
+    @field_validator("regions")
+    @classmethod
+    def _in_the_common_partition(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for region in value:
+            if region.startswith(_OTHER_PARTITIONS):
+                raise ValueError(
+                    f"{region} is in a partition of AWS of its own, with other accounts and names of resources than "
+                    "those that spotsup's policies have (arn:aws:): name regions of the common partition"
+                )
+        return value
 
     @model_validator(mode="after")
     def _images_are_regional(self) -> AwsSettings:

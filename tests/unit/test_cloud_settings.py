@@ -70,6 +70,10 @@ def test_what_nodes_need_for_checkpoints_in_object_stores_is_in_a_file() -> None
         ({"images": {"T4": "ami-1"}, "regions": ("us-east-1", "us-west-2")}, "one region only"),
         ({"endpoint": "localhost:4566"}, "pattern"),
         ({"disk_gb": 8}, "greater than or equal to 30"),
+        ({"regions": ("us-east-1", "cn-north-1")}, "cn-north-1 is in a partition of AWS of its own"),
+        ({"regions": ("us-gov-west-1",)}, "us-gov-west-1 is in a partition"),
+        ({"regions": ("us-isob-east-1",)}, "us-isob-east-1 is in a partition"),
+        ({"regions": ("eusc-de-east-1",)}, "eusc-de-east-1 is in a partition"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], says: str) -> None:
