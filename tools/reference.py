@@ -269,7 +269,7 @@ def _default(schema: Mapping[str, Any], model: Mapping[str, Any], key: str, prop
 def _limits(property_: Mapping[str, Any]) -> str:
     found = next((each for each in property_.get("anyOf", [property_]) if each.get("type") != "null"), property_)
     if "enum" in found:
-        return ", ".join(f"`{each}`" for each in found["enum"])
+        return ", ".join(f"`{each}`" for each in found["enum"] if each != "")
     low, high = found.get("minimum"), found.get("maximum")
     if low is not None and high is not None:
         return f"{low:g} to {high:g}"

@@ -16,7 +16,8 @@ from provisioners.checks import CloudChecks, read_all
 from provisioners.codes import ApiError
 from provisioners.gcp import interfaces, names, quota
 from provisioners.gcp.client import Gcp
-from provisioners.gcp.offers import Offers
+from provisioners.gcp.disks import DiskType
+from provisioners.gcp.offers import Limits, Offers
 from provisioners.gcp.rest import IAM, NOT_ENABLED, Rest
 from provisioners.gcp.settings import GcpSettings
 
@@ -181,20 +182,28 @@ class Checks(CloudChecks):
             raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: request more at IAM & Admin, Quotas")
         if not gpus:
             raise ProvisionerError(f"no GPU quota of {region} is above 0: request more at IAM & Admin, Quotas")
-        common = quota.other_limit(
-            1,
-            self._settings.disk_gb,
-            public=self._settings.public_address,
-            limits=limits[region],
-            everywhere=limits.get("", {}),
-        )
+        common = self._other_limit(self._settings.disk_type or "pd-balanced", region, limits)
         if common is not None:
             metric, limit, what = common
             raise ProvisionerError(
                 f"the quota {metric} for {region} is {limit:g}, and each node has {what}: request more at IAM & Admin, "
                 "Quotas"
             )
-        return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in gpus.items())}"
+        found = f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in gpus.items())}"
+        newer = None if self._settings.disk_type else self._other_limit("hyperdisk-balanced", region, limits)
+        if newer is not None:
+            found += f"; none of a type that takes Hyperdisk only: the quota {newer[0]} is {newer[1]:g}"
+        return found
+
+    def _other_limit(self, disk_type: DiskType, region: str, limits: Limits) -> tuple[str, float, str] | None:
+        return quota.other_limit(
+            1,
+            self._settings.disk_gb,
+            disk_type,
+            public=self._settings.public_address,
+            limits=limits[region],
+            everywhere=limits.get("", {}),
+        )
 
 
 def _is_for(rule: Any, settings: GcpSettings) -> bool:

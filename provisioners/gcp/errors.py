@@ -28,6 +28,7 @@ _RENEW = "renew the daemon's Google credentials"
 _ALLOW = "give the daemon's account the role that docs/permissions/gcp-role.yaml defines"
 _ENABLE = "enable the Compute Engine API and billing for the project that gcp.project names"
 _NO_NOTICE = "set gcp.notice_s = 0"
+_DISK_TYPE = "set gcp.disk_type to one that this machine type takes"
 _SETTINGS = "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account"
 
 
@@ -57,6 +58,7 @@ TABLE: Sequence[Code] = (
     _capacity("GPU_STOCKOUT", "rungar", Scope.TYPE_IN_ZONE),
     _capacity("STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
     _capacity("insufficientCapacity", "bulk", Scope.TYPE_IN_ZONE),
+    _fatal("UNSUPPORTED_OPERATION", "seen", _DISK_TYPE, message_part="disk type cannot be used by"),
     # A spot instance that is preempted while it is created fails with this code.
     _capacity("UNSUPPORTED_OPERATION", "skypilot", Scope.TYPE_IN_ZONE),
     _capacity("RESOURCE_NOT_FOUND", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
@@ -96,8 +98,10 @@ TABLE: Sequence[Code] = (
     _code("alreadyExists", Kind.USED, "seen"),
     _code("RESOURCE_ALREADY_EXISTS", Kind.USED, "seen"),
     _fatal("invalid", "bulk", _NO_NOTICE, message_part="preemptionNotice"),
+    _fatal("invalid", "bulk", _DISK_TYPE, message_part="disk type cannot be used by"),
     _fatal("invalid", "bulk", _SETTINGS),
     _fatal("badRequest", "global", _NO_NOTICE, message_part="preemptionNotice"),
+    _fatal("badRequest", "seen", _DISK_TYPE, message_part="disk type cannot be used by"),
     _fatal("badRequest", "global"),
     denied("required", "global", _RENEW, message_part="credential"),
     _fatal("required", "global"),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
-from provisioners.gcp import interfaces
+from provisioners.gcp import disks, interfaces
 from provisioners.gcp.names import instance_name, labels
 from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
@@ -15,8 +15,6 @@ from provisioners.userdata import DeadMan, user_data
 NOTICE_ITEM = "spotsup-notice-s"
 """The metadata item that tells the node's agent how many seconds of notice come before the shutdown."""
 
-# "Supported disk types" of the accelerator-optimized families: these support no Persistent Disk.
-_ONLY_HYPERDISK = ("a3-ultragpu", "a4-", "a4x-", "g4-")
 # Google's guest agent makes new SSH host keys at an instance's first boot (guest-agent, instance_setup.go:
 # set_host_keys is true by default), and would replace the one that the daemon verifies. It runs beside cloud-init:
 # where it was first, cloud-init installs ours again.
@@ -94,7 +92,7 @@ def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
 def _boot_disk(
     request: LaunchRequest, settings: GcpSettings, image: str, machine_type: str, born_with: dict[str, str]
 ) -> dict[str, Any]:
-    kind = "hyperdisk-balanced" if machine_type.startswith(_ONLY_HYPERDISK) else "pd-balanced"
+    kind = settings.disk_type or disks.of_type(machine_type)
     return {
         "boot": True,
         "auto_delete": True,

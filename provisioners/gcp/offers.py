@@ -10,7 +10,7 @@ from provisioners.base import DeniedError, Market, Offer, OfferQuery, Unreachabl
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
-from provisioners.gcp import names, quota
+from provisioners.gcp import disks, names, quota
 from provisioners.gcp.advice import Obtainability
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.prices import SpotPrices
@@ -140,7 +140,12 @@ class Offers(CloudOffers):
         everywhere = project.get(quota.ALL_REGIONS)
         settings = self._settings
         other = quota.other_limit(
-            machine.vcpus, settings.disk_gb, public=settings.public_address, limits=here, everywhere=project
+            machine.vcpus,
+            settings.disk_gb,
+            settings.disk_type or disks.of_type(_kind(machine)),
+            public=settings.public_address,
+            limits=here,
+            everywhere=project,
         )
         if everywhere is not None and everywhere < machine.gpus:
             metric, limit, what = quota.ALL_REGIONS, f"of the project is {everywhere:g} GPUs", f"{machine.gpus}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from provisioners.base import Market
+from provisioners.gcp.disks import DiskType, quota_of
 
 ALL_REGIONS = "GPUS_ALL_REGIONS"
 CPUS_ALL_REGIONS = "CPUS_ALL_REGIONS"
-DISKS_GB = "SSD_TOTAL_GB"
 ADDRESSES = "IN_USE_ADDRESSES"
 _METRICS = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
@@ -48,17 +48,22 @@ def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tupl
 
 
 def other_limit(
-    vcpus: int | None, disk_gb: int, *, public: bool, limits: Mapping[str, float], everywhere: Mapping[str, float]
+    vcpus: int | None,
+    disk_gb: int,
+    disk_type: DiskType,
+    *,
+    public: bool,
+    limits: Mapping[str, float],
+    everywhere: Mapping[str, float],
 ) -> tuple[str, float, str] | None:
     """(metric, limit, what one machine needs) of the first quota besides GPUs' that does not allow even one machine;
     None where all do, or are not known. `limits`: a region's; `everywhere`: the project's.
 
-    New projects have small ones: balanced Persistent Disks count towards SSD_TOTAL_GB ("Disk quotas"), external
-    addresses towards IN_USE_ADDRESSES.
+    New projects have small ones of disks, and of external addresses, which count towards IN_USE_ADDRESSES.
     """
     wanted = (
         (everywhere, CPUS_ALL_REGIONS, float(vcpus or 0), f"{vcpus} vCPUs"),
-        (limits, DISKS_GB, float(disk_gb), f"a disk of {disk_gb} GB"),
+        (limits, quota_of(disk_type), float(disk_gb), f"a disk of {disk_gb} GB"),
         (limits, ADDRESSES, 1.0 if public else 0.0, "a public address"),
     )
     for known, metric, needed, what in wanted:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from provisioners.gcp.disks import DiskType
 from provisioners.settings import CloudSettings, LogAgentKind, Name
 
 FURTHER = {
@@ -31,6 +32,9 @@ class GcpSettings(CloudSettings):
     """The image for GPUs before Turing (V100). Empty: jobs get such a GPU only where `images` names an image for it."""
     images: dict[str, Name] = {}
     """Images by GPU type; they win over the two above."""
+    disk_type: Literal["", DiskType] = ""
+    """Type of the boot disks, for all machine types. Empty: by the type's family, `pd-balanced` for those that take
+    Persistent Disks, `hyperdisk-balanced` for all others."""
     network: str = ""
     """VPC network, by name or path. Empty: the project's default."""
     subnetworks: dict[str, Name] = {}

@@ -33,6 +33,8 @@ OP_FAULTS: Mapping[str, tuple[str, str]] = {
     "quota-everywhere": ("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
     "unheard-of": ("SOMETHING_NEW", "Never seen before"),
 }
+_NO_PERSISTENT_DISK = ("a3-ultragpu-", "a4-", "a4x-", "c4-", "c4a-", "g4-", "n4-")
+_NO_HYPERDISK = ("a2-", "e2-", "g2-", "n1-", "n2-", "t2d-")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -149,6 +151,7 @@ class Compute:
             raise FakeGcpError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
         for disk in body["disks"]:
             self._check_image(disk["initializeParams"]["sourceImage"], body["machineType"].rpartition("/")[2])
+            self._check_disk(disk["initializeParams"], body["machineType"].rpartition("/")[2])
         kind = body["machineType"].rpartition("/")[2]
         _check_interfaces(kind, body["networkInterfaces"])
         for interface in body["networkInterfaces"]:
@@ -187,6 +190,13 @@ class Compute:
                 f"Requested boot disk architecture ({has}) is not compatible with machine type architecture ({needs})."
             )
             raise FakeGcpError(400, "invalid", message)
+
+    def _check_disk(self, disk: Mapping[str, Any], kind: str) -> None:
+        """Messages as users have published them."""
+        disk_type = disk["diskType"].rpartition("/")[2]
+        refused = _NO_PERSISTENT_DISK if disk_type.startswith("pd-") else _NO_HYPERDISK
+        if kind.startswith(refused):
+            raise FakeGcpError(400, "badRequest", f"{disk_type} disk type cannot be used by {kind} machine type.")
 
     def _check_network(self, zone: str, interface: Mapping[str, Any]) -> None:
         region, path = zone.rpartition("-")[0], interface.get("subnetwork") or "regions/R/subnetworks/default"

@@ -502,6 +502,22 @@ def test_quotas_besides_gpus_are_read_too(gcp: Api, quotas: dict[str, float], me
         assert next(iter(quotas)) in gcp.complaints()["us-central1 quota"]
 
 
+def test_a_hyperdisk_counts_towards_its_own_quota(gcp: Api) -> None:
+    b200 = OfferQuery(gpu="B200", gpus_per_node=8)
+    gcp.cloud.compute.quotas["us-central1"] |= {"SSD_TOTAL_GB": 50.0, "HDB_TOTAL_GB": 500.0}
+    assert gcp.offers(b200)
+    gcp.cloud.compute.quotas["us-central1"] |= {"SSD_TOTAL_GB": 500.0, "HDB_TOTAL_GB": 50.0}
+    assert gcp.offers()
+    with pytest.raises(ProvisionerError, match="HDB_TOTAL_GB for us-central1 is 50, and a4-highgpu-8g has a disk of"):
+        gcp.offers(b200)
+    (quota,) = (each for each in gcp.provisioner.check(30.0) if each.what == "us-central1 quota")
+    assert quota.ok
+    assert quota.message.endswith("; none of a type that takes Hyperdisk only: the quota HDB_TOTAL_GB is 50")
+    named = gcp.with_settings(disk_type="pd-standard")
+    named.cloud.compute.quotas["us-central1"] |= {"DISKS_TOTAL_GB": 99.0}
+    assert "DISKS_TOTAL_GB for us-central1 is 99" in named.complaints()["us-central1 quota"]
+
+
 def test_what_is_not_sold_on_demand_is_not_offered_so(gcp: Api) -> None:
     with pytest.raises(ProvisionerError, match="does not sell a4-highgpu-8g as on-demand machines"):
         gcp.offers(OfferQuery(gpu="B200", gpus_per_node=8, market=Market.ON_DEMAND))
@@ -527,6 +543,12 @@ def test_a_network_without_the_needed_rules_is_reported(gcp: Api) -> None:
     assert "reach each other" in with_tag.complaints()["network"]
     gcp.cloud.compute.firewalls.append(rule("inside", tags=("gpu",)))
     assert "network" not in with_tag.complaints()
+
+
+def test_a_disk_that_the_machine_type_does_not_take_is_refused_with_its_key(gcp: Api) -> None:
+    refused = gcp.with_settings(disk_type="hyperdisk-balanced").launch("n1")
+    assert isinstance(refused, Fatal)
+    assert refused.message.endswith("; set gcp.disk_type to one that this machine type takes")
 
 
 def test_a_quota_of_zero_in_all_regions_is_a_complaint(gcp: Api) -> None:

@@ -15,8 +15,9 @@ from google.cloud import compute_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
-from provisioners.gcp import describe, launch, names, quota
+from provisioners.base import EndCause, Fatal, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
+from provisioners.gcp import describe, disks, launch, names, quota
+from provisioners.gcp.errors import ERRORS, GcpErrorReply
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
 from tests.unit.launching import OTHERS, TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
@@ -142,6 +143,49 @@ def test_gpus_are_attached_to_n1_alone_and_new_families_get_hyperdisks() -> None
     assert "guest_accelerators" not in a2
     kinds = [each["disks"][0]["initialize_params"]["disk_type"].rpartition("/")[2] for each in (n1, a2, a4)]
     assert kinds == ["pd-balanced", "pd-balanced", "hyperdisk-balanced"]
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "kind"),
+    [
+        ("n1-standard-8", "pd-balanced"),
+        ("f1-micro", "pd-balanced"),
+        ("e2-standard-2", "pd-balanced"),
+        ("n2d-custom-4-5120-ext", "pd-balanced"),
+        ("c3-standard-8", "pd-balanced"),
+        ("c3-standard-192-metal", "hyperdisk-balanced"),
+        ("g2-standard-8", "pd-balanced"),
+        ("a2-ultragpu-1g", "pd-balanced"),
+        ("a3-highgpu-8g", "pd-balanced"),
+        ("a3-megagpu-8g", "pd-balanced"),
+        ("a3-ultragpu-8g", "hyperdisk-balanced"),
+        ("a4-highgpu-8g", "hyperdisk-balanced"),
+        ("a4x-highgpu-4g", "hyperdisk-balanced"),
+        ("g4-standard-48", "hyperdisk-balanced"),
+        ("n4-standard-8", "hyperdisk-balanced"),
+        ("n4d-standard-8", "hyperdisk-balanced"),
+        ("c4-standard-8", "hyperdisk-balanced"),
+        ("c4a-standard-8", "hyperdisk-balanced"),
+        ("h4d-standard-192", "hyperdisk-balanced"),
+        ("z9-of-a-later-year-8", "hyperdisk-balanced"),
+    ],
+)
+def test_only_families_that_are_known_to_take_persistent_disks_get_one(machine_type: str, kind: str) -> None:
+    assert disks.of_type(machine_type) == kind
+
+
+def test_the_settings_may_name_the_type_of_all_disks() -> None:
+    named = PLAIN.model_copy(update={"disk_type": "pd-ssd"})
+    disk = body(asking("a4-highgpu-8g"), named)["disks"][0]["initialize_params"]
+    assert disk["disk_type"] == "zones/us-central1-a/diskTypes/pd-ssd"
+
+
+@pytest.mark.parametrize("code", ["UNSUPPORTED_OPERATION", "badRequest", "invalid"])
+def test_a_disk_that_the_machine_type_does_not_take_is_no_lack_of_capacity(code: str) -> None:
+    message = "pd-balanced disk type cannot be used by c4-standard-8 machine type."
+    found = ERRORS.launch_outcome(GcpErrorReply("us-central1-a", code, message), "us-central1-a")
+    assert isinstance(found, Fatal)
+    assert found.message.endswith("; set gcp.disk_type to one that this machine type takes")
 
 
 # -- names ---------------------------------------------------------------------------------------------------
