@@ -33,6 +33,15 @@ class CloudChecks:
         return str(error)
 
 
+def check_disk(cloud: str, disk_gb: int, image: str, image_gb: int) -> None:
+    """Raise ProvisionerError if the cloud's `disk_gb` is less than what the image needs."""
+    if disk_gb < image_gb:
+        raise ProvisionerError(
+            f"image {image} needs a disk of {image_gb} GB, and {cloud}.disk_gb is {disk_gb}: set {cloud}.disk_gb = "
+            f"{image_gb}, or more"
+        )
+
+
 def read_all(reads: Iterable[tuple[str, Callable[[], object]]], lacks: str) -> None:
     """Try what each name stands for. Raises DeniedError with the names of those that are denied, and why."""
     missing = []

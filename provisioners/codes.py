@@ -71,6 +71,11 @@ def denied(name: str, source: str, remedy: str, scope: Scope = Scope.GLOBAL, mes
     return Code(name, Kind.DENIED, source, scope, memory_s, remedy, message_part)
 
 
+def disk_remedy(cloud: str) -> str:
+    """Return what to do where a boot disk would be smaller than its image."""
+    return f"set {cloud}.disk_gb to what the image needs, and disk_gb in the job's resources, if it is there"
+
+
 def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
     """Return the first row that fits, None for an unknown code."""
     return next((row for row in table if row.fits(name, message)), None)

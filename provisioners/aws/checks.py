@@ -25,7 +25,7 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
-from provisioners.checks import CloudChecks, read_all
+from provisioners.checks import CloudChecks, check_disk, read_all
 from provisioners.codes import ApiError
 
 _READS = (
@@ -125,6 +125,9 @@ class Checks(CloudChecks):
                 f"the root device of {ami} is {device}, and spotsup sets the size of {launch.ROOT_DEVICE}: "
                 f"{self._image_key(image)}, to one that is made from Ubuntu"
             )
+        mappings = found[0].get("BlockDeviceMappings") or ()
+        sizes = (each.get("Ebs", {}).get("VolumeSize", 0) for each in mappings if each.get("DeviceName") == device)
+        check_disk("aws", self._settings.disk_gb, ami, next(sizes, 0))
         return f"{image} is {ami} in {region}"
 
     def _image_key(self, image: str) -> str:

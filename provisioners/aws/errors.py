@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied, disk_remedy
 
 CAPACITY_MEMORY_S = 180.0  # karpenter's
 ABSENT_MEMORY_S = 3600.0  # a zone does not gain an instance type within minutes
@@ -131,6 +131,13 @@ TABLE: Sequence[Code] = (
     _fatal("InvalidPlacementGroup.*", "create the group, or remove it from aws.placement_groups"),
     _fatal("InvalidKeyPair.*"),
     _fatal("InvalidInstanceType"),
+    Code(
+        "InvalidBlockDeviceMapping",
+        Kind.FATAL,
+        "spot.io, stateful nodes",
+        remedy=disk_remedy("aws"),
+        message_part="is smaller than snapshot",
+    ),
     _fatal("InvalidBlockDeviceMapping"),
     _fatal("InvalidUserData.*"),
     _fatal("InvalidTagKey.*"),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorTable, Kind, denied
+from provisioners.codes import Code, ErrorTable, Kind, denied, disk_remedy
 
 CAPACITY_MEMORY_S = 600.0
 ABSENT_MEMORY_S = 3600.0
@@ -27,6 +27,7 @@ _ALLOW = "give the daemon what docs/permissions/azure-*.json list"
 _ARCHITECTURE = "name an image of the size's architecture in azure.image or, by GPU, in azure.images"
 _IMAGE = "set azure.image to one that this region has"
 _NETWORK = "set azure.subnets and azure.security_groups to what this region has"
+_SMALLER = "is smaller than the size of the corresponding disk"
 _NO_SPOT = "ask for on-demand machines, or use a subscription that may have spot machines"
 
 
@@ -44,8 +45,8 @@ def _quota(
     return Code(name, Kind.QUOTA, source, scope, memory_s, _ASK_FOR_MORE, message_part)
 
 
-def _fatal(name: str, remedy: str = "", source: str = "ARM") -> Code:
-    return Code(name, Kind.FATAL, source, remedy=remedy)
+def _fatal(name: str, remedy: str = "", source: str = "ARM", message_part: str = "") -> Code:
+    return Code(name, Kind.FATAL, source, remedy=remedy, message_part=message_part)
 
 
 TABLE: Sequence[Code] = (
@@ -71,6 +72,7 @@ TABLE: Sequence[Code] = (
         memory_s=THROTTLED_S,
         message_part="too many requests",
     ),
+    _fatal("OperationNotAllowed", disk_remedy("azure"), "seen", _SMALLER),
     _fatal("OperationNotAllowed"),
     _quota("QuotaExceeded", "Total Regional", scope=Scope.REGION),
     _quota("QuotaExceeded", "Current Limit: 0", NO_QUOTA_MEMORY_S),
@@ -134,13 +136,14 @@ TABLE: Sequence[Code] = (
     _fatal("NoRegisteredProviderFound", "remove the region from azure.regions"),
     _fatal("ZonesNotSupported", "ask for another zone, or none", "compute"),
     _fatal("AvailabilityZoneNotSupported", "ask for another zone, or none", "compute"),
+    _fatal("InvalidParameter", disk_remedy("azure"), "seen", _SMALLER),
     _fatal("InvalidParameter"),
     _fatal("InvalidRequestContent"),
     _fatal("InvalidRequestFormat"),
     _fatal("InvalidResourceName"),
     _fatal("InvalidTagNameCharacters", "change azure.tags"),
     _fatal("InvalidTagValueLength", "change azure.tags"),
-    Code("BadRequest", Kind.FATAL, "seen", remedy=_ARCHITECTURE, message_part="CPU Architecture"),
+    _fatal("BadRequest", _ARCHITECTURE, "seen", "CPU Architecture"),
     _fatal("BadRequest"),
     _fatal("LinkedInvalidPropertyId", _NETWORK),
     _fatal("AzureSpotFeatureNotEnabledForSubscription", _NO_SPOT, "spot"),

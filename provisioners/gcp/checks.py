@@ -12,7 +12,7 @@ from typing import Any
 from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
-from provisioners.checks import CloudChecks, read_all
+from provisioners.checks import CloudChecks, check_disk, read_all
 from provisioners.codes import ApiError
 from provisioners.gcp import interfaces, names, quota
 from provisioners.gcp.client import Gcp
@@ -89,6 +89,7 @@ class Checks(CloudChecks):
         kind, needed = _ARCHITECTURES.get(found.architecture, ""), self._architectures(key.removeprefix("image of "))
         if kind and kind not in needed:
             raise ProvisionerError(f"image {found.name} is for {kind}, and the machines for {needed[0]}: {remedy}")
+        check_disk("gcp", self._settings.disk_gb, found.name, found.disk_size_gb)
         return f"{image} is {found.name}"
 
     def _architectures(self, gpu: str) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied, disk_remedy
 
 CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to report that a zone is full: frequent retries cost more than on EC2
 ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free as soon as an instance is deleted
@@ -98,6 +98,8 @@ TABLE: Sequence[Code] = (
     _code("alreadyExists", Kind.USED, "seen"),
     _code("RESOURCE_ALREADY_EXISTS", Kind.USED, "seen"),
     _fatal("invalid", "bulk", _NO_NOTICE, message_part="preemptionNotice"),
+    _fatal("invalid", "skypilot", disk_remedy("gcp"), message_part="disk size cannot be smaller than"),
+    _fatal("INVALID_FIELD_VALUE", "skypilot", disk_remedy("gcp"), message_part="disk size cannot be smaller than"),
     _fatal("invalid", "bulk", _DISK_TYPE, message_part="disk type cannot be used by"),
     _fatal("invalid", "bulk", _SETTINGS),
     _fatal("badRequest", "global", _NO_NOTICE, message_part="preemptionNotice"),

@@ -66,6 +66,7 @@ class Ec2:
         # Names of instance profiles that do not exist; images for machines with Arm processors.
         self.missing_profiles: set[str] = set()
         self.arm_images: set[str] = set()
+        self.image_gb = 30
         # Spot prices that are not the invented ones, by (type, zone).
         self.spot_prices: dict[tuple[str, str], str] = {}
         self._regions: set[str] = set()
@@ -228,6 +229,11 @@ class Ec2:
         image, (of_type, *_) = self._image(form["ImageId"]), types[name]["ProcessorInfo"]["SupportedArchitectures"]
         if image in self.arm_images and of_type != "arm64":
             raise FakeAwsError("InvalidParameterValue", _OTHER_ARCHITECTURE.format(of_type=of_type))
+        disk_gb = int(form["BlockDeviceMapping.1.Ebs.VolumeSize"])
+        if disk_gb < self.image_gb:
+            # docs.spot.io, stateful nodes, troubleshooting
+            message = f"Volume of size {disk_gb}GB is smaller than snapshot 'snap-1', expect size >= {self.image_gb}GB"
+            raise FakeAwsError("InvalidBlockDeviceMapping", message)
         profile = form.get("IamInstanceProfile.Name", "")
         if profile in self.missing_profiles:
             # terraform-provider-aws#27516
@@ -422,7 +428,12 @@ class Ec2:
         if not name.startswith("ami-0"):
             raise FakeAwsError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
         device = "/dev/xvda" if name.endswith("amazon") else "/dev/sda1"
-        return ec2_answer("DescribeImages", {"Images": [{"ImageId": name, "RootDeviceName": device}]})
+        disks = [
+            {"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"},
+            {"DeviceName": device, "Ebs": {"VolumeSize": self.image_gb, "SnapshotId": "snap-1"}},
+        ]
+        found = {"ImageId": name, "RootDeviceName": device, "BlockDeviceMappings": disks}
+        return ec2_answer("DescribeImages", {"Images": [found]})
 
     def _parameter(self, call: Call) -> Answer:
         name = call.form["Name"]

@@ -23,6 +23,7 @@ SUBNETS = {
 SECURITY_GROUP = f"{ROOT}/Microsoft.Network/networkSecurityGroups/nodes"
 # "What are the username requirements when creating a VM?"
 _FORBIDDEN = {"root", "admin", "administrator", "test", "user", "guest", "console", "sys", "actuser"}
+IMAGE_GB = 64
 
 
 def architecture_of(sku: str) -> str:
@@ -51,6 +52,14 @@ def check(name: str, body: dict[str, Any], sizes: Mapping[str, MachineType], was
         raise FakeAzureError("InvalidParameter", "The scale set is not there.")
     _check_system(asked["osProfile"])
     _check_image(asked["storageProfile"]["imageReference"], sizes[size])
+    disk_gb = asked["storageProfile"]["osDisk"]["diskSizeGB"]
+    if disk_gb < IMAGE_GB:
+        message = (
+            f"The specified disk size {disk_gb} GB is smaller than the size of the corresponding disk in the VM image: "
+            f"{IMAGE_GB} GB. This is not allowed. Please choose equal or greater size or do not specify an explicit "
+            "size."
+        )
+        raise FakeAzureError("OperationNotAllowed", message)
     for identity in (body.get("identity") or {}).get("userAssignedIdentities") or {}:
         if identity.lower() != IDENTITY.lower():
             raise FakeAzureError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")

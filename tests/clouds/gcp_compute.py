@@ -50,6 +50,7 @@ class Compute:
         self.fleet = Instances(machines)
         self.images = {project: set(names) for project, names in IMAGES.items()}
         self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
+        self.image_gb = 30
         self.placement_policies: set[str] = set()
         # By zone and machine type: how likely it is to be had.
         self.obtainability: dict[tuple[str, str], float] = {}
@@ -193,7 +194,13 @@ class Compute:
 
     def _check_disk(self, disk: Mapping[str, Any], kind: str) -> None:
         """Messages as users have published them."""
-        disk_type = disk["diskType"].rpartition("/")[2]
+        disk_type, size = disk["diskType"].rpartition("/")[2], int(disk["diskSizeGb"])
+        if size < self.image_gb:
+            message = (
+                f"Invalid value for field 'resource.disks[0].initializeParams.diskSizeGb': '{size}'. Requested disk "
+                f"size cannot be smaller than the image size ({self.image_gb} GB)"
+            )
+            raise FakeGcpError(400, "invalid", message)
         refused = _NO_PERSISTENT_DISK if disk_type.startswith("pd-") else _NO_HYPERDISK
         if kind.startswith(refused):
             raise FakeGcpError(400, "badRequest", f"{disk_type} disk type cannot be used by {kind} machine type.")
@@ -367,7 +374,12 @@ class Compute:
         name = call.path.get("family") or call.path["image"]
         if name not in self.images.get(call.path["project"], set()):
             raise FakeGcpError(404, "notFound", f"The resource '{name}' was not found")
-        return {"kind": "compute#image", "name": f"{name}-v20261101", "architecture": _architecture(name)}
+        return {
+            "kind": "compute#image",
+            "name": f"{name}-v20261101",
+            "architecture": _architecture(name),
+            "diskSizeGb": str(self.image_gb),
+        }
 
     def _subnetwork(self, call: Call) -> Mapping[str, Any]:
         if (call.path["region"], call.path["subnetwork"]) not in self.subnetworks:

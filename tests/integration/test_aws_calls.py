@@ -114,6 +114,19 @@ def boto3_client(aws: Api) -> Any:
 # -- offers --------------------------------------------------------------------------------------------------
 
 
+def test_a_disk_that_is_too_small_for_the_image_is_named_before_and_after_a_launch(aws: Api) -> None:
+    assert "us-east-1 image" not in aws.complaints()
+    aws.cloud.ec2.image_gb = 110
+    complaint = aws.complaints()["us-east-1 image"]
+    assert complaint.endswith("needs a disk of 110 GB, and aws.disk_gb is 100: set aws.disk_gb = 110, or more")
+    refused = aws.launch("n1")
+    assert isinstance(refused, Fatal)
+    assert "Volume of size 100GB is smaller than snapshot" in refused.message
+    assert refused.message.endswith(
+        "; set aws.disk_gb to what the image needs, and disk_gb in the job's resources, if it is there"
+    )
+
+
 def test_spot_prices_are_the_newest_and_live(aws: Api) -> None:
     aws.cloud.ec2.page = 7
     offers = aws.offers()

@@ -132,6 +132,17 @@ def test_an_image_for_other_processors_is_named_before_and_after_a_launch(arm: A
     assert refused.message.endswith("azure.image or, by GPU, in azure.images")
 
 
+def test_a_disk_that_is_too_small_for_the_image_is_named(arm: Api) -> None:
+    refused = arm.with_settings(disk_gb=60).launch("n1")
+    assert isinstance(refused, Fatal)
+    assert (
+        "The specified disk size 60 GB is smaller than the size of the corresponding disk in the VM" in refused.message
+    )
+    assert refused.message.endswith(
+        "; set azure.disk_gb to what the image needs, and disk_gb in the job's resources, if it is there"
+    )
+
+
 # -- reading -------------------------------------------------------------------------------------------------
 
 

@@ -545,6 +545,19 @@ def test_a_network_without_the_needed_rules_is_reported(gcp: Api) -> None:
     assert "network" not in with_tag.complaints()
 
 
+def test_a_disk_that_is_too_small_for_the_image_is_named_before_and_after_a_launch(gcp: Api) -> None:
+    assert "image" not in gcp.complaints()
+    gcp.cloud.compute.image_gb = 110
+    complaint = gcp.complaints()["image"]
+    assert complaint.endswith("needs a disk of 110 GB, and gcp.disk_gb is 100: set gcp.disk_gb = 110, or more")
+    refused = gcp.launch("n1")
+    assert isinstance(refused, Fatal)
+    assert "Requested disk size cannot be smaller than the image size (110 GB)" in refused.message
+    assert refused.message.endswith(
+        "; set gcp.disk_gb to what the image needs, and disk_gb in the job's resources, if it is there"
+    )
+
+
 def test_a_disk_that_the_machine_type_does_not_take_is_refused_with_its_key(gcp: Api) -> None:
     refused = gcp.with_settings(disk_type="hyperdisk-balanced").launch("n1")
     assert isinstance(refused, Fatal)
