@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 from spotsup_trainer.decoding import printable
@@ -16,8 +16,8 @@ from spotsup_trainer.vitals import Pulse, Vitals
 from provisioners.base import (
     DeniedError,
     Instance,
+    InstanceState,
     LaunchRequest,
-    Leftover,
     Owner,
     PartialListingError,
     Provisioner,
@@ -71,8 +71,6 @@ CONSOLE_TAIL_CHARACTERS = 5_000
 STUCK_S = 3600.0
 NO_CLEANER = "this daemon cleans no machines"
 NOT_STARTED = "not started: this daemon may have lost its leadership"
-
-Owned = TypeVar("Owned", Instance, Leftover)
 
 
 class Preparer(Protocol):
@@ -231,10 +229,10 @@ class Effects:
             coverage = self._provisioner(cloud).coverage(CALL_TIMEOUT_S)
             found = self._provisioner(cloud).instances(self._owner, CALL_TIMEOUT_S)
         except PartialListingError as partial:
-            return ListDone(cloud, asked_at, self._ours(partial.found), coverage=coverage, silent=partial.silent)
+            return ListDone(cloud, asked_at, self._listed(partial.found), coverage=coverage, silent=partial.silent)
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
-        return ListDone(cloud, asked_at, self._ours(found), coverage=coverage)
+        return ListDone(cloud, asked_at, self._listed(found), coverage=coverage)
 
     def _leftovers(self, cloud: str) -> LeftoversDone:
         asked_at = self._clock.now()
@@ -242,11 +240,13 @@ class Effects:
             found = self._provisioner(cloud).leftovers(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return LeftoversDone(cloud, asked_at, error=str(error))
-        return LeftoversDone(cloud, asked_at, self._ours(found))
+        return LeftoversDone(cloud, asked_at, tuple(each for each in found if each.owner == self._owner))
 
-    def _ours(self, found: Iterable[Owned]) -> tuple[Owned, ...]:
-        """Without what belongs to others, should a cloud list it: what is listed here is adopted, or removed."""
-        return tuple(each for each in found if each.owner == self._owner)
+    def _listed(self, found: Iterable[Instance]) -> tuple[Instance, ...]:
+        """Return the machines without those of others, should a cloud list them: what is listed here is adopted, or
+        ended. Whose one is that cannot be read is not known: it may be ours, and counts as listed."""
+        unreadable = InstanceState.UNREADABLE
+        return tuple(each for each in found if each.owner == self._owner or each.state is unreadable)
 
     def _remove(self, action: Remove) -> RemoveDone:
         try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
-from provisioners.base import LaunchOutcome, LaunchRequest, Leftover, LeftoverKind, Unknown
+from spotsup_simulator.clock import VirtualClock
+
+from provisioners.base import Coverage, Instance, LaunchOutcome, LaunchRequest, Leftover, LeftoverKind, Owner, Unknown
+from provisioners.readings import read_each
 from supervisor.identity import Identity
 from supervisor.planner.actions import (
     Action,
@@ -22,8 +27,9 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
+from supervisor.planner.journal_guard import warnings
 from supervisor.runtime.actor import NOT_STARTED, Effects, ThreadActor
-from tests.unit.scene import OWNER, N, job, member, name, node, scene
+from tests.unit.scene import OWNER, N, job, listing, machine, member, name, node, scene, view, world_of
 
 
 def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
@@ -102,3 +108,29 @@ def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_co
     assert terminated == TerminateDone(name(1), "i-1", NOT_STARTED)
     assert removed == RemoveDone("disk-1", NOT_STARTED)
     assert listed == ListDone("local", 1.0)
+
+
+def listed_by(machines: Sequence[Instance]) -> ListDone:
+    """What comes of a listing."""
+    cloud = cast("Any", SimpleNamespace(coverage=lambda _: Coverage(), instances=lambda _, __: machines))
+    nothing = cast("Any", None)
+    effects = Effects(
+        owner=OWNER,
+        provisioners={"local": cloud},
+        identity=nothing,
+        preparer=nothing,
+        evidence=nothing,
+        senders={},
+        clock=VirtualClock(),
+    )
+    done = effects.perform(ListInstances("local"))
+    assert isinstance(done, ListDone)
+    return done
+
+
+def test_a_machine_that_cannot_be_read_is_listed_whoever_owns_it_and_one_of_others_is_not() -> None:
+    ours, others = machine(1), replace(machine(2), owner=Owner("another", "0" * 16))
+    (odd,) = read_each([{"id": "i-3"}], lambda raw: cast("Instance", raw["lacks"]), lambda raw: raw["id"])
+    found = listed_by([ours, others, odd]).instances
+    assert [each.id for each in found] == [ours.id, "i-3"]
+    assert warnings(world_of(view(job(1), [member(1)]), volatile={"clouds": {"local": listing(*found)}})), "and told"
