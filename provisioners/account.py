@@ -15,7 +15,17 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
-from provisioners.base import CLUSTER_TAG, KEY_TAG, DeniedError, Owner, ProvisionerError, UnreachableError, owner_of
+from provisioners.base import (
+    CLUSTER_TAG,
+    KEY_TAG,
+    DeniedError,
+    InstanceState,
+    Owner,
+    Provisioner,
+    ProvisionerError,
+    UnreachableError,
+    owner_of,
+)
 from provisioners.calls import NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.codes import ApiError
 
@@ -195,6 +205,8 @@ class Table(Protocol):
 
     rows: Sequence[Row]  # what others need comes first
     marked_by: str  # how a person knows what is ours, as "tags"
+    allowed: str  # the file with all permissions that whoever runs this needs
+    denials: frozenset[str]  # the codes of refusals for a missing permission
 
     def whose(self) -> str:
         """Return the account and the identity that the credentials are for, for a person to agree to."""
@@ -348,6 +360,21 @@ class Account:
     def made(self) -> Made:
         """Return what came of it. Called once nothing is missing."""
         return self._table.made(self._seen)
+
+    def rented(self, cloud: Provisioner, timeout_s: float) -> list[str]:
+        """Return the owner's machines that have not ended, and what machines have left behind: with these, nothing is
+        to be deleted. `cloud` takes who asks for the daemon: a missing permission is one of whoever runs this."""
+        owner = self._seen.owner
+        try:
+            machines = cloud.instances(owner, timeout_s)
+            leftovers = cloud.leftovers(owner, timeout_s)
+        except DeniedError as error:
+            cause = refusal_of(error)
+            if cause is None or cause.reply.code not in self._table.denials:
+                raise
+            raise DeniedError(f"{cause}; {self._table.allowed} has all that who runs this needs") from error
+        alive = [each.id for each in machines if each.state is not InstanceState.TERMINATED]
+        return alive + [f"{each.kind} {each.id}" for each in leftovers]
 
     def _look(self, wanted: Sequence[Resource]) -> Seen:
         self._seen = Seen(self._seen.owner, wanted, self._seen.made)

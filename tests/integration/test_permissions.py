@@ -33,6 +33,14 @@ def granted_on_azure(file: str) -> set[str]:
     return set(json.loads((PERMISSIONS / file).read_text())["Actions"])
 
 
+# What the daemon may, by cloud.
+DAEMONS = {
+    "aws": granted_on_ec2(),
+    "gcp": granted_on_gcp("gcp-role.yaml"),
+    "azure": granted_on_azure("azure-role.json") | granted_on_azure("azure-subscription-role.json"),
+}
+
+
 def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     """All calls that the daemon makes on a cloud."""
     cloud = server.provisioner(**settings)
@@ -45,6 +53,8 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
     assert len(cloud.instances(OWNER, TIMEOUT_S)) == 1
+    assert len(cloud.instances(None, TIMEOUT_S)) == 1
+    cloud.coverage(TIMEOUT_S)
     assert launched_by(cloud, request).id == machine.id
     cloud.find(OWNER, machine.token, TIMEOUT_S)
     cloud.console(machine.id, TIMEOUT_S)

@@ -24,15 +24,13 @@ def test_the_configurations_are_taken() -> None:
 # -- permissions ---------------------------------------------------------------------------------------------
 
 
-def policy() -> list[dict[str, Any]]:
-    statements: list[dict[str, Any]] = json.loads((DOCS / "permissions" / "aws-iam-policy.json").read_text())[
-        "Statement"
-    ]
+def policy(file: str = "aws-iam-policy.json") -> list[dict[str, Any]]:
+    statements: list[dict[str, Any]] = json.loads((DOCS / "permissions" / file).read_text())["Statement"]
     return statements
 
 
-def granted() -> set[str]:
-    found = [each["Action"] for each in policy()]
+def granted(file: str = "aws-iam-policy.json") -> set[str]:
+    found = [each["Action"] for each in policy(file)]
     return {name for names in found for name in ([names] if isinstance(names, str) else names)}
 
 

@@ -12,7 +12,7 @@ from provisioners.account import Found, Made, NotYetError, Resource, Row, Seen, 
 from provisioners.aws import network
 from provisioners.aws.account import wanted
 from provisioners.aws.account.buckets import Buckets
-from provisioners.aws.account.calls import CALL_S, Calls
+from provisioners.aws.account.calls import ALLOWED, CALL_S, DENIALS, Calls
 from provisioners.aws.account.wanted import Network, Rule, canonical, names, region_of
 from provisioners.aws.describe import filters, tags_of
 from provisioners.aws.settings import AwsSettings
@@ -28,6 +28,8 @@ class AwsTable:
     """One installation's part of an account."""
 
     marked_by = "tags"
+    allowed = ALLOWED
+    denials = DENIALS
 
     def __init__(self, settings: AwsSettings, wish: Wish) -> None:
         self._calls = Calls(settings)

@@ -12,7 +12,7 @@ from provisioners.codes import ApiError
 from provisioners.gcp import names
 from provisioners.gcp.account import wanted
 from provisioners.gcp.account.buckets import Buckets
-from provisioners.gcp.account.calls import Calls
+from provisioners.gcp.account.calls import ALLOWED, DENIALS, Calls
 from provisioners.gcp.account.policies import Policies
 from provisioners.gcp.account.wanted import ACCOUNTS, CAPACITY_GB, ROLES, RULES, SHARE, TIER, Names, Rule, described
 from provisioners.gcp.rest import FILESTORE, IAM
@@ -31,6 +31,8 @@ class GcpTable:
     """One installation's part of a project."""
 
     marked_by = "mark"
+    allowed = ALLOWED
+    denials = DENIALS
 
     def __init__(self, settings: GcpSettings, wish: Wish) -> None:
         self._calls = calls = Calls(settings)
