@@ -195,6 +195,8 @@ class Row:
     settle: Callable[[Resource, Found], Resource] | None = None
     # Why a found thing can be neither used nor changed; "" if it can.
     problem: Callable[[Resource, Found], str] | None = None
+    # What of a person's own keeps a found thing from being deleted, with the command that takes it away.
+    blocked: Callable[[Found], Sequence[str]] | None = None
     data: bool = False  # whether it holds people's data, and is deleted only if they say so
     shared: bool = False  # whether one that is not ours is used as it is
     optional: bool = False  # whether the account may not use its API at all
@@ -305,9 +307,10 @@ def missing(rows: Sequence[Row], seen: Seen) -> Plan:
 
 
 def remaining(rows: Sequence[Row], seen: Seen, marked_by: str, *, with_data: bool) -> Plan:
-    """Return the steps that delete what is ours. Pure. What uses something goes before it; data stays unless asked."""
+    """Return the steps that delete what is ours. Pure. What uses something goes before it; data stays unless asked.
+    What a person has to take away first is a problem: nothing is done."""
     needed = {key for each in seen.found.values() for key in each.what.needs}
-    steps, left = list[Step](), list[str]()
+    steps, left, problems = list[Step](), list[str](), list[str]()
     for row in reversed(rows):
         for each in sorted(seen.all(row.kind), key=lambda each: each.what.key in needed):
             if each.state is State.DELETED or (each.what.of and each.owner != seen.owner):
@@ -318,7 +321,8 @@ def remaining(rows: Sequence[Row], seen: Seen, marked_by: str, *, with_data: boo
                 left.append(f"{each} stays with its data, which is billed: --with-data deletes it for ever")
             elif row.delete is not None:
                 steps.append(Step(Verb.DELETE, each.what, each))
-    return Plan(tuple(steps), left=tuple(left))
+                problems += row.blocked(each) if row.blocked else ()
+    return Plan(tuple(steps), tuple(problems), tuple(left))
 
 
 def _not_ours(found: Found) -> str:

@@ -206,6 +206,8 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
     except ProvisionerError as error:
         raise StartError(f"nothing was deleted: {error}") from error
     show(plan, whose)
+    if plan.problems:
+        raise StartError(f"nothing was deleted: {'; '.join(plan.problems)}")
     if plan.steps and not dry_run:
         agree("Delete that?", yes=yes, refusal="nothing was deleted")
         plan = _carry_out(lambda: account.remaining(with_data=with_data), account)
