@@ -368,6 +368,30 @@ def test_a_role_whose_name_is_kept_is_one_sentence(server: Any) -> None:
         made(opened(server))
 
 
+@pytest.mark.parametrize("refused", [{"capacity"}, {"capacity", "capacityHistory"}], ids=["one", "both"])
+def test_a_role_that_google_refuses_for_a_preview_permission_is_made_without_and_that_is_said(
+    server: Any, refused: set[str]
+) -> None:
+    project(server).unsupported = {f"compute.advice.{each}" for each in refused}
+    opening = opened(server)
+    made(opening)
+    rest = {each for each in granted_on_gcp("gcp-role.yaml") if ".advice." not in each}
+    assert set(project(server).roles[ROLE]["includedPermissions"]) == rest
+    (said,) = [each for each in opening.made().todo if "[prices]" in each]
+    assert f"Google took no compute.advice.capacity and no compute.advice.capacityHistory into the role {ROLE}" in said
+    assert opened(server).missing().steps == ()
+    del project(server).roles[ROLE]["includedPermissions"][3:]
+    made(opened(server))
+    assert set(project(server).roles[ROLE]["includedPermissions"]) == rest
+
+
+def test_a_role_that_google_refuses_for_another_permission_is_not_made(server: Any) -> None:
+    project(server).unsupported = {"compute.instances.create"}
+    with pytest.raises(ProvisionerError, match="Permission compute.instances.create is not valid"):
+        made(opened(server))
+    assert ROLE not in project(server).roles
+
+
 ALLOWED = "docs/permissions/gcp-account-role.yaml"
 # People's credentials use a project's quota: "Troubleshoot your ADC setup". The test cloud has a service account's.
 FOR_PEOPLE = {"serviceusage.services.use"}
