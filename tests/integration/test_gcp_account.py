@@ -387,7 +387,7 @@ def test_a_role_that_google_refuses_for_a_preview_permission_is_made_without_and
 
 def test_a_role_that_google_refuses_for_another_permission_is_not_made(server: Any) -> None:
     project(server).unsupported = {"compute.instances.create"}
-    with pytest.raises(ProvisionerError, match="Permission compute.instances.create is not valid"):
+    with pytest.raises(ProvisionerError, match=r"Permission compute\.instances\.create is not valid"):
         made(opened(server))
     assert ROLE not in project(server).roles
 

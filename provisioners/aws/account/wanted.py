@@ -174,7 +174,7 @@ def _group(network: Network, name: str, description: str, rules: Sequence[Rule])
 
 
 def own_profile(settings: AwsSettings, wish: Wish) -> str:
-    """Return the instance profile that a person has made for nodes; "" for none. Its role's name is only known there."""
+    """Return the instance profile that a person has made for nodes; "" for none. Only the account knows its role."""
     name = settings.instance_profile
     return "" if name == names(wish.owner.cluster)["node"] else name
 
