@@ -15,7 +15,17 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
-from provisioners.base import CLUSTER_TAG, KEY_TAG, DeniedError, Owner, ProvisionerError, UnreachableError, owner_of
+from provisioners.base import (
+    CLUSTER_TAG,
+    KEY_TAG,
+    DeniedError,
+    InstanceState,
+    Owner,
+    Provisioner,
+    ProvisionerError,
+    UnreachableError,
+    owner_of,
+)
 from provisioners.calls import NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.codes import ApiError
 
@@ -185,6 +195,8 @@ class Row:
     settle: Callable[[Resource, Found], Resource] | None = None
     # Why a found thing can be neither used nor changed; "" if it can.
     problem: Callable[[Resource, Found], str] | None = None
+    # What of a person's own keeps a found thing from being deleted, with the command that takes it away.
+    blocked: Callable[[Found], Sequence[str]] | None = None
     data: bool = False  # whether it holds people's data, and is deleted only if they say so
     shared: bool = False  # whether one that is not ours is used as it is
     optional: bool = False  # whether the account may not use its API at all
@@ -195,6 +207,8 @@ class Table(Protocol):
 
     rows: Sequence[Row]  # what others need comes first
     marked_by: str  # how a person knows what is ours, as "tags"
+    allowed: str  # the file with all permissions that whoever runs this needs
+    denials: frozenset[str]  # the codes of refusals for a missing permission
 
     def whose(self) -> str:
         """Return the account and the identity that the credentials are for, for a person to agree to."""
@@ -293,9 +307,10 @@ def missing(rows: Sequence[Row], seen: Seen) -> Plan:
 
 
 def remaining(rows: Sequence[Row], seen: Seen, marked_by: str, *, with_data: bool) -> Plan:
-    """Return the steps that delete what is ours. Pure. What uses something goes before it; data stays unless asked."""
+    """Return the steps that delete what is ours. Pure. What uses something goes before it; data stays unless asked.
+    What a person has to take away first is a problem: nothing is done."""
     needed = {key for each in seen.found.values() for key in each.what.needs}
-    steps, left = list[Step](), list[str]()
+    steps, left, problems = list[Step](), list[str](), list[str]()
     for row in reversed(rows):
         for each in sorted(seen.all(row.kind), key=lambda each: each.what.key in needed):
             if each.state is State.DELETED or (each.what.of and each.owner != seen.owner):
@@ -306,7 +321,8 @@ def remaining(rows: Sequence[Row], seen: Seen, marked_by: str, *, with_data: boo
                 left.append(f"{each} stays with its data, which is billed: --with-data deletes it for ever")
             elif row.delete is not None:
                 steps.append(Step(Verb.DELETE, each.what, each))
-    return Plan(tuple(steps), left=tuple(left))
+                problems += row.blocked(each) if row.blocked else ()
+    return Plan(tuple(steps), tuple(problems), tuple(left))
 
 
 def _not_ours(found: Found) -> str:
@@ -348,6 +364,21 @@ class Account:
     def made(self) -> Made:
         """Return what came of it. Called once nothing is missing."""
         return self._table.made(self._seen)
+
+    def rented(self, cloud: Provisioner, timeout_s: float) -> list[str]:
+        """Return the owner's machines that have not ended, and what machines have left behind: with these, nothing is
+        to be deleted. `cloud` takes who asks for the daemon: a missing permission is one of whoever runs this."""
+        owner = self._seen.owner
+        try:
+            machines = cloud.instances(owner, timeout_s)
+            leftovers = cloud.leftovers(owner, timeout_s)
+        except DeniedError as error:
+            cause = refusal_of(error)
+            if cause is None or cause.reply.code not in self._table.denials:
+                raise
+            raise DeniedError(f"{cause}; {self._table.allowed} has all that who runs this needs") from error
+        alive = [each.id for each in machines if each.state is not InstanceState.TERMINATED]
+        return alive + [f"{each.kind} {each.id}" for each in leftovers]
 
     def _look(self, wanted: Sequence[Resource]) -> Seen:
         self._seen = Seen(self._seen.owner, wanted, self._seen.made)

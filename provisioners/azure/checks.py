@@ -50,6 +50,13 @@ _MAX_NAMED = 8
 
 # VirtualMachineImageProperties.architecture; older images have none.
 _ARCHITECTURES = {"x64": "x86_64", "Arm64": "arm64"}
+# A managed image; or an image in a gallery, of which a launch takes the newest version where none is named.
+_OWN_IMAGE = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/"
+    r"(images/[^/]+|(?P<gallery>galleries)/[^/]+/images/[^/]+(/versions/(latest|(?P<version>[^/]+)))?)",
+    re.IGNORECASE,
+)
+_GALLERIES_API = "2024-03-03"
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
 
 
@@ -169,7 +176,7 @@ class Checks(CloudChecks):
     def _image(self, region: str, named: str, deadline: Deadline) -> str:
         reference = launch.image_reference(named)
         if "id" in reference:
-            return f"{named} is not checked: spotsup does not read image galleries"
+            return self._own_image(named, deadline)
         publisher, offer, sku, version = (reference[key] for key in ("publisher", "offer", "sku", "version"))
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
@@ -193,6 +200,27 @@ class Checks(CloudChecks):
             key = f"images.{gpus[0]}" if gpus else "image"
             raise ProvisionerError(f"image {named} is for {kind}, and the machines for {needed[0]}: set azure.{key}")
         return f"{named} is {newest} in {region}"
+
+    def _own_image(self, named: str, deadline: Deadline) -> str:
+        """Look at an image, at its version in a gallery, or at all versions: a launch takes the newest then. A launch
+        needs the same permissions."""
+        if not (match := _OWN_IMAGE.fullmatch(named)):
+            return f"{named} is not checked: it is neither an image nor in a gallery of a subscription"
+        version, path = launch.COMPUTE_API, named
+        if match["gallery"]:
+            version, path = (
+                _GALLERIES_API,
+                named if match["version"] else f"{named.partition('/versions/')[0]}/versions",
+            )
+        try:
+            found = self._get(f"the image {named}", path, version, deadline)
+        except ApiError as error:
+            raise ProvisionerError(f"{error}; set azure.image to one that is there") from error
+        except DeniedError as error:
+            raise DeniedError(f"{error}, where the image is, too", error.scope) from error
+        if found.get("value") == []:
+            raise ProvisionerError(f"the image {named} has no version: publish one, or set azure.image to another one")
+        return f"{named} is there, and the daemon may read it"
 
     def _architectures(self, named: str) -> list[str]:
         """Return what the machines that take an image of `azure.images` may have; x86_64 for the images for all

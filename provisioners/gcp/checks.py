@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
+from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError, Scope
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.checks import CloudChecks, check_disk, read_all
@@ -22,6 +22,8 @@ from provisioners.gcp.rest import IAM, NOT_ENABLED, Rest
 from provisioners.gcp.settings import GcpSettings
 
 _OWN_ACCOUNT = ".iam.gserviceaccount.com"
+# The project of the default image: everyone may launch from those.
+_PUBLIC = str(GcpSettings.model_fields["image"].default).split("/")[1]
 _ACT_AS = "iam.serviceAccounts.actAs"
 # Image.architecture of the API; older images have none.
 _ARCHITECTURES = {"X86_64": "x86_64", "ARM64": "arm64"}
@@ -86,11 +88,16 @@ class Checks(CloudChecks):
             )
         except ApiError as error:
             raise ProvisionerError(f"image {image} does not exist ({error.reply.code}): {remedy}") from error
+        except DeniedError as error:
+            if error.scope is Scope.GLOBAL or where[1] == self._settings.project:
+                raise
+            raise DeniedError(f"{error.__cause__}; {_grant_on(where[1])}, or {remedy}", error.scope) from error
         kind, needed = _ARCHITECTURES.get(found.architecture, ""), self._architectures(key.removeprefix("image of "))
         if kind and kind not in needed:
             raise ProvisionerError(f"image {found.name} is for {kind}, and the machines for {needed[0]}: {remedy}")
         check_disk("gcp", self._settings.disk_gb, found.name, found.disk_size_gb)
-        return f"{image} is {found.name}"
+        theirs = where[1] not in {self._settings.project, _PUBLIC}
+        return f"{image} is {found.name}{f'; for launches, {_grant_on(where[1])}' if theirs else ''}"
 
     def _architectures(self, gpu: str) -> list[str]:
         """Return what the machines that take an image of `gcp.images` may have; x86_64 for the images for all
@@ -205,6 +212,10 @@ class Checks(CloudChecks):
             limits=limits[region],
             everywhere=limits.get("", {}),
         )
+
+
+def _grant_on(project: str) -> str:
+    return f"give the daemon's account roles/compute.imageUser (compute.images.useReadOnly) in the project {project}"
 
 
 def _is_for(rule: Any, settings: GcpSettings) -> bool:

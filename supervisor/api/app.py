@@ -72,7 +72,7 @@ def create_app(  # noqa: PLR0913 - the last ones by name, with defaults
             yield AWAY_HEADER, str(status().etcd_away_since)
 
     add_problems(app)
-    app.add_middleware(Gate, lambda: app.routes, users, owner, headers)
+    app.add_middleware(Gate, routes=lambda: app.routes, users=users, owner=owner, headers=headers)
     add_jobs(app, jobs, presenter)
     add_cost(app, jobs, presenter, prices)
     add_nodes(app, jobs, service.commands, presenter)

@@ -15,7 +15,6 @@ from supervisor.cli.common import ENDED, exit_on_error
 
 if TYPE_CHECKING:
     from provisioners.account import Account, Made, Plan, Wish
-    from provisioners.base import Owner
     from supervisor.config import Config
 
 MACHINES_S = 60.0  # to list an owner's machines in all regions
@@ -202,11 +201,13 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
     try:
         account = open_account(config, Wish(owner))
         whose = account.whose()
-        _check_ended(config, owner)
+        _check_ended(config, account)
         plan = account.remaining(with_data=with_data)
     except ProvisionerError as error:
         raise StartError(f"nothing was deleted: {error}") from error
     show(plan, whose)
+    if plan.problems:
+        raise StartError(f"nothing was deleted: {'; '.join(plan.problems)}")
     if plan.steps and not dry_run:
         agree("Delete that?", yes=yes, refusal="nothing was deleted")
         plan = _carry_out(lambda: account.remaining(with_data=with_data), account)
@@ -216,11 +217,10 @@ def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) ->
         click.echo("nothing of this installation is left in the account" if not plan.left else "all else is deleted")
 
 
-def _check_ended(config: Config, owner: Owner) -> None:
+def _check_ended(config: Config, account: Account) -> None:
     """Raise CommandRefusedError while a job or a machine is left, ProvisionerError."""
     from spotsup.transport import Transport
 
-    from provisioners.base import InstanceState
     from supervisor.clouds import open_cloud
     from supervisor.errors import CommandRefusedError, DaemonUnreachableError
 
@@ -233,11 +233,7 @@ def _check_ended(config: Config, owner: Owner) -> None:
         daemon.close()
     if running:
         raise CommandRefusedError(f"jobs have not ended ({', '.join(running)}): cancel them, and repeat")
-    cloud = open_cloud(config, account_cloud(config))
-    machines = [each.id for each in cloud.instances(owner, MACHINES_S) if each.state is not InstanceState.TERMINATED]
-    left = [f"{each.kind} {each.id}" for each in cloud.leftovers(owner, MACHINES_S)]
-    if machines or left:
+    if left := account.rented(open_cloud(config, account_cloud(config)), MACHINES_S):
         raise CommandRefusedError(
-            f"this installation still has {', '.join([*machines, *left])}: let the daemon run until they are gone, and "
-            "repeat"
+            f"this installation still has {', '.join(left)}: let the daemon run until they are gone, and repeat"
         )

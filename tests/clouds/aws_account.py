@@ -40,12 +40,13 @@ NEEDS = {
 
 class Account:
     """What can be set: for how many calls what is new is unknown, and what is going still in use (`late`); the zones
-    without EFS. Callers hold the fleet's lock.
+    without EFS; whether a new bucket gets no tags. Callers hold the fleet's lock.
     """
 
     def __init__(self, by_moto: Callable[[Call], Answer], backend: Callable[[str], Any]) -> None:
         self.late = 0
         self.zones_without_efs: set[str] = set()
+        self.ignores_tags = False
         self.has_spot_role = False
         self._by_moto = by_moto
         self._backend = backend
@@ -215,7 +216,8 @@ class Account:
         plain = re.sub(r"<Tags>.*</Tags>", "", text) if place else ""  # moto takes none without a place
         answer = self._by_moto(replace(call, body=plain.encode()))
         if answer.status == 200 and not before:
-            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_bucket_tagging(name, tags)
+            if not self.ignores_tags:
+                s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_bucket_tagging(name, tags)
             self._young["bucket"] = self.late
         return answer
 

@@ -44,6 +44,7 @@ _S3_OF_BUCKETS = {
     "GET uploads": "ListBucketMultipartUploads",
     "PUT ": "CreateBucket",
     "PUT publicAccessBlock": "PutBucketPublicAccessBlock",
+    "PUT tagging": "PutBucketTagging",
     "PUT lifecycle": "PutLifecycleConfiguration",
     "POST delete": "DeleteObject",
     "DELETE ": "DeleteBucket",

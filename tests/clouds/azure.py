@@ -183,6 +183,12 @@ class Cloud(WireCloud):
                 if b"userAssignedIdentities" in call.body
                 else []
             )
+            image = str(call.json()["properties"]["storageProfile"]["imageReference"].get("id", ""))
+            names += [
+                f"Microsoft.Compute/{kind}/read"
+                for part, kind in (("/galleries/", "galleries/images/versions"), ("Compute/images/", "images"))
+                if part in image
+            ]
         return names
 
 

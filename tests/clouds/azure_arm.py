@@ -44,6 +44,7 @@ class Arm:
         self.prices = {name: (0.1 + number / 100, 0.5 + number / 10) for number, name in enumerate(self.sizes)}
         self.failing: list[tuple[str, float]] = []
         self.scale_set: dict[str, Any] = {"orchestrationMode": "Flexible", "singlePlacementGroup": True}
+        self.images = {kept.IMAGE, kept.GALLERY_VERSION}
         self.assignments: dict[str, dict[str, Any]] = {}
         # The service endpoints of the subnets that are there from the start.
         self.endpoints: set[str] = set()
@@ -109,6 +110,19 @@ class Arm:
                 _NETWORK + "/networksecuritygroups/{name}",
                 "Network/networkSecurityGroups/read",
                 self._security_group,
+            ),
+            ("GET", _COMPUTE + "/images/{name}", "Compute/images/read", self._image),
+            (
+                "GET",
+                _COMPUTE + "/galleries/{gallery}/images/{name}/versions/{version}",
+                "Compute/galleries/images/versions/read",
+                self._image,
+            ),
+            (
+                "GET",
+                _COMPUTE + "/galleries/{gallery}/images/{name}/versions",
+                "Compute/galleries/images/versions/read",
+                self._image_versions,
             ),
             ("GET", _ARM + "/providers/microsoft.compute/skus", "Compute/skus/read", self._skus),
             ("GET", _PLACE + "/usages", "Compute/locations/usages/read", self._usages),
@@ -260,6 +274,14 @@ class Arm:
             raise FakeAzureError("ResourceNotFound", f"The Resource '{names['name']}' was not found.")
         found = {"name": names["name"], "location": "eastus", "zones": ["1"], "properties": self.scale_set}
         return Answer(200, found)
+
+    def _image(self, call: Call, names: dict[str, str]) -> Answer:
+        if call.path not in self.images:
+            raise FakeAzureError("ResourceNotFound", f"The Resource '{names['name']}' was not found.")
+        return Answer(200, {"id": call.path, "name": names["name"], "location": "eastus"})
+
+    def _image_versions(self, call: Call, names: dict[str, str]) -> Answer:
+        return Answer(200, {"value": [{"id": each} for each in sorted(self.images) if each.startswith(call.path)]})
 
     def _console(self, _call: Call, names: dict[str, str]) -> Answer:
         record = self._must_know(names["name"])

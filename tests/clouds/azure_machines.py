@@ -23,6 +23,10 @@ ROOT = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
 DEAD_MAN_ROLE = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Authorization/roleDefinitions/node"
 SCALE_SET = f"{ROOT}/Microsoft.Compute/virtualMachineScaleSets/nd"
 IDENTITY = f"{ROOT}/Microsoft.ManagedIdentity/userAssignedIdentities/node"
+# Images of one's own: a managed one, and one in a gallery, with a version.
+IMAGE = f"{ROOT}/Microsoft.Compute/images/ours"
+GALLERY_IMAGE = f"{ROOT}/Microsoft.Compute/galleries/g/images/ours"
+GALLERY_VERSION = f"{GALLERY_IMAGE}/versions/1.0.0"
 GONE = "gone"
 
 

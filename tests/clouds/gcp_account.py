@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,7 @@ class Project:
         self.accounts: dict[str, dict[str, Any]] = {}
         self.roles: dict[str, dict[str, Any]] = {}
         self.others: set[str] = set()  # accounts that the daemon may not act as
+        self.unsupported: set[str] = set()  # permissions that no role of the project's own can have
         self.purged: set[str] = set()  # roles whose names are taken, and nothing else
         self.file_systems: dict[str, dict[str, Any]] = {}
         self.buckets: dict[str, dict[str, Any]] = {}
@@ -301,7 +302,7 @@ class Project:
 
     def _make_role(self, call: Call) -> Mapping[str, Any]:
         name, body = call.body["roleId"], call.body["role"]
-        _check_role(name, body)
+        _check_role(name, body, self.unsupported)
         if name in self.purged or self.roles.get(name, {}).get("deleted"):
             message = (
                 f"You can't create a role with role_id ({name}) where there is an existing role with that role_id in"
@@ -328,7 +329,7 @@ class Project:
         role = self._known_role(call)
         if role.get("deleted"):
             raise FakeGcpError(400, "FAILED_PRECONDITION", "You can't update a deleted role.")
-        _check_role(call.path["rolesId"], call.body)
+        _check_role(call.path["rolesId"], call.body, self.unsupported)
         role.update({key: call.body[key] for key in call.query["updateMask"].split(",")})
         return role
 
@@ -510,9 +511,9 @@ def _check_rule(body: Mapping[str, Any]) -> None:
         )
 
 
-def _check_role(name: str, body: Mapping[str, Any]) -> None:
+def _check_role(name: str, body: Mapping[str, Any], unsupported: Container[str]) -> None:
     if not _ROLE_ID.fullmatch(name) or len(body.get("title", "").encode()) > 100:
         raise FakeGcpError(400, "INVALID_ARGUMENT", "The role name must be in the form…")
     for permission in body["includedPermissions"]:
-        if not _PERMISSION.fullmatch(permission):
+        if not _PERMISSION.fullmatch(permission) or permission in unsupported:
             raise FakeGcpError(400, "INVALID_ARGUMENT", f"Permission {permission} is not valid.")

@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -127,6 +126,42 @@ def test_a_bucket_of_its_own_needs_no_prefix(server: Any) -> None:
     made(opened(server, replace(WISH, checkpoints="s3://models")))
     policy = client(server, "iam").get_role_policy(RoleName=NODE, PolicyName="spotsup")["PolicyDocument"]
     assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::models/*"
+
+
+NO_BUCKET = replace(WISH, checkpoints="", shared_storage=False)
+
+
+@pytest.mark.parametrize("by", ["InstanceProfileName", "Arn"])
+def test_the_daemon_may_pass_the_role_in_a_profile_of_ones_own_whatever_it_is_called(server: Any, by: str) -> None:
+    iam = client(server, "iam")
+    role = iam.create_role(RoleName="trainers", AssumeRolePolicyDocument="{}", Path="/ml/")["Role"]["Arn"]
+    profile = iam.create_instance_profile(InstanceProfileName="mine", Path="/ml/")["InstanceProfile"]
+    iam.add_role_to_instance_profile(InstanceProfileName="mine", RoleName="trainers")
+    made(opened(server, NO_BUCKET, instance_profile=profile[by]))
+    policy = iam.get_role_policy(RoleName=DAEMON, PolicyName="spotsup")["PolicyDocument"]
+    assert [each["Resource"] for each in policy["Statement"] if "iam:PassRole" in each["Action"]] == [role]
+    assert opened(server, NO_BUCKET, instance_profile=profile[by]).missing().steps == ()
+
+
+def test_the_profile_that_init_made_stays_when_it_is_repeated_without_checkpoints(server: Any) -> None:
+    made(opened(server, replace(WISH, shared_storage=False)))
+    assert opened(server, NO_BUCKET, instance_profile=NODE).missing().steps == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "the account has no instance profile nowhere: create it, or set aws.instance_profile"),
+        ("empty", "the instance profile empty holds no role: put one into it, or set aws.instance_profile"),
+        ("arn:aws:iam::999999999999:instance-profile/empty", "the account has no instance profile arn:aws:iam::9999"),
+    ],
+)
+def test_a_profile_with_which_no_machine_can_be_launched_is_refused_first(server: Any, name: str, message: str) -> None:
+    client(server, "iam").create_instance_profile(InstanceProfileName="empty")
+    before = changes(server)
+    with pytest.raises(ProvisionerError, match=message):
+        made(opened(server, NO_BUCKET, instance_profile=name))
+    assert changes(server) == before
 
 
 @pytest.mark.nightly
@@ -286,20 +321,23 @@ def test_a_group_that_stays_in_use_is_left_after_a_while_in_one_sentence(server:
     assert GROUP in server.cloud.ec2.account.left()
 
 
-def test_a_rule_of_another_group_that_stands_in_the_way_is_named_with_the_command(server: Any) -> None:
+@pytest.mark.parametrize("verb", ["ingress", "egress"])
+def test_a_rule_of_another_group_is_named_with_the_command_before_anything_is_deleted(server: Any, verb: str) -> None:
     """As docs/install.md has the daemon's host let nodes reach etcd."""
-    wish = replace(WISH, shared_storage=False, checkpoints="")
+    wish = replace(WISH, checkpoints="")
     made(opened(server, wish))
     ec2, nodes = client(server, "ec2"), group(server)["GroupId"]
     host = ec2.create_security_group(GroupName="host", Description="host")["GroupId"]
     pair = {"IpProtocol": "tcp", "FromPort": 2379, "ToPort": 2379, "UserIdGroupPairs": [{"GroupId": nodes}]}
-    ec2.authorize_security_group_ingress(GroupId=host, IpPermissions=[pair])
-    rule = f"--group-id {host} --protocol tcp --port 2379 --source-group {nodes}"
-    with pytest.raises(
-        ProvisionerError, match=f"host \\({host}\\) names it: `aws ec2 revoke-security-group-ingress {rule}`"
-    ):
-        deleted(opened(server, wish), limit_s=60.0)
-    ec2.revoke_security_group_ingress(GroupId=host, IpPermissions=[pair])
+    getattr(ec2, f"authorize_security_group_{verb}")(GroupId=host, IpPermissions=[pair])
+    before, changed = server.cloud.ec2.account.left(), changes(server)
+    with pytest.raises(ProvisionerError) as caught:
+        deleted(opened(server, wish))
+    rule = f"'IpProtocol=tcp,FromPort=2379,ToPort=2379,UserIdGroupPairs=[{{GroupId={nodes}}}]'"
+    command = f"aws ec2 revoke-security-group-{verb} --region {REGION} --group-id {host} --ip-permissions {rule}"
+    said = f"a rule of your security group host ({host}) names {nodes}: run `{command}`, and repeat"
+    assert (str(caught.value), server.cloud.ec2.account.left(), changes(server)) == (said, before, changed)
+    getattr(ec2, f"revoke_security_group_{verb}")(GroupId=host, IpPermissions=[pair])
     deleted(opened(server, wish))
     assert server.cloud.ec2.account.left() == ["host"]
 
@@ -345,19 +383,22 @@ def test_a_group_of_the_daemons_host_is_let_in_where_nodes_have_private_addresse
     assert host in pairs
 
 
-POLICY = Path(__file__).resolve().parents[2] / "docs" / "permissions" / "aws-account-policy.json"
-
-
-def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) -> None:
+def everything(server: Any) -> None:
+    """Each call that may be made."""
+    opened(server).whose()
     made(opened(server, subnets={}))
-    used, s3 = server.cloud.used(), client(server, "s3")
+    before, s3 = len(server.cloud.calls), client(server, "s3")
     s3.put_object(Bucket=BUCKET, Key="runs/a", Body=b"x")
     s3.create_multipart_upload(Bucket=BUCKET, Key="runs/b")
-    server.cloud.calls.clear()  # this test's own
+    del server.cloud.calls[before:]  # this test's own
+    opened(server).rented(server.provisioner(), 60.0)
     deleted(opened(server))
-    statements = json.loads(POLICY.read_text())["Statement"]
-    allowed = {name for each in statements for name in each["Action"]}
-    assert allowed == used | server.cloud.used()
+    server.cloud.ec2.account.ignores_tags = True
+    made(opened(server))
+
+
+def test_the_policy_of_who_runs_it_changes_only_what_is_ours() -> None:
+    statements = json.loads(permissions()["aws-account-policy.json"])["Statement"]
     # To delete, and to change what is there, only where it has the tag.
     for each in statements:
         for name in each["Action"]:
@@ -367,7 +408,7 @@ def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) ->
                 each["Resource"]
             ):
                 assert "aws:RequestTag/spotsup-cluster" in json.dumps(each.get("Condition")), name
-            if name.startswith("iam:") and "ServiceLinked" not in name:
+            if name.startswith("iam:") and "ServiceLinked" not in name and name != "iam:GetInstanceProfile":
                 assert "spotsup-" in json.dumps(each["Resource"]), name
 
 
@@ -383,6 +424,24 @@ def test_the_bucket_is_private_and_deletes_uploads_that_never_ended(server: Any)
     (rule,) = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
     assert (rule["Status"], rule["AbortIncompleteMultipartUpload"]) == ("Enabled", {"DaysAfterInitiation": 7})
     assert "Expiration" not in rule, "no checkpoint ends by itself"
+
+
+def test_a_bucket_that_was_made_without_our_tags_gets_them(server: Any) -> None:
+    server.cloud.ec2.account.ignores_tags = True
+    wish = replace(WISH, shared_storage=False)
+    made(opened(server, wish))
+    tags = {tag["Key"]: tag["Value"] for tag in client(server, "s3").get_bucket_tagging(Bucket=BUCKET)["TagSet"]}
+    assert tags.items() >= OWNER.tags.items()
+    deleted(opened(server, wish))
+    assert server.cloud.ec2.account.left() == []
+
+
+def test_a_bucket_that_gets_no_tags_is_named_with_the_command_that_deletes_it(server: Any) -> None:
+    server.cloud.ec2.account.ignores_tags = True
+    server.cloud.denied = {"s3:PutBucketTagging"}
+    with pytest.raises(ProvisionerError, match=r"lacks s3:PutBucketTagging.*`aws s3 rb s3://models`") as caught:
+        made(opened(server, replace(WISH, shared_storage=False)))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_bucket_is_made_in_the_first_region(server: Any) -> None:

@@ -30,7 +30,7 @@ from provisioners.base import (
 )
 from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
-from tests.clouds.azure_machines import ROOT, SCALE_SET
+from tests.clouds.azure_machines import GALLERY_IMAGE, GALLERY_VERSION, IMAGE, ROOT, SCALE_SET
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for, wait_state
 
@@ -141,6 +141,19 @@ def test_a_disk_that_is_too_small_for_the_image_is_named(arm: Api) -> None:
     assert refused.message.endswith(
         "; set azure.disk_gb to what the image needs, and disk_gb in the job's resources, if it is there"
     )
+
+
+def test_images_of_ones_own_are_looked_at(arm: Api) -> None:
+    own = (IMAGE, GALLERY_VERSION, GALLERY_IMAGE, f"{GALLERY_IMAGE}/versions/latest")
+    for image in own:
+        assert "eastus image" not in arm.with_settings(image=image).complaints(), image
+    arm.cloud.arm.images.clear()
+    for image in own:
+        assert "set azure.image to" in arm.with_settings(image=image).complaints()["eastus image"], image
+    arm.cloud.denied = {"Microsoft.Compute/galleries/images/versions/read"}
+    refused = arm.with_settings(image=GALLERY_VERSION).complaints()["eastus image"]
+    assert "perform action 'Microsoft.Compute/galleries/images/versions/read' over scope" in refused
+    assert refused.endswith("give the daemon what docs/permissions/azure-*.json list, where the image is, too")
 
 
 # -- reading -------------------------------------------------------------------------------------------------

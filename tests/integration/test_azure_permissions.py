@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clouds.azure_machines import IDENTITY, SCALE_SET
 from tests.clouds.base import wire_cloud
-from tests.integration.test_permissions import granted_on_azure
+from tests.integration.test_permissions import EVERYTHING_ON_AZURE, granted_on_azure
 
 GRANTED = {file: granted_on_azure(file) for file in ("azure-role.json", "azure-subscription-role.json")}
 
@@ -17,7 +16,7 @@ def test_each_permission_that_the_daemon_lacks_is_named_before_anything_is_launc
     with wire_cloud("azure") as server:
         server.cloud.denied = {action}
         server.cloud.arm.granted = [{"actions": ["*"], "notActions": [action]}]
-        cloud = server.provisioner(identity=IDENTITY, scale_sets={"eastus-1": SCALE_SET})
+        cloud = server.provisioner(**EVERYTHING_ON_AZURE)
         wrong = [each.message for each in cloud.check(30.0) if not each.ok]
         assert wrong
         for message in wrong:

@@ -398,6 +398,25 @@ def test_without_spot_prices_the_order_is_that_of_prices_on_demand(gcp: Api) -> 
     assert on_demand[0].price_source.endswith("read 2026-11-21")
 
 
+def test_of_another_projects_image_check_says_what_is_to_be_granted_there(gcp: Api) -> None:
+    gcp.cloud.compute.images["shared"] = {"ours"}
+    api = gcp.with_settings(image="projects/shared/global/images/ours")
+    found = {each.what: each for each in api.provisioner.check(30.0)}["image"]
+    granted = "give the daemon's account roles/compute.imageUser (compute.images.useReadOnly) in the project shared"
+    assert (found.ok, found.message) == (
+        True,
+        f"projects/shared/global/images/ours is ours-v20261101; for launches, {granted}",
+    )
+    gcp.cloud.denied = {"compute.images.get"}
+    refused = api.complaints()["image"]
+    assert refused.endswith(f"; {granted}, or set gcp.image")
+    assert "gcp-role.yaml" not in refused
+    assert (
+        "docs/permissions/gcp-role.yaml"
+        in gcp.with_settings(image=f"projects/{PROJECT}/global/images/ours").complaints()["image"]
+    )
+
+
 def test_spot_prices_are_those_of_the_capacity_history(gcp: Api) -> None:
     known = {
         ("us-central1", "g2-standard-4"): 0.28,

@@ -18,11 +18,14 @@ from tests.clouds.azure_machines import SUBSCRIPTION
 from tests.clouds.azure_requests import SUBNETS
 from tests.clouds.base import wire_cloud
 from tests.clouds.gcp_compute import PROJECT
+from tests.integration import test_aws_account, test_azure_account, test_gcp_account
 from tests.integration.test_init import AWS
+from tests.integration.test_permissions import DAEMONS, NEEDS_NO_PERMISSION, granted_on_azure, granted_on_gcp
 from tests.support.documents import blocks
 from tests.support.host_box import as_root, host
 from tests.support.machines import launched_by, request_for
 from tests.support.programs import run_module
+from tests.unit.test_cloud_docs import granted as granted_on_ec2
 from tools.stack import ROOT
 
 INSTALL = ROOT / "docs" / "install.md"
@@ -151,6 +154,74 @@ def test_an_account_is_filled_as_the_dry_run_said_and_emptied_when_that_was_agre
         assert desk.key.exists()
 
 
+# The file of permissions of whoever runs `init` and `destroy`; what else they are told to make; all calls of the layer
+# below, of which some are for rare moments; and a permission to look at machines.
+_DOCUMENTED: dict[str, Any] = {
+    "aws": (
+        ("aws-account-policy.json", granted_on_ec2("aws-account-policy.json")),
+        "s3://runs/vision",
+        test_aws_account.everything,
+        "ec2:DescribeInstances",
+    ),
+    "gcp": (
+        ("gcp-account-role.yaml", granted_on_gcp("gcp-account-role.yaml") - test_gcp_account.FOR_PEOPLE),
+        "gs://runs/vision",
+        test_gcp_account.everything,
+        "compute.instances.list",
+    ),
+    "azure": (
+        ("azure-account-role.json", granted_on_azure("azure-account-role.json")),
+        "abfs://runs@visionruns.dfs.core.windows.net/vision",
+        test_azure_account.everything,
+        "Microsoft.Compute/virtualMachines/read",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RENTED)
+def test_init_and_destroy_need_exactly_the_permissions_that_are_documented(name: str, tmp_path: Path) -> None:
+    (_, documented), url, everything, _ = _DOCUMENTED[name]
+    with wire_cloud(name) as server:
+        desk = Desk(tmp_path, server, RENTED[name])
+        done = desk.init(*FROM, "--checkpoints", url, "--shared-storage", "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert desk.destroy("--dry-run").returncode == 0
+        gone = desk.destroy("--yes", "--with-data")
+        assert (gone.returncode, gone.stderr, desk.left()) == (0, "", [])
+        assert server.cloud.used() - documented == NEEDS_NO_PERMISSION & server.cloud.used()
+        everything(server)
+        assert server.cloud.used() - NEEDS_NO_PERMISSION == documented
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RENTED)
+def test_who_may_not_look_at_machines_is_told_of_the_file_for_whoever_runs_destroy(name: str, tmp_path: Path) -> None:
+    (file, _), _, _, permission = _DOCUMENTED[name]
+    with wire_cloud(name) as server:
+        desk = Desk(tmp_path, server, RENTED[name])
+        assert desk.init(*FROM, "--yes").returncode == 0
+        server.cloud.denied = {permission}
+        refused = desk.destroy("--yes")
+        assert (refused.returncode, desk.left()) == (1, [*RENTED[name].made])
+        assert refused.stderr.startswith("spotsupd: nothing was deleted: ")
+        assert re.findall(r"docs/permissions/\S+", refused.stderr) == [f"docs/permissions/{file}"]
+        assert permission in refused.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RENTED)
+def test_check_and_refresh_call_nothing_that_the_daemon_may_not(name: str, tmp_path: Path) -> None:
+    with wire_cloud(name) as server:
+        desk = Desk(tmp_path, server, RENTED[name])
+        assert desk.init(*FROM, "--yes").returncode == 0
+        server.cloud.calls.clear()
+        for command in (("check", "--embedded-etcd"), ("catalogue", "refresh")):
+            done = desk.run(*command, "--config", str(desk.config))
+            assert (f"{name}: " in done.stdout or f"{name}, credentials" in done.stdout, done.stderr) == (True, "")
+        assert server.cloud.used() - DAEMONS[name] - NEEDS_NO_PERMISSION == set()
+
+
 @pytest.mark.nightly
 def test_what_is_made_has_the_mark_of_the_key(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
@@ -214,7 +285,8 @@ def test_a_host_gets_a_role_and_the_configuration_the_ids(tmp_path: Path) -> Non
             """,
             tmp_path,
         )
-        left = server.cloud.ec2.account.left()
+        left, used = server.cloud.ec2.account.left(), server.cloud.used()
+    assert used - granted_on_ec2("aws-account-policy.json") == NEEDS_NO_PERMISSION
     first, second, kept, gone = re.split(r"== \w+\n", said)
     assert "done: make the S3 bucket models (us-east-1)" in first
     assert "the S3 bucket models (us-east-1) stays with its data" in kept

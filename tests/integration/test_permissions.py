@@ -33,6 +33,26 @@ def granted_on_azure(file: str) -> set[str]:
     return set(json.loads((PERMISSIONS / file).read_text())["Actions"])
 
 
+# What the daemon may, by cloud.
+DAEMONS = {
+    "aws": granted_on_ec2(),
+    "gcp": granted_on_gcp("gcp-role.yaml"),
+    "azure": granted_on_azure("azure-role.json") | granted_on_azure("azure-subscription-role.json"),
+}
+
+
+EVERYTHING_ON_AZURE: dict[str, Any] = {
+    "identity": azure_machines.IDENTITY,
+    "scale_sets": {"eastus-1": azure_machines.SCALE_SET},
+    "image": azure_machines.GALLERY_VERSION,
+    "images": {
+        "T4": azure_machines.IMAGE,
+        "A100": azure_machines.GALLERY_IMAGE,
+        "H100": "microsoft-dsvm:ubuntu-hpc:2404:latest",
+    },
+}
+
+
 def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     """All calls that the daemon makes on a cloud."""
     cloud = server.provisioner(**settings)
@@ -45,6 +65,8 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
     assert len(cloud.instances(OWNER, TIMEOUT_S)) == 1
+    assert len(cloud.instances(None, TIMEOUT_S)) == 1
+    cloud.coverage(TIMEOUT_S)
     assert launched_by(cloud, request).id == machine.id
     cloud.find(OWNER, machine.token, TIMEOUT_S)
     cloud.console(machine.id, TIMEOUT_S)
@@ -101,14 +123,14 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
     """All actions that the daemon calls on Azure, by scope: the resource group or the subscription."""
     used: dict[str, set[str]] = {"azure-role.json": set(), "azure-subscription-role.json": set()}
     with wire_cloud("azure") as server:
-        cloud = do_everything(
-            server, identity=azure_machines.IDENTITY, scale_sets={"eastus-1": azure_machines.SCALE_SET}
-        )
+        cloud = do_everything(server, **EVERYTHING_ON_AZURE)
         with pytest.raises(ProvisionerError, match="models"):
             cloud.offers(OfferQuery(file_servers=("models.file.core.windows.net",)), TIMEOUT_S)
         for call in server.cloud.calls:
-            inside = "/resourcegroups/" in call.path.lower()
-            used["azure-role.json" if inside else "azure-subscription-role.json"] |= set(server.cloud.needed(call))
+            for name in server.cloud.needed(call):
+                # Images of one's own may be in any resource group.
+                inside = "/resourcegroups/" in call.path.lower() and "/images/" not in name
+                used["azure-role.json" if inside else "azure-subscription-role.json"].add(name)
     assert {name: granted_on_azure(name) for name in used} == used
     assert not any("*" in action for actions in used.values() for action in actions)
 

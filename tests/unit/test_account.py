@@ -36,7 +36,7 @@ from provisioners.registry import CLOUDS
 from supervisor.cli.account import account_cloud, differing, merged
 from supervisor.config import Config
 from supervisor.errors import UsageError
-from tests.support.accounts import TABLES, Tabled
+from tests.support.accounts import TABLES, Tabled, Waits
 from tests.support.machines import OTHER, OWNER
 
 # -- taking steps ----------------------------------------------------------------------------------------------
@@ -122,13 +122,16 @@ class Shelf:
     """A cloud with boxes, in which things are, and a drawer of data: it does as it is told, and counts."""
 
     marked_by = "tags"
+    allowed = "shelf.json"
+    denials = frozenset({"NotYours"})
 
     def __init__(self) -> None:
         self.there: dict[Key, Found] = {}
         self.calls: list[str] = []
+        self.in_the_way: list[str] = []
         self.failure: str | None = None
         self.rows: Sequence[Row] = (
-            Row("box", lambda _: self._all("box"), self._put, self._drop),
+            Row("box", lambda _: self._all("box"), self._put, self._drop, blocked=lambda _: self.in_the_way),
             Row("thing", lambda _: self._all("thing"), self._put, self._drop),
             Row("drawer", lambda _: self._all("drawer"), self._begin, self._drop, data=True),
         )
@@ -201,6 +204,21 @@ def test_what_something_uses_is_deleted_after_it_and_data_only_if_it_is_still_ou
     with pytest.raises(NotYetError, match="it is not shown any more"):
         account.take(drawer)
     assert shelf.calls == ["drop t", "drop b"]
+
+
+def test_what_a_person_has_to_take_away_first_is_said_before_anything_is_deleted() -> None:
+    shelf = Shelf()
+    shelf.in_the_way = ["a cat is in the box: call it, and repeat"]
+    shelf.there[DRAWER.key] = Found(DRAWER, OWNER)
+    assert Account(shelf, OWNER).remaining(with_data=True).problems == ()
+    for what, owner, problems in ((BOX, OTHER, ()), (BOX, OWNER, tuple(shelf.in_the_way))):
+        shelf.there[what.key] = Found(what, owner)
+        plan = Account(shelf, OWNER).remaining(with_data=True)
+        assert (plan.problems, plan.steps[0].what) == (problems, DRAWER)
+    account, waits = Account(shelf, OWNER), Waits()
+    with pytest.raises(ProvisionerError, match="a cat is in the box"):
+        carry_out(lambda: account.remaining(with_data=True), account.take, Said(print), waits.clock)
+    assert (shelf.calls, waits.at) == ([], 0.0)
 
 
 def test_what_is_not_ours_is_deleted_by_no_step_and_for_no_owner() -> None:

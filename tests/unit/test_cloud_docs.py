@@ -24,23 +24,32 @@ def test_the_configurations_are_taken() -> None:
 # -- permissions ---------------------------------------------------------------------------------------------
 
 
-def policy() -> list[dict[str, Any]]:
-    statements: list[dict[str, Any]] = json.loads((DOCS / "permissions" / "aws-iam-policy.json").read_text())[
-        "Statement"
-    ]
+def policy(file: str = "aws-iam-policy.json") -> list[dict[str, Any]]:
+    statements: list[dict[str, Any]] = json.loads((DOCS / "permissions" / file).read_text())["Statement"]
     return statements
 
 
-def granted() -> set[str]:
-    found = [each["Action"] for each in policy()]
+def granted(file: str = "aws-iam-policy.json") -> set[str]:
+    found = [each["Action"] for each in policy(file)]
     return {name for names in found for name in ([names] if isinstance(names, str) else names)}
 
 
 def test_what_changes_something_is_bound_to_our_tag() -> None:
     for statement in policy():
-        if statement["Sid"] in {"LaunchOnlyWithOurTag", "EndWhatHasOurTag"}:
+        if statement["Sid"] in {"LaunchOnlyWithOurTag", "LaunchOnAnInterfaceOfOurs", "EndWhatHasOurTag"}:
             (condition,) = statement["Condition"]["Null"]
             assert condition.endswith("Tag/spotsup-cluster")
     for name in granted():
         if not re.match(r"\w+:(Describe|Get|List)", name):
             assert any("Condition" in each for each in policy() if name in each["Action"]), name
+
+
+def test_a_machine_may_begin_with_a_new_interface_and_with_one_that_was_made_before_it() -> None:
+    """RunInstances asks for a new interface's tags in the request, and for an existing one's at the resource."""
+    launches = [
+        each
+        for each in policy()
+        if "ec2:RunInstances" in each["Action"] and "network-interface" in str(each["Resource"])
+    ]
+    conditions = {key for each in launches for key in each["Condition"]["Null"]}
+    assert conditions == {f"aws:{kind}Tag/spotsup-cluster" for kind in ("Request", "Resource")}

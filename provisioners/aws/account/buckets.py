@@ -83,7 +83,8 @@ class Buckets:
         raise ProvisionerError(f"more than {_TAGGING_PAGES} pages of buckets with this installation's tags in {region}")
 
     def _make(self, what: Resource, _seen: Seen) -> None:
-        """Make a bucket with its tags from the first moment: one without them would count as a person's own."""
+        """Make a bucket with its tags from the first moment: one without them would count as a person's own. Servers
+        that know tags of directory buckets only ignore them ("CreateBucket", before 2025): then they are put."""
         place = {} if what.place == FIRST_REGION else {"LocationConstraint": what.place}
         try:
             self._calls.change(
@@ -98,6 +99,18 @@ class Buckets:
             raise ProvisionerError(
                 f"someone else has a bucket {what.name}, and names are unique in all of AWS: give --checkpoints "
                 "another one"
+            ) from error
+        if self._owner_of(what.name, what.place) == owner_of({}):
+            self._tag(what)
+
+    def _tag(self, what: Resource) -> None:
+        wish = {"Bucket": what.name, "Tagging": {"TagSet": self._tags}}
+        try:
+            self._calls.change("s3", what.place, "put_bucket_tagging", **wish)
+        except (ProvisionerError, NotYetError) as error:
+            raise ProvisionerError(
+                f"{error}; the {wanted.BUCKET} {what.name} was made without tags, and would count as yours: delete it "
+                f"(`aws s3 rb s3://{what.name}`), and repeat"
             ) from error
 
     def _delete(self, what: Resource, _seen: Seen) -> None:

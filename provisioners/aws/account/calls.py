@@ -17,6 +17,7 @@ from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
 CALL_S = 20.0
+ALLOWED = "docs/permissions/aws-account-policy.json"
 # What is there already, not there yet, or still in use: the next look decides. Sources: the errors of each operation in
 # botocore's service models; terraform-provider-aws#6079: a new role is not found for seconds; EC2 API, Eventual
 # consistency: InvalidGroup.NotFound of a new group; DeleteSecurityGroup: DependencyViolation while an interface, as of
@@ -35,7 +36,7 @@ NOT_YET = frozenset(
 # The same, by a part of the message: AWS's own role is there; a profile has its one role.
 _TAKEN = (("InvalidInput", "has been taken"), ("LimitExceeded", "PerInstanceProfile"))
 _ABSENT = frozenset({"NoSuchEntity", "FileSystemNotFound"})
-_PERMISSION = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+DENIALS = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _ACTIONS = {"efs": "elasticfilesystem", "resourcegroupstaggingapi": "tag"}  # where policies do not use boto3's name
 
 
@@ -88,12 +89,12 @@ class Calls:
             return call()
         except ProvisionerError as error:
             cause = refusal_of(error)
-            if cause is None or cause.reply.code not in _PERMISSION:
+            if cause is None or cause.reply.code not in DENIALS:
                 raise
             action = "".join(part.capitalize() for part in operation.split("_"))
             raise DeniedError(
                 f"{cause}; who runs this lacks {_ACTIONS.get(service, service)}:{action}, or what that needs: "
-                "docs/permissions/aws-account-policy.json has all of it"
+                f"{ALLOWED} has all of it"
             ) from error
 
 

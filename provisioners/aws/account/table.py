@@ -5,29 +5,44 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioners.account import Found, Made, NotYetError, Resource, Row, Seen, Wish
 from provisioners.aws import network
 from provisioners.aws.account import wanted
 from provisioners.aws.account.buckets import Buckets
-from provisioners.aws.account.calls import CALL_S, Calls
+from provisioners.aws.account.calls import ALLOWED, CALL_S, DENIALS, Calls
 from provisioners.aws.account.wanted import Network, Rule, canonical, names, region_of
 from provisioners.aws.describe import filters, tags_of
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import CLUSTER_TAG, KEY_TAG, owner_of
+from provisioners.base import CLUSTER_TAG, KEY_TAG, ProvisionerError, owner_of
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
 ETCD_PORT = 2379
 _GOING = frozenset({"deleting", "deleted"})
+# A filter that finds the groups whose rules name a group; those rules' key in the answer, and the word in a command.
+_REFERENCES = {
+    "ip-permission.group-id": ("IpPermissions", "ingress"),
+    "egress.ip-permission.group-id": ("IpPermissionsEgress", "egress"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is read of a security group: its rules, and others' rules that name it, for people."""
+
+    rules: tuple[Rule, ...]
+    against: tuple[str, ...] = ()
 
 
 class AwsTable:
     """One installation's part of an account."""
 
     marked_by = "tags"
+    allowed = ALLOWED
+    denials = DENIALS
 
     def __init__(self, settings: AwsSettings, wish: Wish) -> None:
         self._calls = Calls(settings)
@@ -35,6 +50,7 @@ class AwsTable:
         self._wish = wish
         self._names = names(wish.owner.cluster)
         self._networks: list[Network] | None = None
+        self._passed: str | None = None
         # Subnets in zones where EFS has no mount targets.
         self._without: set[str] = set()
         ec2, iam, efs = (functools.partial(self._calls.does, each) for each in ("ec2", "iam", "efs"))
@@ -52,7 +68,8 @@ class AwsTable:
                     VpcId=lambda what, _: what.place.partition(", ")[2],
                     TagSpecifications=lambda what, _: [{"ResourceType": "security-group", "Tags": tags(what, _)}],
                 ),
-                self._delete_group,
+                ec2("delete_security_group", GroupId=_id),
+                blocked=lambda found: found.raw.against if found.raw else (),
             ),
             Row(wanted.RULE, _rules, self._allow),
             Row(
@@ -115,7 +132,23 @@ class AwsTable:
             Network(each.region, each.vpc, tuple(subnet for subnet in each.subnets if subnet not in self._without))
             for each in self._in_use()
         ]
-        return wanted.wanted(self._settings, self._wish, usable)
+        return wanted.wanted(self._settings, self._wish, usable, self._passed_role())
+
+    def _passed_role(self) -> str:
+        """Return the ARN of the role in a person's own instance profile, "" where there is none. Raises
+        ProvisionerError for a profile with which no machine can be launched."""
+        if self._passed is None:
+            self._passed = ""
+            named = wanted.own_profile(self._settings, self._wish)
+            if named and self._wish.host_identity and not self._wish.checkpoints:
+                name, remedy = named.rpartition("/")[2], "or set aws.instance_profile to one that nodes can have"
+                raw = self._calls.get("iam", "", "get_instance_profile", InstanceProfileName=name)
+                if not raw or named not in {name, raw["InstanceProfile"]["Arn"]}:
+                    raise ProvisionerError(f"the account has no instance profile {named}: create it, {remedy}")
+                if not (roles := raw["InstanceProfile"].get("Roles")):
+                    raise ProvisionerError(f"the instance profile {named} holds no role: put one into it, {remedy}")
+                self._passed = str(roles[0]["Arn"])
+        return self._passed
 
     def _in_use(self) -> list[Network]:
         if self._networks is None:
@@ -172,29 +205,33 @@ class AwsTable:
                 yield from self._listed(each.region, {"vpc-id": each.vpc}, "group-name", named)
             return
         for region in self._settings.regions:
-            yield from self._listed(region, {}, "group-name", named)
-            yield from self._listed(region, {f"tag:{CLUSTER_TAG}": ours.cluster}, f"tag:{KEY_TAG}", [ours.key_mark])
+            tagged = self._listed(region, {f"tag:{CLUSTER_TAG}": ours.cluster}, f"tag:{KEY_TAG}", [ours.key_mark])
+            found = {each.id: each for each in (*self._listed(region, {}, "group-name", named), *tagged)}
+            yield from (each for each in found.values() if each.owner != ours)
+            if mine := {key: each for key, each in found.items() if each.owner == ours}:
+                yield from self._against(region, mine)
 
     def _listed(self, region: str, selected: Mapping[str, str], key: str, values: list[str]) -> Iterator[Found]:
         wish = [*filters(selected), {"Name": key, "Values": values}]
         groups = self._calls.ask("ec2", region, "describe_security_groups", want="SecurityGroups", Filters=wish)
         called = {each["GroupId"]: each["GroupName"] for each in groups["SecurityGroups"]}
         for each in groups["SecurityGroups"]:
-            rules = tuple(_rules_in(each, called))
-            what = wanted.group(region, str(each.get("VpcId", "")), each["GroupName"], rules)
-            yield Found(what, owner_of(tags_of(each)), str(each["GroupId"]), raw=rules)
+            raw = Group(tuple(_rules_in(each, called)))
+            what = wanted.group(region, str(each.get("VpcId", "")), each["GroupName"], raw.rules)
+            yield Found(what, owner_of(tags_of(each)), str(each["GroupId"]), raw=raw)
 
-    def _delete_group(self, what: Resource, seen: Seen) -> None:
-        """Raise NotYetError; it names the rules of others, as that of the daemon's host, which stand in the way."""
-        group, region = seen.there(what).id, region_of(what)
-        try:
-            self._calls.change("ec2", region, "delete_security_group", GroupId=group)
-        except NotYetError as error:
-            selected = filters({"ip-permission.group-id": group})
-            raw = self._calls.ask("ec2", region, "describe_security_groups", want="SecurityGroups", Filters=selected)
-            others = [each for each in raw["SecurityGroups"] if each["GroupId"] != group]
-            named = [text for each in others for text in _rules_against(group, each)]
-            raise NotYetError("; ".join(named) or str(error)) from error
+    def _against(self, region: str, groups: Mapping[str, Found]) -> Iterator[Found]:
+        """Yield these groups, by id, each with the rules of others' groups that name it, as that of the daemon's host:
+        EC2 deletes none of them before."""
+        named: dict[str, list[str]] = {each: [] for each in groups}
+        for key, direction in _REFERENCES.items():
+            wish = [{"Name": key, "Values": list(groups)}]
+            raw = self._calls.ask("ec2", region, "describe_security_groups", want="SecurityGroups", Filters=wish)
+            for other in raw["SecurityGroups"]:
+                if other["GroupId"] not in groups:
+                    for each in groups:
+                        named[each] += _rules_against(each, other, region, direction)
+        yield from (replace(found, raw=Group(found.raw.rules, tuple(named[key]))) for key, found in groups.items())
 
     def _allow(self, what: Resource, seen: Seen) -> None:
         """Have a rule in a group, as EC2 takes it."""
@@ -292,7 +329,7 @@ def _id(what: Resource, seen: Seen) -> str:
 
 def _rules(seen: Seen) -> Iterator[Found]:
     for group in seen.all(wanted.GROUP):
-        yield from (Found(wanted.rule_of(group.what, each), group.owner) for each in group.raw)
+        yield from (Found(wanted.rule_of(group.what, each), group.owner) for each in group.raw.rules)
 
 
 def _rules_in(raw: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[Rule]:
@@ -311,16 +348,18 @@ def _rules_in(raw: Mapping[str, Any], called: Mapping[str, str]) -> Iterator[Rul
                 yield Rule(str(each.get("IpProtocol")), 0 if everything else first, peer, outbound)
 
 
-def _rules_against(group: str, raw: Mapping[str, Any]) -> Iterator[str]:
+def _rules_against(group: str, other: Mapping[str, Any], region: str, direction: tuple[str, str]) -> Iterator[str]:
     """Yield the rules of another group that name this one, each with the command that takes it away."""
-    for each in raw.get("IpPermissions", ()):
+    key, verb = direction
+    for each in other.get(key, ()):
         if group in [pair.get("GroupId") for pair in each.get("UserIdGroupPairs", ())]:
-            first, last = each.get("FromPort"), each.get("ToPort")
-            ports = "" if first is None else f" --port {first}" if first == last else f" --port {first}-{last}"
-            protocol = "all" if each.get("IpProtocol") == "-1" else each.get("IpProtocol")
-            rule = f"--group-id {raw['GroupId']} --protocol {protocol}{ports} --source-group {group}"
-            command = f"`aws ec2 revoke-security-group-ingress {rule}`"
-            yield f"a rule of the security group {raw['GroupName']} ({raw['GroupId']}) names it: {command}"
+            ports = "".join(f",{port}={each[port]}" for port in ("FromPort", "ToPort") if port in each)
+            pair = f"IpProtocol={each.get('IpProtocol')}{ports},UserIdGroupPairs=[{{GroupId={group}}}]"
+            command = f"revoke-security-group-{verb} --region {region} --group-id {other['GroupId']}"
+            yield (
+                f"a rule of your security group {other['GroupName']} ({other['GroupId']}) names {group}: run "
+                f"`aws ec2 {command} --ip-permissions '{pair}'`, and repeat"
+            )
 
 
 def _members(seen: Seen) -> Iterator[Found]:

@@ -143,8 +143,9 @@ def target(of: Resource, subnet: str, within: Resource | None = None) -> Resourc
 # -- all of it ---------------------------------------------------------------------------------------------
 
 
-def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> list[Resource]:
-    """Return what there should be, in order. Raises ProvisionerError for a wish that cannot be fulfilled."""
+def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network], passed: str = "") -> list[Resource]:
+    """Return what there should be, in order. `passed`: the role of a person's own instance profile, by its ARN. Raises
+    ProvisionerError for a wish that cannot be fulfilled."""
     called = names(wish.owner.cluster)
     sources = dict.fromkeys(_peer(each, public=settings.public_address) for each in login_sources(wish))
     found = [Resource(SPOT, SPOT_ROLE, make_text=f"make {SPOT_ROLE}, the account's own role for spot machines")]
@@ -159,7 +160,7 @@ def wanted(settings: AwsSettings, wish: Wish, networks: Sequence[Network]) -> li
             found += [inside, *rest]
             system = file_system(network.region, storage)
             systems += [system, *(target(system, subnet, inside) for subnet in network.subnets)]
-    found += _roles(settings, wish, called)
+    found += _roles(settings, wish, called, passed)
     if wish.checkpoints:
         # Jobs that move to another region pay for what they read from there: the first region is where they begin.
         made = bucket(bucket_of(wish.checkpoints)[0], settings.regions[0])
@@ -172,9 +173,15 @@ def _group(network: Network, name: str, description: str, rules: Sequence[Rule])
     return [made, *(rule_of(made, each) for each in rules)]
 
 
-def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str]) -> Iterator[Resource]:
+def own_profile(settings: AwsSettings, wish: Wish) -> str:
+    """Return the instance profile that a person has made for nodes; "" for none. Only the account knows its role."""
+    name = settings.instance_profile
+    return "" if name == names(wish.owner.cluster)["node"] else name
+
+
+def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str], passed: str) -> Iterator[Resource]:
     if wish.checkpoints:
-        if settings.instance_profile not in {"", called["node"]}:
+        if own_profile(settings, wish):
             raise ProvisionerError(
                 f"nodes have the instance profile {settings.instance_profile} already: give its role what "
                 "docs/permissions/aws-checkpoints-policy.json lists, and do not ask for a role for checkpoints"
@@ -182,7 +189,8 @@ def _roles(settings: AwsSettings, wish: Wish, called: Mapping[str, str]) -> Iter
         text = _checkpoints(wish.permissions["aws-checkpoints-policy.json"], wish.checkpoints)
         yield from _role(called["node"], "spotsup: nodes", text)
     if wish.host_identity:
-        passed = called["node"] if wish.checkpoints else settings.instance_profile
+        if not passed and (wish.checkpoints or settings.instance_profile):
+            passed = f"arn:aws:iam::*:role/{called['node']}"
         text = _daemon(wish.permissions["aws-iam-policy.json"], passed)
         yield from _role(called["daemon"], "spotsup: the daemon's host", text)
 
@@ -193,12 +201,12 @@ def _role(name: str, description: str, text: str) -> Iterator[Resource]:
 
 
 def _daemon(text: str, passed: str) -> str:
-    """Return the daemon's policy. `passed`: the nodes' role, "" where they have none."""
+    """Return the daemon's policy. `passed`: the ARN of the nodes' role, "" where they have none."""
     document = json.loads(text)
     statements = [each for each in document["Statement"] if passed or each["Sid"] != _PASS]
     for each in statements:
         if each["Sid"] == _PASS:
-            each["Resource"] = f"arn:aws:iam::*:role/{passed}"
+            each["Resource"] = passed
     return canonical({**document, "Statement": statements})
 
 

@@ -40,7 +40,7 @@ NOT_YET = frozenset(
         *("ShareBeingDeleted", "ContainerBeingDeleted"),
     }
 )
-_PERMISSION = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "LinkedAccessCheckFailed", "HTTP 403"})
+DENIALS = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "LinkedAccessCheckFailed", "HTTP 403"})
 _REGISTER = frozenset({"MissingSubscriptionRegistration", "SubscriptionNotRegistered"})
 
 
@@ -139,7 +139,7 @@ class Calls:
         except ProvisionerError as error:
             cause = refusal_of(error)
             code = cause.reply.code if cause else ""
-            if code in _PERMISSION:
+            if code in DENIALS:
                 raise DeniedError(f"{cause}; {ALLOWED} has all that who runs this needs") from error
             if code in _REGISTER:
                 command = f"az provider register --wait --namespace {api}"

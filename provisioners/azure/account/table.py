@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioners.account import Do, Found, Made, NotYetError, Resource, Row, Seen, State, Wish, described, owner_in
 from provisioners.azure.account import wanted
-from provisioners.azure.account.calls import AUTHORIZATION, IDENTITIES, NETWORKS, Calls
+from provisioners.azure.account.calls import ALLOWED, AUTHORIZATION, DENIALS, IDENTITIES, NETWORKS, Calls
 from provisioners.azure.account.storage import STATES, StorageAccounts
 from provisioners.azure.account.wanted import (
     ADDRESSES,
@@ -54,6 +54,8 @@ class AzureTable:
     """One installation's part of a subscription."""
 
     marked_by = "tags"
+    allowed = ALLOWED
+    denials = DENIALS
 
     def __init__(self, settings: AzureSettings, wish: Wish) -> None:
         self._calls = Calls(settings)

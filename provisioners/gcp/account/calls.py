@@ -32,9 +32,7 @@ NOT_YET = frozenset(
 )
 # A new account, or a new role, in a policy: "Service account x does not exist", with these codes.
 _UNKNOWN_YET = ("does not exist", frozenset({"INVALID_ARGUMENT", "invalid", "badRequest"}))
-_PERMISSION = frozenset(
-    {"PERMISSION_DENIED", "forbidden", "insufficientPermissions", "IAM_PERMISSION_DENIED", "HTTP403"}
-)
+DENIALS = frozenset({"PERMISSION_DENIED", "forbidden", "insufficientPermissions", "IAM_PERMISSION_DENIED", "HTTP403"})
 _DISABLED = frozenset({NOT_ENABLED, "accessNotConfigured"})
 _COMPUTE = "compute"
 
@@ -143,7 +141,7 @@ class Calls:
             if code in _DISABLED:
                 command = f"gcloud services enable {api}.googleapis.com --project {self._settings.project}"
                 raise NotUsedError(f"{cause}; `{command}`, and repeat after some minutes") from error
-            if code in _PERMISSION:
+            if code in DENIALS:
                 raise DeniedError(
                     f"{cause}; who runs this lacks {permission}, or what that needs: {ALLOWED} has all of it"
                 ) from error

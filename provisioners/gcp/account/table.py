@@ -3,7 +3,7 @@ policies.py; the bucket's: buckets.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from provisioners.account import Begun, Found, Made, NotYetError, Resource, Row, Seen, State, Wish, owner_in
@@ -12,9 +12,20 @@ from provisioners.codes import ApiError
 from provisioners.gcp import names
 from provisioners.gcp.account import wanted
 from provisioners.gcp.account.buckets import Buckets
-from provisioners.gcp.account.calls import Calls
+from provisioners.gcp.account.calls import ALLOWED, DENIALS, Calls
 from provisioners.gcp.account.policies import Policies
-from provisioners.gcp.account.wanted import ACCOUNTS, CAPACITY_GB, ROLES, RULES, SHARE, TIER, Names, Rule, described
+from provisioners.gcp.account.wanted import (
+    ACCOUNTS,
+    CAPACITY_GB,
+    OPTIONAL,
+    ROLES,
+    RULES,
+    SHARE,
+    TIER,
+    Names,
+    Rule,
+    described,
+)
 from provisioners.gcp.rest import FILESTORE, IAM
 from provisioners.gcp.settings import GcpSettings
 
@@ -24,6 +35,8 @@ ETCD_PORT = 2379
 _KEPT_NAME = "deleted state"
 # Of a role that is deleted, or restored, already: the next look shows it.
 _NOT_IN_STATE = "FAILED_PRECONDITION"
+# "Permission x is not valid.": terraform-provider-google#14033.
+_REFUSED = "INVALID_ARGUMENT"
 _STATES = {"READY": State.READY, "DELETING": State.GOING, "ERROR": State.BROKEN, "SUSPENDED": State.BROKEN}
 
 
@@ -31,6 +44,8 @@ class GcpTable:
     """One installation's part of a project."""
 
     marked_by = "mark"
+    allowed = ALLOWED
+    denials = DENIALS
 
     def __init__(self, settings: GcpSettings, wish: Wish) -> None:
         self._calls = calls = Calls(settings)
@@ -58,10 +73,10 @@ class GcpTable:
             Row(
                 wanted.ROLE,
                 self._roles,
-                lambda what, _: self._change_role("POST", "", "create", roleId=what.name, role=self._text_of(what)),
+                self._make_role,
                 lambda what, _: self._change_role("DELETE", f"/{what.name}", "delete"),
                 change=self._set_role,
-                settle=wanted.with_buckets,
+                settle=wanted.as_it_can_be,
             ),
             Row(
                 wanted.ACCOUNT,
@@ -124,6 +139,13 @@ class GcpTable:
             mark = f"--description '{described(self._wish.owner)}'"
             command = f"gcloud compute firewall-rules create {self._names.of('etcd')} {project} {rule} {mark}"
             yield f"{command}     # ADDRESS: that of the daemon's host in this network"
+        for each in seen.ours(wanted.ROLE):
+            granted = each.what.has.permissions
+            if each.what.name == self._names.role("daemon") and (lacking := sorted(OPTIONAL - granted)):
+                yield (
+                    f"set prices of spot machines in [prices]: Google took no {' and no '.join(lacking)} into the role "
+                    f"{each.what.name}, so the daemon cannot read them"
+                )
         for each in seen.ours(wanted.FILE_SYSTEM) if self._wish.shared_storage else ():
             yield f'in job files:  storage: [{{mount: /mnt/shared, nfs: "{each.raw}:/{SHARE}"}}]'
 
@@ -167,12 +189,24 @@ class GcpTable:
                 state = State.DELETED if raw.get("deleted") else State.READY
                 yield Found(wanted.role(name, has), owner_in(text), state=state)
 
+    def _make_role(self, what: Resource, _seen: Seen) -> None:
+        self._write_role(what, lambda text: self._change_role("POST", "", "create", roleId=what.name, role=text))
+
     def _set_role(self, what: Resource, seen: Seen) -> None:
         if seen.there(what).state is State.DELETED:
             self._change_role("POST", f"/{what.name}:undelete", "undelete")
         else:
             mask = {"updateMask": "title,description,includedPermissions,stage"}
-            self._change_role("PATCH", f"/{what.name}", "update", mask, **self._text_of(what))
+            self._write_role(what, lambda text: self._change_role("PATCH", f"/{what.name}", "update", mask, **text))
+
+    def _write_role(self, what: Resource, write: Callable[[dict[str, Any]], None]) -> None:
+        """Write a role; where Google refuses it for a permission that the daemon can do without, without those."""
+        try:
+            write(self._text_of(what, what.has.permissions))
+        except ApiError as error:
+            if error.reply.code != _REFUSED or not any(each in error.reply.message for each in OPTIONAL):
+                raise
+            write(self._text_of(what, what.has.permissions - OPTIONAL))
 
     def _change_role(
         self, verb: str, path: str, permission: str, query: dict[str, str] | None = None, **body: Any
@@ -188,11 +222,11 @@ class GcpTable:
                 raise NotYetError(str(error)) from error
             raise
 
-    def _text_of(self, what: Resource) -> dict[str, Any]:
+    def _text_of(self, what: Resource, permissions: frozenset[str]) -> dict[str, Any]:
         return {
             "title": what.given,
             "description": described(self._wish.owner, what.has.buckets),
-            "includedPermissions": sorted(what.has.permissions),
+            "includedPermissions": sorted(permissions),
             "stage": "GA",
         }
 

@@ -26,6 +26,8 @@ RULE, ROLE, ACCOUNT, BINDING = "firewall rule", "role", "service account", "bind
 BUCKET, FILE_SYSTEM = "bucket", "Filestore instance"
 
 PROJECT = "the project"  # the resource of a binding, for people
+# Preview ones, which Google may refuse in a project's own role: "Support levels for permissions in custom roles".
+OPTIONAL = frozenset({"compute.advice.capacity", "compute.advice.capacityHistory"})
 ACT_AS = "roles/iam.serviceAccountUser"
 SHARE = "share"
 CAPACITY_GB = 1024  # the smallest basic instance
@@ -141,9 +143,12 @@ def role(name: str, has: Role, title: str = "") -> Resource:
     return Resource(ROLE, name, has=has, given=title, detail=f": docs/permissions{buckets}")
 
 
-def with_buckets(what: Resource, found: account.Found) -> Resource:
-    """Return the role as it should be: buckets of before stay, so that their policies are put right at the end."""
-    return role(what.name, replace(what.has, buckets=joined(found.what.has.buckets, what.has.buckets)), what.given)
+def as_it_can_be(what: Resource, found: account.Found) -> Resource:
+    """Return the role as it should be: buckets of before stay, so that their policies are put right at the end; and one
+    that lacks nothing but what Google may refuse is not written anew each time."""
+    has, want = found.what.has, what.has.permissions
+    permissions = has.permissions if want - OPTIONAL <= has.permissions <= want else want
+    return role(what.name, Role(permissions, joined(has.buckets, what.has.buckets)), what.given)
 
 
 def service_account(email: str, title: str = "") -> Resource:
