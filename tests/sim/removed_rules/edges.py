@@ -33,10 +33,17 @@ EDGES = (
         "sim/test_promises.py::test_a_command_that_is_stored_between_a_daemons_read_and_its_write_is_not_overwritten",
     ),
     Mutant(
-        "ownership: what others have is neither ended, removed nor taken over",
+        "ownership: machines of others are neither ended nor taken over",
         "supervisor.runtime.actor",
-        "        return tuple(each for each in found if each.owner == self._owner)",
+        "        return tuple(each for each in found if each.owner == self._owner or each.state is unreadable)",
         "        return tuple(found)",
+        "sim/test_ownership.py::test_nothing_of_other_installations_is_ended_removed_or_taken_over",
+    ),
+    Mutant(
+        "ownership: what others left behind is not removed",
+        "supervisor.runtime.actor",
+        "tuple(each for each in found if each.owner == self._owner))",
+        "tuple(found))",
         "sim/test_ownership.py::test_nothing_of_other_installations_is_ended_removed_or_taken_over",
     ),
     Mutant(
