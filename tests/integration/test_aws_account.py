@@ -394,7 +394,8 @@ def everything(server: Any) -> None:
     opened(server).rented(server.provisioner(), 60.0)
     deleted(opened(server))
     server.cloud.ec2.account.ignores_tags = True
-    made(opened(server))
+    # Another one: moto keeps the tags of a bucket that is deleted for the next of its name.
+    made(opened(server, replace(WISH, checkpoints="s3://untagged/runs")))
 
 
 def test_the_policy_of_who_runs_it_changes_only_what_is_ours() -> None:
