@@ -41,7 +41,7 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
     On the local cloud it is this computer, left as it is.
     """
     python, traits = expand(setup.python, home), setup.host.traits
-    version = UBUNTU_PYTHON[traits.ubuntu] if traits.rented else sys.version_info[:2]
+    version = UBUNTU_PYTHON[traits.ubuntu] if traits.ubuntu else sys.version_info[:2]
     facts = Facts(
         user=user,
         home=home,
@@ -63,8 +63,9 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
         )
     if setup.lock is not None:
         assumptions.append("the cache has no environment and no uv yet")
-    if not setup.host.traits.rented:
-        return Assumed(facts, ("the machine is this computer, whose system is left as it is", *assumptions))
+    if not setup.host.traits.ubuntu:
+        of_whom = "the machine is one of your own" if traits.rented else "the machine is this computer"
+        return Assumed(facts, (f"{of_whom}, whose system is left as it is", *assumptions))
     return Assumed(_on_a_cloud(facts, setup), (*_assumptions(setup.host), *assumptions))
 
 

@@ -71,6 +71,7 @@ class Offer:
     price_source: str = ""
     quota: str = ""  # the account's quota in this region that it counts towards; "" where that is not known
     alternative: int = 0  # which of the alternatives that a job names it is of (OfferQuery.alternative)
+    room: int = 0  # how many machines there are of it, whoever has them; 0 where that is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Descriptor:
     types: TypesReader | None = None
     # Makes what an installation needs in an account beside machines (provisioners/account.py); None: people do it.
     account: AccountFactory | None = None
+    # Whether its machines cost money.
+    bills: bool = True
     # How long before a preemption its notice comes, at least; 0: not known.
     notice_s: float = 0.0
     # How long before it comes at most: of a node that says more, no more is believed.

@@ -9,5 +9,6 @@ from provisioners.azure.descriptor import AZURE
 from provisioners.descriptor import Descriptor
 from provisioners.gcp.descriptor import GCP
 from provisioners.localcloud.descriptor import LOCAL
+from provisioners.own.descriptor import OWN
 
-CLOUDS: Mapping[str, Descriptor] = {cloud.name: cloud for cloud in (LOCAL, AWS, GCP, AZURE)}
+CLOUDS: Mapping[str, Descriptor] = {cloud.name: cloud for cloud in (LOCAL, AWS, GCP, AZURE, OWN)}

@@ -8,8 +8,9 @@ The text below each key is its entry in docs/reference/spotsupd-toml.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
@@ -32,10 +33,19 @@ class Section(BaseModel):
         """True if the daemon uses this cloud. `alone`: no rented cloud is configured."""
         return True
 
+    @classmethod
+    def written(cls, section: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the section as the configuration has it, of what was given to `spotsupd init`. Raises ValueError."""
+        return dict(section)
+
     @property
     def login_user(self) -> str:
         """Return the user that the daemon logs in as over SSH."""
         raise NotImplementedError
+
+    def user_in(self, region: str) -> str:  # noqa: ARG002 - for other models
+        """Return the user that the daemon logs in as to machines of a region."""
+        return self.login_user
 
     @property
     def etcd_by_ssh(self) -> bool:
@@ -69,6 +79,11 @@ class Section(BaseModel):
     def on_this_host(self) -> bool:
         """True if machines are processes of the daemon's own computer, with its folders and its users."""
         return False
+
+    @property
+    def shares_folder(self) -> bool:
+        """True if all machines have one folder, `shared_folder`, which outlives them."""
+        return self.on_this_host
 
     @property
     def away(self) -> bool:

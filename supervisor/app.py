@@ -380,7 +380,7 @@ def _api_of(parts: _Parts) -> tuple[FastAPI, Service]:
         list(provisioners),
         wait_for,
         quotes.quote,
-        hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
+        hosted=[name for name in provisioners if (found := config.cloud(name)) and found.shares_folder],
         curve=parts.curves.curve,
         queue=config.queue.rules(),
         budgeted=rules.budgets.any,

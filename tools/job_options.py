@@ -61,8 +61,8 @@ def brief(description: str) -> str:
 
 
 def model_of(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the model behind a key, also of a list of models; {} for a plain value."""
-    inner = property_.get("items", property_)
+    """Return the model behind a key, also of a list or a table of models; {} for a plain value."""
+    inner = property_.get("items") or next(iter(property_.get("patternProperties", {}).values()), property_)
     for each in (inner, *inner.get("anyOf", ())):
         if "$ref" in each:
             found: Mapping[str, Any] = schema["$defs"][each["$ref"].rpartition("/")[2]]

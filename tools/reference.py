@@ -104,6 +104,11 @@ regions = ["eastus"]
 [azure.subnets]
 eastus = "/subscriptions/…/virtualNetworks/spotsup/subnets/nodes"
 
+[own.hosts.box1]
+address = "box1.lab"
+user = "ann"
+available = "18:00-08:00, weekends"
+
 [node]
 python = "/opt/venv/bin/python"
 cache = "/mnt/out/environments"
@@ -204,8 +209,8 @@ def configuration() -> str:
         inner = {name: found for name, each in own.items() if (found := model_of(schema, each))}
         alike: dict[str, list[str]] = {}
         for name, found in inner.items():
-            listed = own[name].get("type") == "array"
-            alike.setdefault(found["title"], []).append(f"[[{key}.{name}]]" if listed else f"[{key}.{name}]")
+            many = {"array": f"[[{key}.{name}]]", "object": f"[{key}.{name}.NAME]"}
+            alike.setdefault(found["title"], []).append(many.get(own[name].get("type", ""), f"[{key}.{name}]"))
         of_title = {found["title"]: found for found in inner.values()}
         shown: list[str] = []
         for title, heads in alike.items():

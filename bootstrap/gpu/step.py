@@ -7,7 +7,6 @@ guide of the fabric manager, "Install NVIDIA public drivers" of EC2's guide (wha
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -15,9 +14,10 @@ from hashlib import sha256
 from bootstrap.decision import Decision, env_script, ours, paths_on
 from bootstrap.environment.step import prepared_name, python_of
 from bootstrap.facts import Facts
-from bootstrap.gpu.facts import CHECKED_FILE, INSTALLED_FILE, SMI_TRIES_S, Flavour, Gpu, GpuFacts
+from bootstrap.gpu.facts import CHECKED_FILE, INSTALLED_FILE, SMI_TRIES_S, Flavour, GpuFacts
 from bootstrap.model import Command, Host, Paths, Reboot, Run, Setup, Skip, Unfit, Upload
 from bootstrap.templates import fill
+from provisioners.gpu_names import is_named
 
 # The long-term branch that drives every GPU in the catalog: the last one for Volta and before, new enough for Blackwell
 # and for CUDA 13.
@@ -60,7 +60,6 @@ UNHEALTHY_XIDS = {
 
 _NOTHING_FOUND = "No devices were found"
 _MISMATCH = "Driver/library version mismatch"
-_SIZE = re.compile(r"(\d+)gb")
 _LOST = 15  # nvidia-smi's status for a GPU that has fallen off the bus
 
 
@@ -197,32 +196,9 @@ def _fault(found: GpuFacts, host: Host) -> Unfit | None:
             return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: nvidia-smi says {each.problem}")
         if each.ecc_errors:
             return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: {each.ecc_errors} uncorrected memory errors")
-        if not is_as_offered(each, host.gpu):
+        if not is_named(each.name, each.memory_mib, host.gpu):
             return Unfit(f"GPU {each.index} is {each.name} with {each.memory_mib} MiB, {host.gpu} was asked for")
     return None
-
-
-def is_as_offered(found: Gpu, offered: str) -> bool:
-    """True if nvidia-smi's name is that of the catalogue's `offered`.
-
-    `RTXPRO6000` is "NVIDIA RTX PRO 6000 Blackwell Server Edition", `A100-80GB` is "NVIDIA A100-SXM4-80GB".
-    """
-    tokens = [token for token in _tokens(found.name) if not _SIZE.fullmatch(token)]
-    # Whole words, joined as the catalogue joins them: A10 is no part of "A100", and H200 none of "GH200".
-    runs = {"".join(tokens[first:end]) for end in range(len(tokens) + 1) for first in range(end)}
-    name = "".join(part for part in _tokens(offered) if not _SIZE.fullmatch(part))
-    if name and name not in runs:
-        return False
-    for size in filter(None, map(_SIZE.fullmatch, _tokens(offered))):
-        # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
-        lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
-        if found.memory_mib and not lowest <= found.memory_mib <= highest:
-            return False
-    return True
-
-
-def _tokens(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _restart(facts: Facts, setup: Setup, reason: str) -> Decision:

@@ -18,11 +18,11 @@ from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 
 _STOP_ROUNDS = 20
 _PAUSE_S = 0.001
-_CLOUD_PREFIX = re.compile(r"local-[0-9a-f]{8}-")
+_CLOUD_PREFIX = re.compile(r"(local|own)-[0-9a-f]{8}-")
 _MACHINE_ID = re.compile(_CLOUD_PREFIX.pattern + r"[0-9]{4,}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     """One process for ever: the kernel reuses pids, never with the same start time (clock ticks since boot)."""
 
@@ -30,7 +30,7 @@ class Identity:
     started: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """A live process; zombies are none."""
 
@@ -38,7 +38,7 @@ class Process:
     parent: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Target:
     """A machine whose processes are to be found. `init` is None where it is not known. ValueError where the id is no
     machine's."""
@@ -48,8 +48,13 @@ class Target:
 
     def __post_init__(self) -> None:
         # An id such as "" would be the marker of every process that has none.
-        if not _MACHINE_ID.fullmatch(self.machine):
+        if not is_machine_id(self.machine):
             raise ValueError(f"{self.machine!r} is not the id of a machine, such as local-0123abcd-0001")
+
+
+def is_machine_id(text: str) -> bool:
+    """True for what can be the id of a machine."""
+    return _MACHINE_ID.fullmatch(text) is not None
 
 
 def look(pid: int) -> Process | None:
@@ -88,7 +93,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def send(identity: Identity, number: signal.Signals) -> bool:
-    """Send a signal to this very process; False when it is gone."""
+    """Send a signal to this very process; False when it is gone, or another user's."""
     try:
         handle = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -98,7 +103,7 @@ def send(identity: Identity, number: signal.Signals) -> bool:
         if not is_alive(identity):
             return False
         signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
         os.close(handle)

@@ -23,7 +23,7 @@ class ProgramMissingError(Exception):
     """A program that a machine needs is not on this computer; the message says what to install."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SshPrograms:
     """What a machine's sshd is made of. `version` is (major, minor); paths are absolute.
 

@@ -133,9 +133,9 @@ def _request(spec: JobSpec) -> str:
 
 
 def endless_cost(spec: JobSpec, quote: Quote) -> str:
-    """Say that no limit of the job ends what it costs, else ""."""
+    """Say that no limit of the job ends what it costs, else "", as where that is nothing."""
     limits = spec.limits
-    if any(each is not None for each in (limits.hours, limits.usd, limits.usd_per_month)):
+    if quote.usd_per_hour == 0.0 or any(each is not None for each in (limits.hours, limits.usd, limits.usd_per_month)):
         return ""
     cost = f"${quote.usd_per_hour:.2f} per hour" if quote.usd_per_hour else "money"
     return f"{spec.name} has no limit of money, and costs {cost} until it ends: `--usd 100` pauses it there"

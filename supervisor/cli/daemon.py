@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import account, alert, catalogue, etcd, init, journal, user
+from supervisor.cli import account, alert, catalogue, etcd, init, journal, machine, user
 from supervisor.cli.common import EXIT_CODES, config_options, finding_line, output_option, print_json
 from supervisor.cli.completing import HelpfulGroup, Place
 
@@ -148,6 +148,7 @@ for command in (
     journal.adopt,
     etcd.certificates,
     etcd.users,
+    machine.machine,
     user.user,
 ):
     main.add_command(command)

@@ -27,6 +27,25 @@ def seconds_of(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", text))
 
 
+def next_time(text: str, now: float) -> float:
+    """UNIX seconds of a length of time after `now` (8h), of the next time of the day (18:00), or of a time such as
+    2026-12-24T22:00; without a zone that of this computer. Raises UsageError."""
+    if re.fullmatch(r"[\d.]+[smhd].*", text):
+        return now + seconds_of(text)
+    try:
+        if re.fullmatch(r"\d\d?:\d\d", text):
+            here = dt.datetime.fromtimestamp(now)  # noqa: DTZ006 - the clock on the wall
+            hour, minute = map(int, text.split(":"))
+            at = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            return (at if at > here else at + dt.timedelta(days=1)).timestamp()
+        found = dt.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"{text!r} is no time: write 8h, 18:00, or one such as 2026-12-24T18:00") from error
+    if found <= now:
+        raise UsageError(f"{text} is over: write a time to come")
+    return found
+
+
 def time_of(text: str, now: float) -> float:
     """UNIX seconds of a length of time before `now` (10m), or of a time such as 2026-12-24T22:00Z; without a zone that
     of this computer. Raises UsageError."""

@@ -409,7 +409,15 @@ def _answers(options: Options) -> tuple[Answers, bool]:
     be asked."""
     from provisioners.registry import CLOUDS
     from supervisor.errors import UsageError
-    from supervisor.installation.answers import Answers, amount, asked_keys, etcd_urls, rented, section_of
+    from supervisor.installation.answers import (
+        Answers,
+        amount,
+        asked_keys,
+        etcd_urls,
+        needs_address,
+        rented,
+        section_of,
+    )
     from supervisor.installation.host import guess_address
 
     asked = False
@@ -427,14 +435,15 @@ def _answers(options: Options) -> tuple[Answers, bool]:
     regions, settings, address = options.regions, list(options.settings), options.address
     usd_per_hour = options.usd_per_hour
     if cloud in rented():
-        regions = regions or tuple(ask("regions, with spaces between", "--region").split())
+        if "regions" in CLOUDS[cloud].settings.model_fields:
+            regions = regions or tuple(ask("regions, with spaces between", "--region").split())
         given = {each.partition("=")[0].partition(".")[0] for each in settings}
         missing = [key for key in asked_keys(cloud) if key not in {"regions", *given}]
-        settings += [f"{key}={ask(f'{cloud}.{key}', f'--set {key}=…')}" for key in missing]
-        if not address and not options.etcd and "reach=ssh" not in settings:
+        settings += [f"{key}={ask(asked_keys(cloud)[key], f'--set {key}=…')}" for key in missing]
+        if not address and not options.etcd and needs_address(cloud, section_of(cloud, regions, settings)):
             question = "this computer's address in the nodes' network"
             address = ask(question, "--address", guess_address() or None)
-        if usd_per_hour is None and not options.yes and sys.stdin.isatty():
+        if usd_per_hour is None and CLOUDS[cloud].bills and not options.yes and sys.stdin.isatty():
             usd_per_hour = ask("US dollars per hour that all machines together may cost, or none", "", CEILING_USD)
     elif regions or settings or usd_per_hour:
         raise UsageError(

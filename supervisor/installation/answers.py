@@ -57,10 +57,12 @@ class Answers:
     usd_per_hour: float | None = None
 
 
-def asked_keys(cloud: str) -> tuple[str, ...]:
-    """Return the keys that a cloud's section cannot do without, in its model's order."""
+def asked_keys(cloud: str) -> dict[str, str]:
+    """Return the keys that a cloud's section cannot do without, in its model's order, each with how to ask for it."""
     fields = CLOUDS[cloud].settings.model_fields
-    return tuple(name for name, each in fields.items() if each.default is PydanticUndefined and each.is_required())
+    asked = {"hosts": "the hosts, as USER@HOST or USER@HOST:PORT, with commas between"}
+    needed = (name for name, each in fields.items() if each.default is PydanticUndefined and each.is_required())
+    return {name: asked.get(name, f"{cloud}.{name}") for name in needed}
 
 
 def section_of(cloud: str, regions: Sequence[str], settings: Iterable[str]) -> dict[str, Toml]:
@@ -82,7 +84,16 @@ def section_of(cloud: str, regions: Sequence[str], settings: Iterable[str]) -> d
             table[rest] = _value(model, key, text.strip(), inner=True)
         else:
             found[key] = _value(model, key, text.strip(), inner=False)
-    return found
+    try:
+        return model.written(found)
+    except ValueError as error:
+        raise UsageError(f"[{cloud}]: {error}") from error
+
+
+def needs_address(cloud: str, section: Mapping[str, Toml]) -> bool:
+    """True if machines reach etcd over the network."""
+    field = CLOUDS[cloud].settings.model_fields.get("reach")
+    return cloud in rented() and section.get("reach", field.default if field else "") != "ssh"
 
 
 def _value(model: type[Section], key: str, text: str, *, inner: bool) -> Toml:
@@ -123,7 +134,7 @@ def configuration(answers: Answers) -> str:
             f"usd_per_hour = {answers.usd_per_hour:g}  # of all jobs; what would pass it waits",
         ]
     if answers.cloud in rented():
-        lines += _table([answers.cloud], dict(answers.section))
+        lines += table_lines([answers.cloud], dict(answers.section))
     text = "\n".join(lines) + "\n"
     parse_config(tomllib.loads(text), "the configuration from these answers")
     return text
@@ -144,7 +155,7 @@ def amount(text: str) -> float | None:
 
 def without_ceiling(config: Config) -> str:
     """Say that nothing limits what all jobs together cost, else ""."""
-    rents = any(config.cloud(name) is not None for name in rented())
+    rents = any(config.cloud(name) is not None for name in rented() if CLOUDS[name].bills)
     if not rents or config.queue.cluster.usd_per_hour is not None or config.rules().budgets.any:
         return ""
     return "nothing limits what all jobs together cost: `[queue.cluster] usd_per_hour` or `[budget] usd_per_month` does"
@@ -215,7 +226,7 @@ def check_address(answers: Answers) -> None:
     """Raise UsageError where nodes could not use the address."""
     address = answers.address
     if not address:
-        if answers.cloud in rented() and answers.section.get("reach") != "ssh":
+        if needs_address(answers.cloud, answers.section):
             raise UsageError(
                 "rented machines reach etcd over the network: say under which name or address of this computer "
                 "(--address 10.0.0.5), or, where they have no route to it, --set reach=ssh"
@@ -239,13 +250,14 @@ _LOGIN = (
 )
 
 
-def _table(path: list[str], table: Mapping[str, Toml]) -> list[str]:
+def table_lines(path: list[str], table: Mapping[str, Toml]) -> list[str]:
+    """Return a table of the configuration, with those in it."""
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = ["", f"[{'.'.join(_key(part) for part in path)}]"]
     lines += [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, dict):
-            lines += _table([*path, key], value)
+            lines += table_lines([*path, key], value)
     return lines
 
 

@@ -53,6 +53,12 @@ class Constraints:
         """True if it costs no more than each of its machines may. Offers without a known price are another matter."""
         return not is_above_cap(offer, self.usd_per_node_hour)
 
+    def has_room(self, offer: Offer) -> bool:
+        """True unless the job has all the machines that there are of it."""
+        here = (offer.cloud, offer.region, offer.zone, offer.instance_type)
+        mine = sum((each.cloud, each.region, each.zone, each.instance_type) == here for each in self.billed)
+        return not offer.room or mine < offer.room
+
     def affordable(self, offer: Offer) -> bool:
         """True if one more machine at this price stays within the limits. A price that is not known does not."""
         if not self.within_cap(offer):
@@ -107,7 +113,7 @@ def expected_usd(
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
     """True if an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
     refused = memory.refusal(offer, now, spare=spare, job=constraints.job, needed=constraints.needed) is not None
-    return not refused and constraints.in_place(offer) and constraints.affordable(offer)
+    return not refused and constraints.in_place(offer) and constraints.has_room(offer) and constraints.affordable(offer)
 
 
 def obstacle(
@@ -119,6 +125,9 @@ def obstacle(
     near = [offer for offer in offers if constraints.in_place(offer)]
     if not near:
         return f"no offer in {constraints.place(constraints.placed[0])}, where the job's nodes are"
+    if not any(map(constraints.has_room, near)):
+        return f"it has all {len(near)} that there are in {constraints.place(near[0])}"
+    near = [offer for offer in near if constraints.has_room(offer)]
     within = [offer for offer in near if constraints.within_cap(offer)]
     if len(within) < len(near) and all(offer.usd_per_hour is None for offer in within):
         return _above_cap(near, constraints)

@@ -217,7 +217,7 @@ def _agent_config(
         output=folder_on(
             config,
             node.offer.cloud,
-            output_of(job.spec, job.task_id, rented=CLOUDS[node.offer.cloud].host.rented),
+            output_of(job.spec, job.task_id, rented=not (config.cloud(node.offer.cloud) or Section()).shares_folder),
         ),
         resume_from=tuple(folder_on(config, node.offer.cloud, path) for path in job.resume_from),
         command=job.spec.command,
@@ -268,7 +268,7 @@ def metadata_of(node: NodeRecord) -> wire.Metadata:
 def user_of(config: Config, node: NodeRecord) -> str:
     """Return the user that the daemon logs in as; its own user if the node's cloud is no longer configured."""
     settings = config.cloud(node.offer.cloud)
-    return settings.login_user if settings else getpass.getuser()
+    return settings.user_in(node.offer.region) if settings else getpass.getuser()
 
 
 def python_on(config: Config, cloud: str) -> str:

@@ -12,7 +12,7 @@ from spotsup_simulator.etcd_clients import EtcdClient
 from spotsup_simulator.faults import FaultRng
 from spotsup_trainer.wire import Keys
 
-from provisioners.base import InstanceState, Owner, Provisioner
+from provisioners.base import InstanceState, LaunchRequest, OfferQuery, Owner, Provisioner
 from supervisor.api.daemon.adoption import Adoption
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
@@ -89,6 +89,13 @@ class NotUsed:
         raise AssertionError(f"{node.id} is asked")
 
 
+def request_of(owner: Owner, provisioner: Provisioner, node: str) -> LaunchRequest:
+    """The same request for each owner; where there is one machine of each, for another one by owner."""
+    request, offers = request_for(provisioner, node), provisioner.offers(OfferQuery(), TIMEOUT_S)
+    offer = offers[OWNERS.index(owner)] if request.offer.room == 1 else request.offer
+    return replace(request, owner=owner, offer=offer)
+
+
 def states(provisioner: Provisioner, owner: Owner) -> list[InstanceState]:
     """What an owner's listing shows."""
     return [each.state for each in provisioner.instances(owner, TIMEOUT_S)]
@@ -101,14 +108,14 @@ def test_each_lists_and_finds_only_its_own_even_under_one_token(harness: Harness
     machines = {}
     for owner in OWNERS:
         assert provisioner.find(owner, request.token, TIMEOUT_S) is None
-        machines[owner] = launched_by(provisioner, replace(request, owner=owner))
+        machines[owner] = launched_by(provisioner, request_of(owner, provisioner, "n1"))
     assert len({each.id for each in machines.values()}) == len(OWNERS)
     for owner, machine in machines.items():
         found = provisioner.find(owner, request.token, TIMEOUT_S)
         assert found is not None
         assert (found.id, found.owner) == (machine.id, owner)
         assert [(each.id, each.owner) for each in provisioner.instances(owner, TIMEOUT_S)] == [(machine.id, owner)]
-        assert launched_by(provisioner, replace(request, owner=owner)).id == machine.id
+        assert launched_by(provisioner, request_of(owner, provisioner, "n1")).id == machine.id
     assert {each.owner for each in provisioner.instances(None, TIMEOUT_S)} == {*OWNERS}
 
 
@@ -138,9 +145,8 @@ def test_an_installation_that_began_while_idle_ends_its_own_orphans_and_nothing_
     second = Daemon(provisioner, SECOND)
     second.run(60.0)
     assert second.journal.read().cluster is not None, "its journal began"
-    request = request_for(provisioner, "job-abcde-1")
     for owner in OWNERS:
-        launched_by(provisioner, replace(request, owner=owner))
+        launched_by(provisioner, request_of(owner, provisioner, "job-abcde-1"))
         harness.leave_behind(owner, "job-abcde-9")
     second.run(180.0)
     ending = {InstanceState.STOPPING, InstanceState.TERMINATED}
@@ -154,13 +160,13 @@ def test_an_installation_that_began_while_idle_ends_its_own_orphans_and_nothing_
 def test_machines_of_others_neither_hold_up_a_journal_nor_are_adopted(harness: Harness) -> None:
     provisioner = harness.provisioner
     for owner in OWNERS[1:]:
-        launched_by(provisioner, replace(request_for(provisioner, "job-abcde-1"), owner=owner))
+        launched_by(provisioner, request_of(owner, provisioner, "job-abcde-1"))
     first = Daemon(provisioner, FIRST)
     first.run(TICK_S)
     assert first.journal.read().cluster is not None
     by_name = {provisioner.name: provisioner}
     adoption = Adoption(first.journal, by_name, FIRST.owner(NAME), first.clock, lambda _, __: True)
     assert adoption.adopt(()) == []
-    launched_by(provisioner, replace(request_for(provisioner, "job-abcde-1"), owner=FIRST.owner(NAME)))
+    launched_by(provisioner, request_of(FIRST.owner(NAME), provisioner, "job-abcde-1"))
     (adopted,) = adoption.adopt(("job",))
     assert len(adopted.nodes) == 1

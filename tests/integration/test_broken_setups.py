@@ -18,7 +18,7 @@ import structlog
 from click.testing import CliRunner
 
 from supervisor.cli.daemon import main
-from tests.integration import breaks_around, breaks_of_clouds, breaks_of_host  # noqa: F401 - they break the rows
+from tests.integration import breaks_around, breaks_of_clouds, breaks_of_host, breaks_of_own  # noqa: F401 - they break the rows
 from tests.support.broken_setups import AWS, AZURE, BREAKS, GCP, Etcds, Setup, bucket, closed_port, page, toml
 from tests.support.secured_etcd import DAEMON, PHRASE, SecuredEtcd, secured_etcd
 from tools.broken_setups import CLOUDS, ROWS, BrokenSetup

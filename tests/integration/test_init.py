@@ -60,9 +60,10 @@ def home(tmp_path: Path) -> Home:
 
 def test_nobody_is_asked_where_there_is_no_terminal(home: Home) -> None:
     for arguments, message in (
-        ((), "the cloud (local, aws, gcp, azure): give --cloud, or run this in a terminal"),
+        ((), "the cloud (local, aws, gcp, azure, own): give --cloud, or run this in a terminal"),
         (("--cloud", "gcp", "--region", "us-central1"), "gcp.project: give --set project=…"),
         (("--cloud", "aws"), "regions, with spaces between: give --region"),
+        (("--cloud", "own"), "the hosts, as USER@HOST or USER@HOST:PORT, with commas between: give --set hosts=…"),
         (("--cloud", "mainframe"), "there is no cloud 'mainframe'"),
         (("--cloud", "local", "--region", "x"), "local is this computer"),
     ):

@@ -244,6 +244,34 @@ def test_nothing_is_deleted_while_a_machine_is_left(desk: Desk) -> None:
 
 
 @pytest.mark.nightly
+def test_after_the_documented_installation_destroy_says_which_rule_has_to_go_first(desk: Desk) -> None:
+    assert desk.init(*FROM, "--yes").returncode == 0
+    (nodes,) = tomllib.loads(desk.config.read_text())["aws"]["security_groups"]["us-east-1"]
+    backend = desk.server.cloud.fleet.backend("us-east-1")
+    vpc = backend.describe_security_groups(group_ids=[nodes])[0].vpc_id
+    host = backend.create_security_group("host", "the daemon's host", vpc_id=vpc).id
+    (line,) = (
+        line
+        for each in blocks(INSTALL, "sh")
+        if each.heading == _SECTIONS["aws"]
+        for line in each.commands()
+        if line.startswith("aws ec2 authorize-security-group-ingress ")
+    )
+    given = dict(re.findall(r"--([a-z-]+) (\S+)", line))
+    assert given["source-group"] == "NODES"
+    rule: tuple[Any, ...] = (host, given["protocol"], given["port"], given["port"], [])
+    backend.authorize_security_group_ingress(*rule, source_groups=[{"GroupId": nodes}])
+    for options in (("--dry-run",), ("--yes",)):
+        refused = desk.destroy(*options)
+        assert (refused.returncode, desk.left()) == (1, [GROUP, "host"])
+        assert f"would delete the security group {GROUP}" in refused.stdout
+        assert f"`aws ec2 revoke-security-group-ingress --region us-east-1 --group-id {host}" in refused.stderr
+    backend.revoke_security_group_ingress(*rule, source_groups=[{"GroupId": nodes}])
+    gone = desk.destroy("--yes")
+    assert (gone.returncode, gone.stderr, desk.left()) == (0, "", ["host"])
+
+
+@pytest.mark.nightly
 def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None:
     for arguments, code, message in (
         ((), 2, "nodes have public addresses, and see the daemon come from its own: say which"),

@@ -9,11 +9,12 @@ import pytest
 
 from bootstrap.decision import env_script
 from bootstrap.facts import Facts
-from bootstrap.gpu.facts import Gpu, GpuFacts, read_gpu
-from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, has_nvlink5_switches, is_as_offered
+from bootstrap.gpu.facts import GpuFacts, read_gpu
+from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, has_nvlink5_switches
 from bootstrap.model import Skip
 from bootstrap.network.facts import read_default_route
 from bootstrap.steps import agent_key, plan
+from provisioners.gpu_names import is_named
 from tests.support.hosts import host_on
 from tests.support.plans import GOLDEN, a_setup, gpu_facts_of, network_facts_of, read
 
@@ -87,7 +88,7 @@ def test_who_sets_up_switches_that_are_not_on_the_bus(devices: tuple[int, ...], 
     ],
 )
 def test_gpu_names_are_compared_with_the_catalogue(name: str, memory_mib: int, offered: str, right: bool) -> None:
-    assert is_as_offered(Gpu(0, name, "GPU-1", memory_mib), offered) is right
+    assert is_named(name, memory_mib, offered) is right
 
 
 def test_nvidia_smi_that_was_killed_by_its_time_limit_counts_as_hanging() -> None:

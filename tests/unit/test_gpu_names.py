@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.gpu.facts import Gpu
-from bootstrap.gpu.step import is_as_offered
 from provisioners.aws import types as aws
 from provisioners.azure import types as azure
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.gcp import types as gcp
+from provisioners.gpu_names import is_named
 from provisioners.refreshed import gpu_name, merged_types
 
 # Our name -> (name, memory.total in MiB), as `nvidia-smi --query-gpu=name,memory.total` printed it in public logs.
@@ -68,7 +67,7 @@ def test_each_gpu_of_the_catalogue_has_a_recorded_name() -> None:
 @pytest.mark.parametrize("ours", RECORDED)
 def test_a_gpu_is_accepted_as_itself_and_as_no_other(ours: str) -> None:
     for name, mib in RECORDED[ours]:
-        accepted = {other for other in RECORDED if is_as_offered(Gpu(0, name, "GPU-1", mib), other)}
+        accepted = {other for other in RECORDED if is_named(name, mib, other)}
         assert accepted == {ours} | {small for small, large in MORE_MEMORY if large == ours}, name
 
 
@@ -87,7 +86,7 @@ def test_a_gpu_is_accepted_as_itself_and_as_no_other(ours: str) -> None:
     ],
 )
 def test_a_part_of_a_word_is_not_a_gpu(name: str, offered: str) -> None:
-    assert not is_as_offered(Gpu(0, name, "GPU-1", 0), offered)
+    assert not is_named(name, 0, offered)
 
 
 @pytest.mark.parametrize(
@@ -108,4 +107,4 @@ def test_azures_sizes_name_their_gpu(size: str, ours: str) -> None:
 
 @pytest.mark.parametrize("offered", ["RTX-PRO-6000", "RTXPRO6000-96GB", "rtx pro 6000"])
 def test_a_catalogue_of_ones_own_may_separate_the_words(offered: str) -> None:
-    assert is_as_offered(Gpu(0, "NVIDIA RTX PRO 6000 Blackwell Server Edition", "GPU-1", 97887), offered)
+    assert is_named("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, offered)

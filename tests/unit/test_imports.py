@@ -40,7 +40,7 @@ ALLOWED = {
         "spotsup_simulator.commands",  # in one module, which is loaded late: see below
     ),
     "provisioners": (),
-    "bootstrap": ("provisioners.host", "spotsup.archive", "spotsup.errors"),
+    "bootstrap": ("provisioners.host", "provisioners.gpu_names", "spotsup.archive", "spotsup.errors"),
     "spotsup_trainer": (),
     "spotsup": (),
     "spotsup_simulator": (

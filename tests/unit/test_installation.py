@@ -159,7 +159,8 @@ def test_keys_of_a_section_are_given_as_text_and_have_the_models_types() -> None
 
 
 def test_what_a_cloud_cannot_do_without_is_asked() -> None:
-    assert asked_keys("aws") == ("regions",)
+    assert asked_keys("aws") == {"regions": "aws.regions"}
+    assert "USER@HOST" in asked_keys("own")["hosts"]
     assert set(asked_keys("gcp")) == {"regions", "project"}
     assert set(asked_keys("azure")) == {"regions", "subscription", "resource_group"}
 

@@ -39,6 +39,7 @@ CLOUD_CALLERS = {
     "runtime.offers": {"offers"},
     "api.daemon.adoption": {"instances", "coverage"},
     "cli.check": {"check", "instances"},
+    "cli.machine": {"check"},
 }
 CHANGES_A_CLOUD = {"launch", "terminate", "remove"}
 

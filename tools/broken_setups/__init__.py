@@ -4,9 +4,9 @@ reference. Data only; tests/integration/test_broken_setups.py breaks each one.
 
 from __future__ import annotations
 
-from tools.broken_setups import around, clouds, host
+from tools.broken_setups import around, clouds, host, own
 from tools.broken_setups.row import CLOUDS, BrokenSetup
 
 __all__ = ["CLOUDS", "ROWS", "BrokenSetup"]
 
-ROWS = (*host.ROWS, *clouds.ROWS, *around.ROWS)
+ROWS = (*host.ROWS, *clouds.ROWS, *own.ROWS, *around.ROWS)

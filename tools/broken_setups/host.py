@@ -42,7 +42,7 @@ ROWS = (
         CONFIG,
         "a table that does not exist",
         "",
-        (f"{_FILE}: unknown key `amazon`; known here: local, aws, gcp, azure, cluster, state_dir, etcd, …"),
+        (f"{_FILE}: unknown key `amazon`; known here: local, aws, gcp, azure, own, cluster, state_dir, etcd, …"),
     ),
     BrokenSetup(
         "config-wrong-type",
@@ -122,7 +122,7 @@ ROWS = (
         CONFIG,
         "no cloud",
         "clouds, set up",
-        "no cloud is configured: add a section for one of [local], [aws], [gcp], [azure]",
+        "no cloud is configured: add a section for one of [local], [aws], [gcp], [azure], [own]",
     ),
     BrokenSetup(
         "config-plain-etcd",

@@ -51,9 +51,20 @@ def reachable(
 def free_port(address: str = "127.0.0.1") -> int:
     """Return a port without a listener now, for a program that takes one as an argument. Another process may take it
     first."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def is_free(address: str, port: int) -> bool:
+    """True if nobody listens there."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that has just ended holds nobody up
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
 
 
 def _answers(what: str, pid: int, address: str, port: int, greeting: bytes) -> bool:

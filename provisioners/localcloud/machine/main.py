@@ -67,7 +67,7 @@ def _run(folder: Folder) -> None:
 
         child, ssh_port = qemu.start(spec, folder)
     else:
-        child, ssh_port = sshd.start(spec, folder, f"{spec.address}:{metadata_port}")
+        child, ssh_port = sshd.start(spec, folder, metadata_variables(f"{spec.address}:{metadata_port}"))
     folder.write_report(_report(ssh_port=ssh_port, metadata_port=metadata_port))
     selector.register(wake, selectors.EVENT_READ)
     service.announce(folder.read_preemption())
@@ -78,6 +78,15 @@ def _run(folder: Folder) -> None:
             _reap(child, ends_with_it=bool(spec.image))
             service.announce(folder.read_preemption())
         service.step(ready, time.monotonic())
+
+
+def metadata_variables(address: str) -> dict[str, str]:
+    """Return how who asks for a real cloud's metadata, at 169.254.169.254, asks `address` instead."""
+    return {
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}",
+        "GCE_METADATA_HOST": address,
+        "SPOTSUP_AZURE_METADATA": f"http://{address}",
+    }
 
 
 def _reap(child: int, *, ends_with_it: bool) -> None:

@@ -121,13 +121,17 @@ class Folder(NamedTuple):
         return None if values is None else float(values["deadline"])
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, *, durable: bool = False) -> None:
     """Replace `path` at once: a reader sees the old or the new, a crash leaves one of them.
 
-    No fsync: it would only matter when the whole computer crashes, and no machine outlives that.
+    `durable`: also a crash of the whole computer. No machine outlives that, but what is noted of it may have to.
     """
     scratch = path.with_name(f"{path.name}.{os.getpid()}.new")
-    scratch.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
+    with scratch.open("w", encoding="utf-8") as file:
+        json.dump(value, file, sort_keys=True)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     scratch.replace(path)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from provisioners.localcloud.machine.child import reachable, spawn
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE, Folder, Spec
@@ -17,13 +19,11 @@ _SESSION = (
 )
 
 
-def config_text(spec: Spec, folder: Folder, port: int, metadata: str = "") -> str:
-    """sshd_config. Paths are quoted: the cloud's folder may have spaces."""
+def config_text(spec: Spec, folder: Folder, port: int, variables: Mapping[str, str] = MappingProxyType({})) -> str:
+    """sshd_config. Paths are quoted: the cloud's folder may have spaces. `variables`: further ones for those who log
+    in."""
     environ = [_quoted(f"HOME={folder.home}"), f"{MARKER_VARIABLE}={spec.id}"]
-    if metadata:
-        # Who asks for a real cloud's metadata asks 169.254.169.254, unless these say otherwise.
-        environ += [f"AWS_EC2_METADATA_SERVICE_ENDPOINT=http://{metadata}", f"GCE_METADATA_HOST={metadata}"]
-        environ += [f"SPOTSUP_AZURE_METADATA=http://{metadata}"]
+    environ += [_quoted(f"{name}={value}") for name, value in variables.items()]
     lines = [
         f"Port {port}",
         f"ListenAddress {spec.address}",
@@ -61,17 +61,16 @@ def _quoted(value: str | Path) -> str:
     return f'"{escaped}"'
 
 
-def start(spec: Spec, folder: Folder, metadata: str = "") -> tuple[int, int]:
-    """Start sshd on the machine's address; returns (pid, port) once it answers. `metadata`: host:port of the metadata
-    service. Raises ChildError.
-    """
+def start(spec: Spec, folder: Folder, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[int, int]:
+    """Start sshd on the machine's address; returns (pid, port) once it answers. `variables`: of those who log in.
+    Raises ChildError."""
     environ = {"PATH": os.environ.get("PATH", os.defpath), MARKER_VARIABLE: spec.id}
     if spec.libraries:
         environ["LD_LIBRARY_PATH"] = spec.libraries
 
     def begin(port: int) -> int:
         config = folder.path / "sshd_config"
-        config.write_text(config_text(spec, folder, port, metadata), encoding="utf-8")
+        config.write_text(config_text(spec, folder, port, variables), encoding="utf-8")
         return spawn(spec.sshd, [spec.sshd, "-D", "-e", "-f", str(config)], environ)
 
     return reachable("sshd", spec.address, spec.ssh_port, begin, folder.log, greeting=b"SSH-")

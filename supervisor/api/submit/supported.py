@@ -10,7 +10,8 @@ from supervisor.spec import JobSpec
 
 
 def check_supported(spec: JobSpec, clouds: Sequence[str], hosted: Collection[str]) -> None:
-    """Raise CommandRefusedError for a job that cannot run on these clouds. `hosted`: those that are this computer."""
+    """Raise CommandRefusedError for a job that cannot run on these clouds. `hosted`: those whose machines have a folder
+    in common."""
     if spec.image is not None and not spec.image.digest:
         raise CommandRefusedError(
             f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
@@ -31,7 +32,7 @@ def _check_place(spec: JobSpec, clouds: Sequence[str], hosted: Collection[str]) 
         )
     if cloud in hosted and spec.mounted:
         raise CommandRefusedError(
-            f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
+            f"`storage` is set, but machines of the cloud {cloud} have their folders in common: leave it out"
         )
     if cloud not in hosted and (why := checkpoints.lost_with_nodes(spec)):
         raise CommandRefusedError(f"job {spec.name} is refused: {why}")

@@ -36,14 +36,14 @@ MARKET = (
     Mutant(
         "one place per job",
         "supervisor.market.offers",
-        "    return not refused and constraints.in_place(offer) and constraints.affordable(offer)",
-        "    return not refused and constraints.affordable(offer)",
+        "    return not refused and constraints.in_place(offer) and constraints.has_room(offer)",
+        "    return not refused and constraints.has_room(offer)",
     ),
     Mutant(
         "no more money per hour than allowed",
         "supervisor.market.offers",
-        "    return not refused and constraints.in_place(offer) and constraints.affordable(offer)",
-        "    return not refused and constraints.in_place(offer)",
+        " and constraints.affordable(offer)\n",
+        "\n",
     ),
     Mutant(
         "a job with a limit of money takes no machine without a price",
