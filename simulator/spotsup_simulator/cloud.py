@@ -32,6 +32,7 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
+from provisioners.readings import NO_OWNER
 from spotsup_simulator.clock import NEVER, VirtualClock
 from spotsup_simulator.etcd import CLUSTER
 from spotsup_simulator.faults import FaultRates, FaultRng
@@ -259,10 +260,16 @@ class SimCloud:
             listed += [each.instance for each in self.others.values()]
         if self.is_silent:
             raise UnreachableError("no region answers")
+        heard = [self._described(each) for each in listed if not self._is_silent(each)]
         if self.silent_regions:
-            heard = [each for each in listed if not self._is_silent(each)]
             raise PartialListingError(heard, dict.fromkeys(self.silent_regions, "no answer"))
-        return listed
+        return heard
+
+    def _described(self, instance: Instance) -> Instance:
+        """Return a machine as `provisioners.readings` has it, of which at times nothing but the id can be read."""
+        if not self._rng.inject("unreadable machine", self.fault_rates.unreadable):
+            return instance
+        return Instance(instance.id, NO_OWNER, "", "", "", "", "", InstanceState.UNREADABLE, 0.0)
 
     @property
     def is_silent(self) -> bool:

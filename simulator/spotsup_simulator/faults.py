@@ -26,6 +26,7 @@ class FaultRates:
     doubled: float = 0.0  # machines are listed twice
     reordered: float = 0.0  # older than the previous listing
     unfiltered: float = 0.0  # shows what belongs to other installations, too
+    unreadable: float = 0.0  # a machine is described so that it cannot be read
     listing_lag_s: float = 0.0
     # Machines
     bootstrap: float = 0.0  # the bootstrap of a node fails

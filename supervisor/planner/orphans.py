@@ -56,7 +56,8 @@ def sightings(
     known: Mapping[str, Sighting], name: str, before: CloudView, cloud: CloudView, open_nodes: Collection[str]
 ) -> dict[str, Sighting]:
     """Return the sightings of orphans after a new listing of a cloud: one more of each that it has. One that it lacks
-    is kept for a while, since listings may lag. `before`: the listing before it."""
+    is kept for a while, since listings may lag; one that cannot be read is none, and remembered. `before`: the listing
+    before it."""
     found = {
         key: seen
         for key, seen in known.items()
@@ -66,10 +67,11 @@ def sightings(
     }
     listed = [each for each in cloud.instances.values() if each.region not in cloud.silent]
     for instance in [each for each in listed if each.node not in open_nodes]:
-        if is_orphan(instance, {}):
+        orphan = is_orphan(instance, {})
+        if orphan or instance.state is InstanceState.UNREADABLE:
             unlisted_at = 0.0 if instance.id in before.instances else before.region_listed_at(instance.region)
             seen = known.get(instance.id, Sighting(cloud.listed_at, 0, unlisted_at, name))
-            found[instance.id] = replace(seen, listings=seen.listings + 1, seen_at=cloud.listed_at)
+            found[instance.id] = replace(seen, listings=seen.listings + orphan, seen_at=cloud.listed_at)
     return found
 
 

@@ -252,6 +252,10 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_some(scenario, "uneven", UNEVEN_WEIGHTS, [4, 8], share=1 / 3)
     if random.Random(f"regions {scenario.seed}").random() < 1 / 3:
         scenario = replace(_with_some(scenario, "region faults", REGION_WEIGHTS, [4, 8], share=1.0), has_regions=True)
+    unreadable = random.Random(f"unreadable {scenario.seed}")
+    if unreadable.random() < 1 / 3:
+        rates = replace(scenario.fault_rates, unreadable=unreadable.choice([0.05, 0.5]))
+        scenario = replace(scenario, fault_rates=rates)
     if random.Random(f"by ssh {scenario.seed}").random() < 1 / 3:
         scenario = with_tunnels(scenario)
     return scenario

@@ -8,6 +8,7 @@ from spotsup_simulator.faults import FaultRates
 from spotsup_simulator.world import World
 
 from supervisor.api.jobs.changes import Scale
+from supervisor.model import NodeState
 from supervisor.planner.world import CLOCKS_S
 from tests.sim.harness import RULES, adopt, empty_world, service, submit, training_world
 from tests.sim.promises import jobs_of, settled
@@ -74,3 +75,26 @@ def test_machines_of_others_are_not_adopted() -> None:
     (adopted,) = adopt(world)
     assert [each.id for each in adopted.nodes] == [node]
     assert not {each.instance_id for each in adopted.nodes} & world.cloud.others.keys()
+
+
+def test_a_silent_node_whose_machine_cannot_be_read_is_kept_as_long_as_it_trains() -> None:
+    world = training_world()
+    world.run(RULES.consistency_s)
+    machine = next(iter(world.cloud.machines.values()))
+    machine.cut = True
+    world.set_fault_rates(FaultRates(unreadable=1.0))
+    world.run(1200.0)
+    assert jobs_of(world)["job"].nodes[machine.instance.node].state is NodeState.SUSPECT
+    assert machine.ended_at is None
+    world.set_fault_rates(FaultRates())
+    machine.cut = False
+    assert world.run_until(settled, 120.0)
+
+
+def test_an_orphan_that_can_be_read_now_and_then_is_ended() -> None:
+    world = training_world()
+    world.run(2 * CLOCKS_S)
+    world.cloud.add_unjournaled("job-gone-1")
+    world.set_fault_rates(FaultRates(unreadable=0.5))
+    orphan = next(each for each in world.cloud.machines.values() if each.instance.node == "job-gone-1")
+    assert world.run_until(lambda _: orphan.ended_at is not None, 3 * RULES.orphan_grace_s)

@@ -40,6 +40,20 @@ EDGES = (
         "sim/test_ownership.py::test_nothing_of_other_installations_is_ended_removed_or_taken_over",
     ),
     Mutant(
+        "a machine that cannot be read counts as listed",
+        "supervisor.runtime.actor",
+        " or each.state is unreadable)",
+        ")",
+        "sim/test_ownership.py::test_a_silent_node_whose_machine_cannot_be_read_is_kept_as_long_as_it_trains",
+    ),
+    Mutant(
+        "an orphan that cannot be read for once is remembered",
+        "supervisor.planner.orphans",
+        "        if orphan or instance.state is InstanceState.UNREADABLE:\n",
+        "        if orphan:\n",
+        "sim/test_ownership.py::test_an_orphan_that_can_be_read_now_and_then_is_ended",
+    ),
+    Mutant(
         "ownership: what others left behind is not removed",
         "supervisor.runtime.actor",
         "tuple(each for each in found if each.owner == self._owner))",
