@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ from provisioners.own.settings import OwnSettings
 from tests.contract.harness import cannot
 
 HOSTS = 8
+# Machines are known by their ids, which begin with the host's name: other tests of this computer have other names.
+PREFIX = f"box{os.getpid()}-"
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class OwnHarness:
     def provisioner(self) -> Provisioner:
         """As the daemon makes it, but for SSH."""
         hosts = {
-            f"box{number}": {"address": f"127.77.0.{number}", "available": self.hours.get(f"box{number}", "")}
+            f"{PREFIX}{number}": {"address": f"127.77.0.{number}", "available": self.hours.get(f"{PREFIX}{number}", "")}
             for number in range(1, HOSTS + 1)
         }
         return OwnProvisioner(OwnSettings.model_validate({"hosts": hosts}), self.asked)
@@ -66,7 +69,7 @@ class OwnHarness:
         return answer
 
     def _answer(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        now, address = time.time() + self.ahead_s, f"127.77.0.{name.removeprefix('box')}"
+        now, address = time.time() + self.ahead_s, f"127.77.0.{name.removeprefix(PREFIX)}"
         return host.answer(request, self.folder / name, str(self.folder / "program.zip"), now, address)
 
     def exhaust(self, zone: str) -> None:

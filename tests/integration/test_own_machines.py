@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import tomllib
@@ -26,13 +27,15 @@ from tests.support.machines import wait_for
 from tests.support.own_hosts import OwnHosts, own_hosts
 
 OWNER = Owner("test", "0" * 16)
+# Its machine is known by its id, which begins with the host's name: other tests of this computer have another name.
+NAME = f"box{os.getpid()}"
 CLAIM: dict[str, Any] = {
-    "id": machine_id("box", OWNER, "t"),
+    "id": machine_id(NAME, OWNER, "t"),
     "cluster": OWNER.cluster,
     "key_mark": OWNER.key_mark,
     "token": "t",
     "node": "n",
-    "host": "box",
+    "host": NAME,
     "zone": "own",
     "host_key_public": "",
     "host_key_private": identity.Identity(bytes(32)).host_key("n").private_openssh,
