@@ -206,12 +206,9 @@ class Checks(CloudChecks):
         needs the same permissions."""
         if not (match := _OWN_IMAGE.fullmatch(named)):
             return f"{named} is not checked: it is neither an image nor in a gallery of a subscription"
-        version, path = launch.COMPUTE_API, named
-        if match["gallery"]:
-            version, path = (
-                _GALLERIES_API,
-                named if match["version"] else f"{named.partition('/versions/')[0]}/versions",
-            )
+        version = _GALLERIES_API if match["gallery"] else launch.COMPUTE_API
+        of_all = match["gallery"] and not match["version"]
+        path = f"{named.partition('/versions/')[0]}/versions" if of_all else named
         try:
             found = self._get(f"the image {named}", path, version, deadline)
         except ApiError as error:

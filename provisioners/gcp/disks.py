@@ -25,8 +25,10 @@ _QUOTAS: dict[DiskType, str] = {
 }
 
 
-def of_type(machine_type: str) -> DiskType:
-    """Return the kind of disk that a machine type takes, where the settings name none."""
+def of_type(machine_type: str, wanted: DiskType | Literal[""] = "") -> DiskType:
+    """Return the kind of disk that is `wanted`, else the one that a machine type takes."""
+    if wanted:
+        return wanted
     family, _, rest = machine_type.partition("-")
     known = family in _PERSISTENT_DISK or f"{family}-{rest.partition('-')[0]}" in _PERSISTENT_DISK
     # Bare metal takes Hyperdisk only, in each family.

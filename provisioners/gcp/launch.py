@@ -92,7 +92,7 @@ def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
 def _boot_disk(
     request: LaunchRequest, settings: GcpSettings, image: str, machine_type: str, born_with: dict[str, str]
 ) -> dict[str, Any]:
-    kind = settings.disk_type or disks.of_type(machine_type)
+    kind = disks.of_type(machine_type, settings.disk_type)
     return {
         "boot": True,
         "auto_delete": True,

@@ -142,7 +142,7 @@ class Offers(CloudOffers):
         other = quota.other_limit(
             machine.vcpus,
             settings.disk_gb,
-            settings.disk_type or disks.of_type(_kind(machine)),
+            disks.of_type(_kind(machine), settings.disk_type),
             public=settings.public_address,
             limits=here,
             everywhere=project,

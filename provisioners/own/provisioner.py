@@ -58,7 +58,7 @@ from provisioners.own.settings import OwnHost, OwnSettings
 from provisioners.readings import read_each
 
 ZONE = "own"
-FACTS_S = 60.0
+FACTS_S = 30.0
 BUSY_S = 60.0
 ASKED_S = 86400.0
 CLOSE_NOTICE_S = 180.0

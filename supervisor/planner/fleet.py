@@ -51,6 +51,10 @@ N = NodeState
 MIN_FAILURES_TO_PROBE = 2
 
 
+COUNTED_S = 60.0
+"""For so long offers are believed of which the number of machines is known."""
+
+
 def drive_fleet(draft: Draft) -> None:
     """Move every node one step on, then more or fewer of them."""
     room = machine_room(draft)
@@ -292,7 +296,9 @@ def request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool,
 def has_old_offers(draft: Draft) -> bool:
     """True if the job's offers are unknown, or were read so long ago that their prices may be others now."""
     known = draft.volatile.offers.get(draft.job.name, OffersView())
-    return not known.known or draft.now - known.asked_at > draft.rules.offers_s
+    counted = any(offer.room for offer in known.offers)  # of machines that one has, which people close and open
+    kept_s = min(COUNTED_S, draft.rules.offers_s) if counted else draft.rules.offers_s
+    return not known.known or draft.now - known.asked_at > kept_s
 
 
 def offers_of(draft: Draft, *, read: bool = True) -> tuple[Offer, ...]:

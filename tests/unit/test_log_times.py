@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ from spotsup_trainer.agent import log_times
 from spotsup_trainer.agent.log_times import MAX_SECTIONS, SECTION_S, LogTimes
 from spotsup_trainer.etcd import KeyValue
 
-from supervisor.cli.durations import time_of
+from supervisor.cli.durations import next_time, time_of
 from supervisor.errors import UsageError
 from supervisor.journal import output
 from supervisor.journal.output import begins_at
@@ -64,3 +65,24 @@ def test_times_are_read_as_people_write_them() -> None:
     for wrong in ("yesterday", "10", "10x", "2026-13-01"):
         with pytest.raises(UsageError):
             time_of(wrong, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "then"),
+    [
+        ("8h", "2026-12-24 20:00"),
+        ("18:00", "2026-12-24 18:00"),
+        ("11:30", "2026-12-25 11:30"),
+        ("12:00", "2026-12-25 12:00"),
+        ("2026-12-31T08:00", "2026-12-31 08:00"),
+    ],
+)
+def test_a_time_to_come_is_the_next_one(text: str, then: str) -> None:
+    now = dt.datetime(2026, 12, 24, 12).timestamp()  # noqa: DTZ001 - the clock on the wall
+    assert next_time(text, now) == dt.datetime.fromisoformat(then).timestamp()
+
+
+@pytest.mark.parametrize("text", ["soon", "25:00", "2026-12-24T11:00", "-1h"])
+def test_what_is_no_time_to_come_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="time"):
+        next_time(text, dt.datetime(2026, 12, 24, 12).timestamp())  # noqa: DTZ001 - as above

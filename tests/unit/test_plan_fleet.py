@@ -231,6 +231,12 @@ def test_old_offers_are_not_read_at_every_tick_where_the_period_is_short() -> No
     assert len(scene(member(1), rules=rules, volatile=offering(asked_at=NOW - 15.1)).does(FetchOffers)) == 1
 
 
+@pytest.mark.parametrize(("asked_s", "asks"), [(60.0, 0), (60.1, 1)])
+def test_offers_of_machines_that_one_has_are_soon_old(asked_s: float, asks: int) -> None:
+    known = offering(replace(OFFER, room=1), asked_at=NOW - asked_s)
+    assert len(scene(member(1), volatile=known).does(FetchOffers)) == asks
+
+
 def test_offers_that_are_being_read_are_not_requested_twice() -> None:
     assert scene(member(1), volatile=offering(known=False, asked_at=0.0), busy=frozenset({"offers:job"})).actions == []
 
