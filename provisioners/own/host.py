@@ -421,6 +421,27 @@ def close(host: Host, request: Mapping[str, Any]) -> dict[str, Any]:
     return look(host, request)
 
 
+def by_hand(program: str, arguments: Sequence[str]) -> None:
+    """Print what this computer is claimed for and, with `end`, end it: for who sits at it, and has no daemon any more.
+
+    `program`: the zip, in the folder of all that is ours.
+    """
+    root = of_this_computer(Path(program).resolve().parent)
+    if not root.is_dir():
+        print("nothing of spotsup is here")
+        return
+    with _alone(root):
+        host = Host(root, program, time.time(), "")
+        _note_ends(host)
+        for made in [each for each in host.claims() if each["state"] != "terminated"]:
+            what = f"{made['id']}: {made['node']} of the cluster {made['cluster']}"
+            left = _end(host, made, "ended by hand") if "end" in arguments else None
+            if left is None:
+                print(f"{what} runs here; `python3 {program} end` ends it")
+            else:
+                print(f"{what} has ended" if not left else f"{what}: SIGKILL did not end the processes {left}")
+
+
 def main(request: Mapping[str, Any], root: str, zip_path: str) -> None:
     """Print the answer, after a line that says so: what the login prints comes before."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a request ends with its connection

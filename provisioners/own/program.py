@@ -28,6 +28,12 @@ _MODULES = (
 _ROOM = Path(__file__).resolve().parents[1]
 _BORN = (1980, 1, 1, 0, 0, 0)  # the same bytes from each daemon
 
+_BY_HAND = """
+import sys
+from provisioners.own.host import by_hand
+by_hand(sys.argv[0], sys.argv[1:])
+"""
+
 BEGIN = """
 import sys
 if sys.version_info < (3, 9):
@@ -66,6 +72,7 @@ def program() -> bytes:
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as file:
         for each in _MODULES:
             file.writestr(zipfile.ZipInfo(f"provisioners/{each}", _BORN), (_ROOM / each).read_bytes())
+        file.writestr(zipfile.ZipInfo("__main__.py", _BORN), _BY_HAND)
     return written.getvalue()
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,3 +201,15 @@ def test_files_that_are_read_only_are_removed_too(box: Box) -> None:
     (home / "cache" / "module").chmod(0o500)
     assert box.ask("release", id=made["id"]) == {"left": []}
     assert not home.exists()
+
+
+def test_who_sits_at_a_host_sees_what_it_works_for_and_ends_it(box: Box) -> None:
+    box.root = host.of_this_computer(box.zip.parent)
+    command = [sys.executable, "-I", str(box.zip)]
+    assert subprocess.check_output(command, text=True) == "nothing of spotsup is here\n"
+    made = box.claim()
+    assert f"{made['id']}: n of the cluster test runs here" in subprocess.check_output(command, text=True)
+    assert is_alive(Identity(made["pid"], made["started"]))
+    assert f"{made['id']}: n of the cluster test has ended" in subprocess.check_output([*command, "end"], text=True)
+    assert not is_alive(Identity(made["pid"], made["started"]))
+    assert subprocess.check_output(command, text=True) == ""
