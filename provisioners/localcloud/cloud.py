@@ -235,20 +235,14 @@ class Cloud:
         return machine
 
     def _spec(self, machine: Machine) -> Spec:
-        programs = self._programs
         return Spec(
             id=machine.id,
             zone=machine.zone,
             instance_type=machine.instance_type,
             address=machine.address,
             ssh_port=self._settings.ssh_port,
-            sshd=str(programs.sshd),
-            sshd_version=programs.version,
-            sftp_server=str(programs.sftp_server),
-            libraries=programs.libraries,
-            sshd_session=str(programs.session or ""),
-            sshd_auth=str(programs.auth or ""),
             image=self._settings.image,
+            **self._programs.in_spec,
         )
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TOOLS_VARIABLE = "SPOTSUP_TOOLS"
 
@@ -37,6 +38,18 @@ class SshPrograms:
     libraries: str = ""
     session: Path | None = None
     auth: Path | None = None
+
+    @property
+    def in_spec(self) -> dict[str, Any]:
+        """Return them as a machine's `Spec` has them."""
+        return {
+            "sshd": str(self.sshd),
+            "sshd_version": self.version,
+            "sftp_server": str(self.sftp_server),
+            "libraries": self.libraries,
+            "sshd_session": str(self.session or ""),
+            "sshd_auth": str(self.auth or ""),
+        }
 
 
 def find_program(name: str, tools: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:

@@ -45,7 +45,12 @@ class Look(_Answer):
 
     claims: Annotated[list[Any], Field(max_length=_MAX_CLAIMS)]
     closed: Closed | None
-    facts: FactsSaid | None = None
+
+
+class LookAtAll(Look):
+    """The answer to a look that asks for facts, too."""
+
+    facts: FactsSaid
 
 
 class Refused(_Answer):

@@ -279,13 +279,8 @@ def claim(host: Host, request: Mapping[str, Any]) -> dict[str, Any]:
             zone=request["zone"],
             instance_type=request["host"],
             address=_listen(host.reached_at),
-            sshd=str(programs.sshd),
-            sshd_version=programs.version,
-            sftp_server=str(programs.sftp_server),
-            libraries=programs.libraries,
-            sshd_session=str(programs.session or ""),
-            sshd_auth=str(programs.auth or ""),
             ssh_port=port or 0,
+            **programs.in_spec,
         )
     )
     _boot(host, folder, made["id"])
@@ -300,10 +295,10 @@ def _finish(host: Host, made: dict[str, Any]) -> dict[str, Any]:
         made.update(state="running", pid=report.pid, started=report.started, ssh_port=report.ssh_port)
         host.write(made)
         return {"claim": made}
-    why = report.error if report and report.error else "it ended at once, or did not begin in time"
-    log = folder.log.read_text(errors="replace")[-MAX_WORDS:] if folder.log.exists() else ""
-    _end(host, made, why[:MAX_WORDS])
-    return {"busy": f"no machine begins there: {why}: {log}".strip(" :")[: 2 * MAX_WORDS]}
+    why = (report.error if report and report.error else "it ended at once, or did not begin in time")[:MAX_WORDS]
+    log = folder.log.read_text(errors="replace") if folder.log.exists() else ""
+    _end(host, made, why)
+    return {"busy": f"no machine begins there: {why[: MAX_WORDS // 2]}: {log[-MAX_WORDS // 2 :]}".strip(" :")}
 
 
 def _listen(reached_at: str) -> str:
@@ -315,7 +310,7 @@ def _listen(reached_at: str) -> str:
 
 
 def _busy(host: Host, gpus: list[int] | None) -> str:
-    """Return who has one of these GPUs, "" for nobody. None: all of this host."""
+    """Return who has one of these GPUs, "" where they are free. None: all of this host."""
     for made in host.claims():
         if made["state"] != "terminated":
             theirs = made["gpus"]
@@ -334,7 +329,7 @@ def _busy(host: Host, gpus: list[int] | None) -> str:
 
 
 def _free(ports: Sequence[int] | None, host: Host) -> int | None:
-    """Return a port of the range on which nobody listens; None for none; 0, for any, without a range."""
+    """Return a port of the range without a listener; None for none; 0, for any, without a range."""
     if ports is None:
         return 0
     address = _listen(host.reached_at)

@@ -43,8 +43,8 @@ from provisioners.kept import Kept
 from provisioners.own.answers import (
     Closed,
     Facts,
-    FactsSaid,
     Look,
+    LookAtAll,
     Refused,
     digest_of,
     facts_of,
@@ -214,9 +214,8 @@ class OwnProvisioner:
         return self._facts.get(name, self.clock(), lambda: self._look_at(name, timeout_s))
 
     def _look_at(self, name: str, timeout_s: float) -> tuple[Facts, Closed | None]:
-        found = Look.model_validate(self._answer(name, {"do": "look", "facts": True}, timeout_s))
-        said = FactsSaid.model_validate(found.facts)
-        return facts_of(said, self.settings.hosts[name], self._known), found.closed
+        found = LookAtAll.model_validate(self._answer(name, {"do": "look", "facts": True}, timeout_s))
+        return facts_of(found.facts, self.settings.hosts[name], self._known), found.closed
 
     def _is_open(self, name: str, closed: Closed | None) -> bool:
         """True where a node that begins now can do some work before it has to leave."""

@@ -12,6 +12,7 @@ import click
 
 from supervisor.cli.common import config_options
 from supervisor.errors import UsageError
+from supervisor.files import replace_file
 
 if TYPE_CHECKING:
     from provisioners.own.provisioner import OwnProvisioner
@@ -149,12 +150,9 @@ def _set(config: Config, name: str, until: float) -> list[str]:
 
 def _replace(path: Path, text: str) -> None:
     """Replace a file at once; its owner and mode stay."""
-    before, scratch = path.stat(), path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        os.fchown(file.fileno(), before.st_uid, before.st_gid)
-        os.fchmod(file.fileno(), before.st_mode & 0o7777)
-    scratch.replace(path)
+    before = path.stat()
+    replace_file(path, text.encode(), before.st_mode & 0o777)
+    os.chown(path, before.st_uid, before.st_gid)
 
 
 def _cloud(config: Config) -> OwnProvisioner:

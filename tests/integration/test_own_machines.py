@@ -20,7 +20,7 @@ from provisioners.base import InstanceState, Owner
 from provisioners.localcloud.processes import Identity, is_alive, send
 from provisioners.localcloud.programs import TOOLS_VARIABLE, tools_root
 from provisioners.own import host
-from provisioners.own.answers import machine_id
+from provisioners.own.answers import Refused, machine_id
 from provisioners.own.program import program
 from provisioners.own.provisioner import OwnProvisioner
 from supervisor import identity
@@ -213,3 +213,9 @@ def test_who_sits_at_a_host_sees_what_it_works_for_and_ends_it(box: Box) -> None
     assert f"{made['id']}: n of the cluster test has ended" in subprocess.check_output([*command, "end"], text=True)
     assert not is_alive(Identity(made["pid"], made["started"]))
     assert subprocess.check_output(command, text=True) == ""
+
+
+def test_why_no_machine_begins_is_said_within_what_the_daemon_reads(box: Box) -> None:
+    refused = Refused.model_validate(box.ask("claim", **CLAIM | {"host_key_private": "no key" * 100}))
+    assert "no machine begins there" in refused.busy
+    assert not any((box.root / "machines").iterdir())

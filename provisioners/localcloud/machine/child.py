@@ -57,7 +57,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def is_free(address: str, port: int) -> bool:
-    """True if nobody listens there."""
+    """True if it has no listener."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that has just ended holds nobody up
         try:
