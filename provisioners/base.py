@@ -20,10 +20,16 @@ TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 
 
 class Market(StrEnum):
-    """How a machine is paid for."""
+    """How a machine is bought. Spot machines alone may be preempted."""
 
     SPOT = "spot"
     ON_DEMAND = "on-demand"
+    FLEX = "flex"  # for a limited time, which begins when the cloud has one (Google's flex-start)
+    RESERVED = "reserved"  # within what the account has reserved, and pays for whether it is used or not
+
+
+BY_THE_HOUR = (Market.SPOT, Market.ON_DEMAND)
+"""The markets on which a cloud sells a type or does not. What is reserved is a matter of the account."""
 
 
 class InstanceState(StrEnum):
@@ -72,6 +78,9 @@ class Offer:
     quota: str = ""  # the account's quota in this region that it counts towards; "" where that is not known
     alternative: int = 0  # which of the alternatives that a job names it is of (OfferQuery.alternative)
     room: int = 0  # how many machines there are of it, whoever has them; 0 where that is not known
+    reservation: str = ""  # what it is within, by the cloud's name; "" on other markets
+    ends_at: float = 0.0  # when the cloud ends all machines of it, in UNIX seconds; 0: never
+    lasts_s: float = 0.0  # how long after its launch the cloud ends a machine of it; 0: never
 
 
 @dataclass(frozen=True, slots=True)

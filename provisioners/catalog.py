@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from provisioners.base import Market, OfferQuery, ProvisionerError
+from provisioners.base import BY_THE_HOUR, Market, OfferQuery, ProvisionerError
 
 _BUILT_IN = Path(__file__).with_name("catalog.toml")
 
@@ -39,7 +39,7 @@ class MachineType(_Strict):
     memory_gib: float | None = None  # as `vcpus`
     efa: int = 0  # how many EFA interfaces it supports
     efa_first_card: bool = True  # whether its first network card, which carries IP, supports EFA
-    markets: Annotated[tuple[Market, ...], Field(min_length=1)] = tuple(Market)  # how it can be bought
+    markets: Annotated[tuple[Market, ...], Field(min_length=1)] = BY_THE_HOUR  # of these two, how it can be bought
     arch: Literal["x86_64", "arm64"] = "x86_64"  # of its CPU: the image has to fit
     # Compute Engine's names for a machine with attached GPUs. `name` is then ours: Google has no one name for both.
     machine_type: str = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from provisioners.account import Account, Wish
-from provisioners.base import Finding, Provisioner
+from provisioners.base import BY_THE_HOUR, Finding, Market, Provisioner
 from provisioners.host import HostTraits
 from provisioners.settings import Section
 
@@ -49,6 +49,8 @@ class Descriptor:
     types: TypesReader | None = None
     # Makes what an installation needs in an account beside machines (provisioners/account.py); None: people do it.
     account: AccountFactory | None = None
+    # How its machines can be bought.
+    markets: tuple[Market, ...] = BY_THE_HOUR
     # Whether its machines cost money.
     bills: bool = True
     # How long before a preemption its notice comes, at least; 0: not known.

@@ -21,6 +21,7 @@ class CloudOffers:
 
     cloud: ClassVar[str]
     kind: ClassVar[str] = "machine type"
+    other_markets: ClassVar[tuple[Market, ...]] = ()  # beside those on which each type is sold or not
     absent: ClassVar[str] = "none of {types} is offered in {places}: name other regions, zones or types"
 
     def __init__(self, regions: Sequence[str], catalog: Catalog) -> None:
@@ -32,7 +33,7 @@ class CloudOffers:
         types = {each.name: each for each in self._catalog.select(self.cloud, query)}
         if not types:
             raise ProvisionerError(f"no {self.kind} has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
-        sold = {name: each for name, each in types.items() if query.market in each.markets}
+        sold = {name: each for name, each in types.items() if query.market in {*each.markets, *self.other_markets}}
         if not sold:
             raise ProvisionerError(
                 f"{self.cloud} does not sell {', '.join(types)} as {query.market} machines: ask for another market, or "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from provisioners.base import Market
+from provisioners.base import BY_THE_HOUR
 from provisioners.catalog import Catalog, Gpu, MachineType
 
 _MEMORY_DIFFERS = 0.12  # clouds say 22.4, 23 or 24 GiB of one GPU
@@ -44,7 +44,7 @@ def merged_types(found: Sequence[Described], known: Catalog, cloud: str) -> tupl
         if gpu not in known.gpus and each.gpu_gib:
             gpus[gpu] = Gpu(memory_gib=max(1, round(each.gpu_gib)))
         changes: dict[str, object] = {"gpu": gpu}
-        if old is not None and set(each.machine.markets) == set(Market):
+        if old is not None and set(each.machine.markets) == set(BY_THE_HOUR):
             changes["markets"] = old.markets
         types[each.machine.name] = each.machine.model_copy(update=changes)
     return [types[name] for name in sorted(types)], gpus

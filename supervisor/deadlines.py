@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from provisioners.base import Market
 from supervisor.errors import UsageError
+from supervisor.spec_markets import markets_of
 from supervisor.starting_time import FORMS, MAX_AHEAD_S, moment, unix_time
 
 UNITS_S: Mapping[str, float] = MappingProxyType({"m": 60.0, "h": 3600.0, "d": 86400.0})
@@ -58,10 +60,10 @@ def why_not(kind: str, market: str, checkpoints: str, schedule: str, finish_by: 
         return "a data job has no checkpoints, and begins anew on a new machine: leave `finish_by` out"
     if not work:
         return f"`finish_by` needs `work`: {WORK_FORMS}"
-    if market == "spot":
+    if markets_of(market)[-1] is Market.SPOT:
         return (
-            "`finish_by` cannot be kept on spot machines alone: write `market: spot-then-on-demand`, which pays for "
-            "on-demand machines as far as the deadline needs them, or `market: on-demand`"
+            "`finish_by` cannot be kept where spot machines are the last resort: write `market: spot-then-on-demand`, "
+            "which pays for on-demand machines as far as the deadline needs them, or `market: on-demand`"
         )
     if checkpoints == "none":
         return "`finish_by` needs checkpoints, as a preempted job would begin anew: name a place in `checkpoints`"

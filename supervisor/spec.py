@@ -29,6 +29,7 @@ from supervisor.errors import UsageError
 from supervisor.run_line import arguments_of
 from supervisor.sealed import check_name
 from supervisor.spec_limits import Limits
+from supervisor.spec_markets import Markets, dear_of, markets_of, sold_by, why_unsold
 from supervisor.spec_places import (
     Alternatives,
     Placement,
@@ -181,13 +182,6 @@ class Storage(Strict):
         return "azure-files" if server.endswith(".file.core.windows.net") else "nfs"
 
 
-_MARKETS = {
-    "spot": (Market.SPOT,),
-    "on-demand": (Market.ON_DEMAND,),
-    "spot-then-on-demand": (Market.SPOT, Market.ON_DEMAND),
-}
-
-
 class JobSpec(Strict):
     """A job file: what to run, on how many nodes of which kind, and within which limits."""
 
@@ -220,9 +214,11 @@ class JobSpec(Strict):
     work: str = ""
     """What has to be done by `finish_by`: `48h`, the time that it trains on all `nodes.desired` nodes, or `90000
     steps`, as a `Session` counts them."""
-    market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
-    """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot, and replaces
-    them by spot nodes, without a loss of steps, once those are there again."""
+    market: Markets = "spot"
+    """How nodes are bought: `spot`, `on-demand`, `flex` (Google's flex-start: days without preemption) or `reserved`
+    (within [what you have reserved](../operations.md#reserved-capacity)); or several in the order of wish, as a list or
+    as `spot-then-on-demand`. What stands after `spot` is asked for once every place refused spot, and replaced by spot
+    nodes, without a loss of steps, once those are there again."""
     placement: Placement = Placement()
     """Where nodes may run ([placement](#placement)): a mapping, or a list of places in order of wish or price."""
     places: SkipJsonSchema[tuple[Placement, ...]] = ()
@@ -316,6 +312,12 @@ class JobSpec(Strict):
     def _deadline_fits(self) -> JobSpec:
         keys = (self.kind, self.market, self.checkpoints, self.schedule, self.finish_by, self.work)
         if why := why_not(*keys):
+            raise ValueError(why)
+        return self
+
+    @model_validator(mode="after")
+    def _markets_are_sold(self) -> JobSpec:
+        if why := why_unsold(self.markets, [place.cloud for place in self.places or (self.placement,)]):
             raise ValueError(why)
         return self
 
@@ -490,7 +492,18 @@ class JobSpec(Strict):
     @property
     def preference(self) -> Preference:
         """Return in which order its alternatives are asked for."""
-        return Preference(listed=self.prefer == "listed", speeds=tuple(each.speed for each in self.resources))
+        speeds = tuple(each.speed for each in self.resources)
+        return Preference(listed=self.prefer == "listed", speeds=speeds, markets=self.markets)
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """Return on which markets its nodes are bought, in the order of wish."""
+        return markets_of(self.market)
+
+    @property
+    def dear_markets(self) -> frozenset[Market]:
+        """Return those that are asked for only once spot was refused."""
+        return dear_of(self.markets)
 
     @property
     def _storage_zones(self) -> list[str]:
@@ -511,7 +524,8 @@ class JobSpec(Strict):
                 file_servers=tuple(dict.fromkeys(each.server for each in self.mounted if each.server)),
                 alternative=number,
             )
-            for market in _MARKETS[self.market]
+            for market in self.markets
+            if market in sold_by(self.placement.cloud)
             for number, each in enumerate(self.resources)
         )
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from provisioners.base import Offer
+from provisioners.base import BY_THE_HOUR, Market, Offer
 from provisioners.registry import CLOUDS
 from supervisor.errors import UsageError
 
@@ -35,10 +35,15 @@ class Preference:
 
     listed: bool = True  # as its file lists them; else the cheapest first
     speeds: tuple[float, ...] = (1.0,)  # of a node of each, compared with the others
+    markets: tuple[Market, ...] = BY_THE_HOUR  # in the order of wish
 
     def rank(self, offer: Offer) -> int:
         """Lower ones come first, whatever they cost."""
         return offer.alternative if self.listed else 0
+
+    def market_rank(self, market: Market) -> int:
+        """Lower ones come first, whatever they cost."""
+        return self.markets.index(market) if market in self.markets else len(self.markets)
 
     def speed(self, offer: Offer) -> float:
         """Return what its price is divided by."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.account import Account, Wish
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import Provisioner
+from provisioners.base import Market, Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.host import HostTraits
 
@@ -40,6 +40,7 @@ AWS = Descriptor(
     types=_types,
     account=_account,
     metadata="aws",
+    markets=(Market.SPOT, Market.ON_DEMAND, Market.RESERVED),
     notice_s=120.0,
     max_notice_s=120.0,
     host=HostTraits(

@@ -7,7 +7,7 @@ from typing import Any
 
 from provisioners.aws.client import Aws
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import Market
+from provisioners.base import BY_THE_HOUR
 from provisioners.calls import Deadline
 from provisioners.catalog import MachineType
 from provisioners.refreshed import Described
@@ -45,7 +45,7 @@ def _described(raw: Mapping[str, Any], gpu: Mapping[str, Any]) -> Described:
         (each for each in network.get("NetworkCards", ()) if each.get("NetworkCardIndex") == 0), {}
     )
     kinds = first.get("InterfaceTypes")
-    sold = tuple(each for each in Market if each.value in raw["SupportedUsageClasses"])
+    sold = tuple(each for each in BY_THE_HOUR if each.value in raw["SupportedUsageClasses"])
     efa = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
     machine = MachineType(
         name=raw["InstanceType"],
@@ -54,7 +54,7 @@ def _described(raw: Mapping[str, Any], gpu: Mapping[str, Any]) -> Described:
         memory_gib=raw["MemoryInfo"]["SizeInMiB"] / 1024,
         efa=efa,
         efa_first_card=not efa or kinds is None or "efa" in kinds,
-        markets=sold or tuple(Market),
+        markets=sold or BY_THE_HOUR,
         arch="arm64" if "arm64" in raw["ProcessorInfo"]["SupportedArchitectures"] else "x86_64",
     )
     return Described(machine, _NAMES.get(gpu["Name"], gpu["Name"]), gpu["MemoryInfo"]["SizeInMiB"] / 1024)

@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioners.account import Account, Wish
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import Provisioner
+from provisioners.base import Market, Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.host import FastNetwork, HostTraits
 
@@ -46,6 +46,7 @@ AZURE = Descriptor(
     types=_types,
     account=_account,
     metadata="azure",
+    markets=(Market.SPOT, Market.ON_DEMAND, Market.RESERVED),
     notice_s=30.0,
     max_notice_s=900.0,  # of its scheduled events
     host=HostTraits(

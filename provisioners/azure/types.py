@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioners.azure.client import Azure
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import Market
+from provisioners.base import BY_THE_HOUR, Market
 from provisioners.calls import Deadline
 from provisioners.catalog import MachineType
 from provisioners.refreshed import Described
@@ -65,7 +65,7 @@ def described(listed: Iterable[Mapping[str, Any]]) -> list[Described]:
             gpus=gpus,
             vcpus=vcpus,
             memory_gib=memory,
-            markets=tuple(Market) if spot else (Market.ON_DEMAND,),
+            markets=BY_THE_HOUR if spot else (Market.ON_DEMAND,),
             arch="arm64" if str(has.get("CpuArchitectureType", "")).lower() == "arm64" else "x86_64",
         )
         found.append(Described(machine, name, gib))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioners.account import Account, Wish
-from provisioners.base import Provisioner
+from provisioners.base import Market, Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.gcp.settings import GcpSettings
 from provisioners.host import FastNetwork, HostTraits
@@ -40,6 +40,7 @@ GCP = Descriptor(
     types=_types,
     account=_account,
     metadata="gcp",
+    markets=(Market.SPOT, Market.ON_DEMAND, Market.FLEX, Market.RESERVED),
     notice_s=30.0,
     max_notice_s=150.0,  # with the longest `gcp.notice_s`
     host=HostTraits(

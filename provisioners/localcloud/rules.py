@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioners.base import EndCause, InstanceState, Market, Scope
+from provisioners.base import BY_THE_HOUR, EndCause, InstanceState, Market, Scope
 from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.models import (
     REGION,
@@ -161,7 +161,7 @@ def offers(settings: Settings) -> list[OfferView]:
         )
         for each in settings.instance_types
         for zone in settings.capacity
-        for market in Market
+        for market in BY_THE_HOUR
     ]
 
 

@@ -243,13 +243,15 @@ def _reaches(offer: Offer) -> tuple[Reach, ...]:
     """Return what a refusal that covers this offer may reach: one for each scope, in their order, and its type in the
     region, where the name of its quota is not known."""
     cloud, market, region, zone, kind = offer.cloud, offer.market, offer.region, offer.zone, offer.instance_type
-    places = ((zone, kind), (zone,), (region, offer.quota), (region,), (), (region, kind))
+    one = (zone, kind, offer.reservation) if offer.reservation else (zone, kind)
+    places = (one, (zone,), (region, offer.quota), (region,), (), (region, kind))
     return tuple((number, cloud, market, *place) for number, place in enumerate(places))
 
 
 def _place(offer: Offer) -> Offer:
     """Return what of an offer says how far a refusal reaches."""
-    return Offer(offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market, None, quota=offer.quota)
+    where = offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market
+    return Offer(*where, None, quota=offer.quota, reservation=offer.reservation)
 
 
 def _wary_reaches(offer: Offer) -> tuple[Reach, ...]:
@@ -275,6 +277,11 @@ def _without(known: Mapping[Key, Known], key: Key) -> Mapping[Key, Known]:
 def pool_of(offer: Offer) -> Pool:
     """Return the pool that an offer is of."""
     return offer.cloud, offer.zone, offer.instance_type, offer.market
+
+
+def source_of(offer: Offer) -> tuple[str, ...]:
+    """Return what machines a cloud takes for an offer: those of its pool, or of one reservation in it."""
+    return *pool_of(offer), offer.reservation
 
 
 def _kind(offer: Offer) -> tuple[str, str]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 
-from provisioners.base import Market, Offer
-from supervisor.market.capacity import CapacityMemory
+from provisioners.base import Offer
+from supervisor.market.capacity import CapacityMemory, source_of
+from supervisor.market.ends import MIN_LEFT_S, has_time
 from supervisor.market.hazard import HOUR_S, HazardRules
 from supervisor.market.prices import is_within, named
 from supervisor.spec_places import NO_PREFERENCE, Preference
@@ -55,9 +56,7 @@ class Constraints:
 
     def has_room(self, offer: Offer) -> bool:
         """True unless the job has all the machines that there are of it."""
-        here = (offer.cloud, offer.region, offer.zone, offer.instance_type)
-        mine = sum((each.cloud, each.region, each.zone, each.instance_type) == here for each in self.billed)
-        return not offer.room or mine < offer.room
+        return not offer.room or sum(source_of(each) == source_of(offer) for each in self.billed) < offer.room
 
     def affordable(self, offer: Offer) -> bool:
         """True if one more machine at this price stays within the limits. A price that is not known does not."""
@@ -85,12 +84,12 @@ def ranked(
     now: float,
     preference: Preference = NO_PREFERENCE,
 ) -> tuple[Offer, ...]:
-    """Spot first, then by the job's preference, then by expected dollars per useful node-hour. `lost_s`: what a
-    preemption costs a node."""
+    """By the job's order of markets, then by its preference, then by expected dollars per useful node-hour. `lost_s`:
+    what a preemption costs a node."""
 
-    def key(each: Offer) -> tuple[bool, int, float]:
+    def key(each: Offer) -> tuple[int, int, float]:
         usd = expected_usd(each, memory, rules, lost_s, now, preference)
-        return each.market is not Market.SPOT, preference.rank(each), usd
+        return preference.market_rank(each.market), preference.rank(each), usd
 
     return tuple(sorted(offers, key=key))
 
@@ -113,7 +112,8 @@ def expected_usd(
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
     """True if an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
     refused = memory.refusal(offer, now, spare=spare, job=constraints.job, needed=constraints.needed) is not None
-    return not refused and constraints.in_place(offer) and constraints.has_room(offer) and constraints.affordable(offer)
+    fits = constraints.in_place(offer) and constraints.has_room(offer) and has_time(offer, now)
+    return not refused and fits and constraints.affordable(offer)
 
 
 def obstacle(
@@ -128,6 +128,9 @@ def obstacle(
     if not any(map(constraints.has_room, near)):
         return f"it has all {len(near)} that there are in {constraints.place(near[0])}"
     near = [offer for offer in near if constraints.has_room(offer)]
+    if not any(has_time(offer, now) for offer in near):
+        return f"what is reserved in {constraints.place(near[0])} ends within {MIN_LEFT_S / 60:g} min"
+    near = [offer for offer in near if has_time(offer, now)]
     within = [offer for offer in near if constraints.within_cap(offer)]
     if len(within) < len(near) and all(offer.usd_per_hour is None for offer in within):
         return _above_cap(near, constraints)

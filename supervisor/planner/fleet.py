@@ -149,9 +149,9 @@ def _request_nodes(draft: Draft, missing: int) -> None:
 
 
 def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """Without on-demand offers, while the job has another place to go to that has not refused spot, or a deadline for
-    which it can wait."""
-    spot = [offer for offer in offers if offer.market is Market.SPOT]
+    """Without those that the job wishes less than spot, while it has another place to go to that has not refused spot,
+    or a deadline for which it can wait."""
+    spot = [offer for offer in offers if offer.market not in draft.job.spec.dear_markets]
     if not spot or len(spot) == len(offers):
         return offers
     if not may_pay(draft) or not (placed(draft) or is_last_place(draft)):

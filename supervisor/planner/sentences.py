@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.features.deadline.rule import clause, may_pay
 from supervisor.features.flood.rule import FLOOD
@@ -227,7 +226,7 @@ def _missing(draft: Draft) -> str:
         return f"{cloud} offers nothing that fits the job's resources and placement"
     offers = known.offers
     if not may_pay(draft):
-        offers = tuple(offer for offer in offers if offer.market is Market.SPOT) or offers
+        offers = tuple(offer for offer in offers if offer.market not in draft.job.spec.dear_markets) or offers
     why = obstacle(offers, draft.capacity, constraints(draft), draft.now, spare=spare)
     if not why and tries_one(draft):
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from spotsup_trainer.timing import MAX_PREPARE_S
 
-from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
+from provisioners.base import EndCause, Instance, InstanceState, Market, Offer, Refusal
 from supervisor.events import EventKind
 from supervisor.features.silence.rule import ask, in_hold, why_lost
+from supervisor.market.ends import NOTICE_S, known_end
 from supervisor.market.hazard import HOUR_S
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
@@ -183,8 +184,8 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
 
 
 def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """Take up a notice, of the node or of its cloud. The node's own word is believed of itself at once; to other jobs
-    only its cloud says something of its pool (9c)."""
+    """Take up a notice, of the node or of its cloud, or an end that was known before. The node's own word is believed
+    of itself at once; to other jobs only its cloud says something of its pool (9c)."""
     instance = draft.instance(node)
     cloud_says = instance.preempt_at if instance is not None else None
     if node.notice is not None:
@@ -197,12 +198,15 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     elif cloud_says is not None:
         source = f"{draft.job.spec.placement.cloud} API"
         notice = NoticeRecord(min(cloud_says, latest), draft.now, source)
+    elif (ends := known_end(node.offer, node.launched_at)) is not None and ends[0] - draft.now < NOTICE_S:
+        notice = NoticeRecord(ends[0], draft.now, ends[1])
     else:
         return node
     left_s = notice.deadline - draft.now
+    is_taken = node.offer.market is Market.SPOT
     draft.add_event(
         EventKind.NOTICE,
-        f"{_called(draft, node)} will be preempted in {left_s:.0f} s ({notice.source})",
+        f"{_called(draft, node)} {'will be preempted' if is_taken else 'ends'} in {left_s:.0f} s ({notice.source})",
         node.id,
         deadline=notice.deadline,
         seen_at=notice.seen_at,

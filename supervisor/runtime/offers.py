@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
-from supervisor.market.capacity import Pool, pool_of
+from supervisor.market.capacity import source_of
 from supervisor.market.prices import priced
 
 
@@ -23,7 +23,7 @@ def offers_in_order(
     Raises UnreachableError or DeniedError if any query fails so: a lost call must not lead to a dearer market. If no
     query has an offer, raises the first ProvisionerError, or returns nothing if there is none.
     """
-    found: dict[Pool, Offer] = {}
+    found: dict[tuple[str, ...], Offer] = {}
     errors: list[ProvisionerError] = []
     for query in queries:
         try:
@@ -34,7 +34,7 @@ def offers_in_order(
             errors.append(error)
             continue
         for each in offers:
-            found.setdefault(pool_of(each), replace(each, alternative=query.alternative))
+            found.setdefault(source_of(each), replace(each, alternative=query.alternative))
     if errors and not found:
         raise errors[0]
     return tuple(found.values())

@@ -63,7 +63,10 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
         ({"name": "Res Net"}, "`name` is 'Res Net'; use 2 to 40 of a-z, 0-9 and -"),
         ({"run": None}, "`run` is None; write a text, in quotes"),
         ({"run": "train.py 'open"}, "`run`: No closing quotation"),
-        ({"market": "cheap"}, "`market` is 'cheap': input should be 'spot', 'on-demand' or 'spot-then-on-demand'"),
+        (
+            {"market": "cheap"},
+            "`market`: 'cheap' is no market; write spot, on-demand, flex, reserved, or several of them",
+        ),
         ({"env": {"DEBUG": True}}, "`env.DEBUG` is True; write a text, in quotes"),
         ({"env": ["LR=0.1"]}, "`env` is '…'; write a mapping, such as {NAME: value}"),
         ({"env": {"OUT": "$HOME/out"}}, "the value of OUT has $HOME, which nothing expands: write the value itself"),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import structlog
 
+from provisioners.base import Market
 from provisioners.registry import CLOUDS
 from spotsup_simulator.replay import compare
 from spotsup_simulator.replay.costs import Costs
@@ -44,9 +45,10 @@ def show_simulated(answer: dict[str, Any], spec_value: dict[str, Any], wanted: W
     if not answer["offers_known"]:
         return 1
     spec = _anywhere(parse_spec(spec_value), answer["cloud"])
-    if spec.market == "on-demand":
+    if Market.SPOT not in spec.markets:
         raise CommandRefusedError(
-            f"{spec.name} asks for on-demand machines only, and spot is what is recorded: give --market spot"
+            f"{spec.name} asks for no spot machines (market: {spec.market}), and those are what is recorded: give "
+            "--market spot"
         )
     records = [(each["day"], from_json(each)) for each in answer["days"]]
     days = [(day, record) for day, record in records if record is not None]

@@ -1,4 +1,4 @@
-"""Prices of running machines: refreshed now and then, and what a job has spent follows them."""
+"""Prices of running machines, and how long they last: refreshed now and then, and what a job has spent follows them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from supervisor.billing import booked, priced
 from supervisor.features.billing.bookings import begun
+from supervisor.market.capacity import source_of
 from supervisor.market.offers import OffersView
 from supervisor.model import NodeRecord
 from supervisor.planner.actions import FetchOffers
@@ -14,19 +15,20 @@ from supervisor.planner.draft import Draft
 
 
 def drive_prices(draft: Draft) -> None:
-    """Take over new prices of the job's machines, and have them read again when that is due."""
+    """Take over new prices and ends of the job's machines, and have them read again when that is due."""
     billed = [node for node in draft.billed if node.launched_at]
     if not billed or draft.job.ended:
         return
     spec, known = draft.job.spec, draft.volatile.offers.get(draft.job.name, OffersView())
-    prices = {(each.zone, each.instance_type, each.market): each for each in known.offers}
+    offered = {source_of(each): each for each in known.offers}
     for node in billed:
-        now_offered = prices.get((node.offer.zone, node.offer.instance_type, node.offer.market))
-        if now_offered is None or now_offered.usd_per_hour in {None, node.offer.usd_per_hour}:
+        now_offered = offered.get(source_of(node.offer))
+        if now_offered is None or draft.full:
             continue
-        if draft.full:
-            break
-        _reprice(draft, node, now_offered.usd_per_hour, now_offered.price_source)
+        if now_offered.ends_at != node.offer.ends_at:  # what is reserved may be prolonged
+            draft.set_node(replace(node, offer=replace(node.offer, ends_at=now_offered.ends_at)))
+        elif now_offered.usd_per_hour not in {None, node.offer.usd_per_hour}:
+            _reprice(draft, node, now_offered.usd_per_hour, now_offered.price_source)
     read_at = max(known.asked_at, draft.timers_paused_until)
     if draft.now - read_at > _period_s(draft):
         draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))

@@ -125,9 +125,10 @@ def clause(draft: Draft) -> str:
     if draft.job.deadline.missed:
         return f"it cannot finish by {moment(draft.job.deadline.finish_by)}"
     found = deadline(draft)
-    if found is None or draft.job.spec.market != "spot-then-on-demand" or found.needs_on_demand(draft.now):
+    dear = [each for each in draft.job.spec.markets if each in draft.job.spec.dear_markets]
+    if found is None or not dear or found.needs_on_demand(draft.now):
         return ""
-    return f"on-demand from {moment(found.needed_at(draft.now))[11:16]} UTC, for its deadline"
+    return f"{dear[0]} from {moment(found.needed_at(draft.now))[11:16]} UTC, for its deadline"
 
 
 def as_text(job: JobRecord, found: Deadline | None, now: float) -> str:

@@ -56,14 +56,15 @@ def has_nothing_to_lose(draft: Draft) -> bool:
 
 
 def best_destination(draft: Draft, offers: Sequence[Offer], limits: Constraints) -> Destination | None:
-    """Return the first offer, in the order of `offers`, that would do and may be asked for now: spot where the
-    on-demand nodes are, else another place."""
+    """Return the first offer, in the order of `offers`, that would do and may be asked for now: of a market that the
+    job would rather have, where its nodes are, else another place."""
     kept = counted(draft)
     if not (offers and kept and may_move(draft)):
         return None
     # What the operator's limits leave for both sets is asked for once the move has begun.
     anywhere = replace(limits, placed=(), admitted_usd_per_hour=None)
-    wished = [offer for offer in offers if offer.market is offers[0].market]
+    dear = draft.job.spec.dear_markets
+    wished = [offer for offer in offers if offer.market not in dear] or offers
     here = limits.place(kept[0].offer)
     for offer in sorted(wished, key=lambda each: limits.place(each) != here):
         if not is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False):
@@ -87,9 +88,9 @@ def destination_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: 
     if not kept:
         return None
     if limits.place(kept[0].offer) == limits.place(offer):
-        bought = bought_on_demand(draft, kept)
-        saves = any(_usd(draft, each.offer) > _usd(draft, offer) for each in bought)
-        return Destination(offer, bought, 1, len(bought)) if saves and offer.market is Market.SPOT else None
+        dearer = bought_dear(draft, kept, offer)
+        saves = any(_usd(draft, each.offer) > _usd(draft, offer) for each in dearer)
+        return Destination(offer, dearer, 1, len(dearer)) if saves else None
     refused_here = all(
         draft.capacity.is_wary(each, draft.now) or not is_allowed(each, draft.capacity, limits, draft.now, spare=False)
         for each in offers
@@ -105,7 +106,7 @@ def destination_of(draft: Draft, offer: Offer, offers: Sequence[Offer], limits: 
     if rank(offer) < rank(kept[0].offer):  # what the job would rather have, whatever it costs
         # A move that has begun goes on under another daemon, which counts all times anew.
         needed = next(of_use, None) if draft.job.moves.since or _has_stayed(draft, kept) else None
-    elif rank(offer) > rank(kept[0].offer) and not (offer.market is Market.SPOT and bought_on_demand(draft, kept)):
+    elif rank(offer) > rank(kept[0].offer) and not bought_dear(draft, kept, offer):
         return None  # while it trains it keeps what it would rather have
     else:
         needed = next((count for count in of_use if is_worth(draft, kept, offer, count, lacks=refused_here)), None)
@@ -137,20 +138,22 @@ def _useful(draft: Draft, kept: Sequence[NodeRecord]) -> int:
 
 
 def _price_now(draft: Draft, kept: Sequence[NodeRecord]) -> float:
-    """Return what a useful node-hour costs now, on average; 0 where that is not known. On-demand nodes are taken for
-    spot until spot may be asked for again."""
-    young = {node.id for node in kept if node.offer.market is Market.ON_DEMAND} - {
-        node.id for node in bought_on_demand(draft, kept)
-    }
+    """Return what a useful node-hour costs now, on average; 0 where that is not known. Nodes of a dear market are
+    taken for spot until spot may be asked for again."""
+    dear = draft.job.spec.dear_markets
+    young = {node.id for node in kept if node.offer.market in dear} - {node.id for node in bought_dear(draft, kept)}
     prices = [_usd(draft, node.offer) for node in kept if node.id not in young]
     known = [price for price in prices if math.isfinite(price)]
     return sum(known) / len(known) if known else 0.0
 
 
-def bought_on_demand(draft: Draft, kept: Sequence[NodeRecord]) -> tuple[NodeRecord, ...]:
-    """On-demand nodes of a job that would rather have spot, once the last one has been there for a while."""
-    found = [node for node in kept if node.offer.market is Market.ON_DEMAND]
-    if draft.job.spec.market != "spot-then-on-demand" or not found or not may_go_back(draft):
+def bought_dear(draft: Draft, kept: Sequence[NodeRecord], instead: Offer | None = None) -> tuple[NodeRecord, ...]:
+    """Nodes of markets that the job wishes less than that of `instead`, or than spot, once the last one has been there
+    for a while."""
+    rank = draft.job.spec.preference.market_rank
+    wished = rank(instead.market if instead is not None else Market.SPOT)
+    found = [node for node in kept if rank(node.offer.market) > wished]
+    if not found or not may_go_back(draft):
         return ()
     long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.moves.back_to_spot_s
     return tuple(sorted(found, key=lambda node: (node.created_at, node.id), reverse=True)) if long else ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from provisioners.base import Market, Offer
+from provisioners.base import Offer
 from supervisor.events import EventKind
 from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.pause.record import PauseRecord
@@ -163,7 +163,7 @@ def _next_offers(
     rules, memory = world.rules, world.volatile.capacity
     due = deadline_of(view.record, view.nodes.values(), view.progress, now)
     if due is not None and not due.needs_on_demand(now):
-        offers = tuple(each for each in offers if each.market is Market.SPOT) or offers
+        offers = tuple(each for each in offers if each.market not in spec.dear_markets) or offers
     lost_s = rules.preemption_s + view.record.checkpoints.save_s
     known = ranked(offers, memory, rules.hazard, lost_s, now, spec.preference)
     limits = Constraints(
