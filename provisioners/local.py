@@ -213,6 +213,7 @@ def _offer(offer: OfferView) -> Offer:
         gpu=offer.gpu,
         gpus=offer.gpus,
         price_source="local",
+        lasts_s=offer.lasts_s,
     )
 
 

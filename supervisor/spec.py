@@ -317,7 +317,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _markets_are_sold(self) -> JobSpec:
-        if why := why_unsold(self.markets, [place.cloud for place in self.places or (self.placement,)]):
+        if why := why_unsold(self.markets, [place.cloud for place in self.all_places]):
             raise ValueError(why)
         return self
 

@@ -40,7 +40,8 @@ def why_unsold(markets: tuple[Market, ...], clouds: Sequence[str]) -> str:
             return f"{cloud} sells no {' or '.join(markets)} machines: `market` is {' or '.join(sold_by(cloud))} there"
     for market in markets:
         if not any(market in sold_by(cloud) for cloud in clouds):
-            return f"{' and '.join(clouds)} sell no {market} machines: leave {market} out of `market`"
+            sells = "sells" if len(clouds) == 1 else "sell"
+            return f"{' and '.join(clouds)} {sells} no {market} machines: leave {market} out of `market`"
     return ""
 
 

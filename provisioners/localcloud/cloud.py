@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from provisioners.base import EndCause, HostKey
+from provisioners.base import EndCause, HostKey, Market
 from provisioners.localcloud import processes, rules
 from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.machine.spec import Spec
@@ -223,6 +223,7 @@ class Cloud:
             launched_at=now,
             due_at=now + self._settings.launch_delay_s,
             tags=body.tags,
+            preempt_at=now + self._settings.flex_lasts_s if body.market is Market.FLEX else None,
         )
         folder = self.store.make_folder(
             machine.id, host_key=body.host_key_private, authorized_keys=body.authorized_keys

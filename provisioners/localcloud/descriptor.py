@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from provisioners.base import Finding, Provisioner
+from provisioners.base import Finding, Market, Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.host import HostTraits
 from provisioners.localcloud.settings import LocalSettings
@@ -34,6 +34,7 @@ LOCAL = Descriptor(
     settings=LocalSettings,
     factory=_provisioner,
     metadata="local",
+    markets=(Market.SPOT, Market.ON_DEMAND, Market.FLEX),
     host=HostTraits(),
     default=LocalSettings(),
     start=_start,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioners.base import EndCause
+from provisioners.base import EndCause, Market
 from provisioners.localcloud import processes, rules
 from provisioners.localcloud.cloud import Cloud, target_of
 from provisioners.localcloud.machine.spec import EXIT_ALREADY_RUNNING, MARKER_VARIABLE, Folder, Report
@@ -112,7 +112,9 @@ class Engine:
         machines, settings = self._cloud.machines(), self._cloud.settings()
         due = rules.due(settings, machines, self._inits, self._cloud.now())
         for machine in due.preempt:
-            self._cloud.update(machine, ending_at=self._cloud.now(), end_cause=EndCause.PREEMPTED)
+            taken = machines[machine].market is Market.SPOT
+            cause = EndCause.PREEMPTED if taken else EndCause.UNKNOWN
+            self._cloud.update(machine, ending_at=self._cloud.now(), end_cause=cause)
         for machine in due.start:
             self._start(machine)
         booted = [machine for machine in due.boot if self._boot(machine)]

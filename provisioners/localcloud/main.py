@@ -36,6 +36,7 @@ def _behaviour(command: Any) -> Any:
         click.option("--launch-delay", type=float, metavar="S", help="Seconds from a launch to a started sshd."),
         click.option("--listing-lag", type=float, metavar="S", help="Seconds by which listings are behind."),
         click.option("--clock-ahead", type=float, metavar="S", help="Seconds by which its clock is ahead."),
+        click.option("--flex-lasts", type=float, metavar="S", help="Seconds that machines of the market flex last."),
         click.option("--image", metavar="DIR", help="New machines are virtual ones, of this image; '' for none."),
         click.option("--capacity", multiple=True, metavar="ZONE=N", help="How many machines a zone holds."),
         click.option("--type", "types", multiple=True, metavar="NAME=SPOT:ON_DEMAND[:GPU:N]", help="Prices in $/h."),
@@ -168,7 +169,7 @@ def _patch(behaviour: dict[str, Any]) -> Any:
     from provisioners.localcloud.models import SettingsPatch, sentence
 
     given: dict[str, Any] = {}
-    for option in ("launch_delay", "listing_lag", "clock_ahead"):
+    for option in ("launch_delay", "listing_lag", "clock_ahead", "flex_lasts"):
         if behaviour[option] is not None:
             given[f"{option}_s"] = behaviour[option]
     try:

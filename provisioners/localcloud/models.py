@@ -65,6 +65,7 @@ class Settings(_Model):
     `ssh_port`: where new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of
     one that ended. `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is
     behind. `image`: the folder of a machine image; new machines are then virtual ones, and "" makes them process trees.
+    `flex_lasts_s`: how long machines of the market flex last; 0: none are sold.
     """
 
     launch_delay_s: Delay = 1.0
@@ -78,6 +79,7 @@ class Settings(_Model):
     reuse_addresses: bool = False
     clock_ahead_s: Skew = 0.0
     image: str = ""
+    flex_lasts_s: Delay = 0.0
 
 
 class SettingsPatch(_Model):
@@ -94,6 +96,7 @@ class SettingsPatch(_Model):
     reuse_addresses: bool | None = None
     clock_ahead_s: Skew | None = None
     image: str | None = None
+    flex_lasts_s: Delay | None = None
 
     def applied_to(self, settings: Settings) -> Settings:
         """Return the settings after this change."""
@@ -213,6 +216,7 @@ class OfferView(_Model):
     usd_per_hour: float
     gpu: str
     gpus: int
+    lasts_s: float = 0.0
 
 
 class Refusal(_Model):

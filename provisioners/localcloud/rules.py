@@ -158,17 +158,18 @@ def offers(settings: Settings) -> list[OfferView]:
             usd_per_hour=each.spot_usd_per_hour if market is Market.SPOT else each.on_demand_usd_per_hour,
             gpu=each.gpu,
             gpus=each.gpus,
+            lasts_s=settings.flex_lasts_s if market is Market.FLEX else 0.0,
         )
         for each in settings.instance_types
         for zone in settings.capacity
-        for market in BY_THE_HOUR
+        for market in (*BY_THE_HOUR, *([Market.FLEX] if settings.flex_lasts_s else []))
     ]
 
 
 def announce(machine: Machine, notice_s: float, now: float, *, false_alarm: bool = False) -> dict[str, object]:
     """Return the change that announces a preemption; the earliest deadline holds. Raises RefusedError."""
     if machine.market is not Market.SPOT:
-        raise refused(machine, "an on-demand machine cannot be preempted; `kill` makes it vanish")
+        raise refused(machine, "only a spot machine can be preempted; `kill` makes it vanish")
     if machine.ending_at is not None:
         raise refused(machine, "it has ended or is about to")
     deadline = now + notice_s

@@ -77,6 +77,8 @@ class SimCloud:
         # How its prices are now, compared to those at first; the types of which it says no price.
         self.price_factor = 1.0
         self.unpriced: frozenset[str] = frozenset()
+        # How long machines of the market flex last.
+        self.flex_lasts_s = 7 * 86400.0
         # Its machines have no route to etcd.
         self.by_ssh = False
         # Zones that grant machines, and take them before they are of use.
@@ -126,6 +128,7 @@ class SimCloud:
                 None if name in self.unpriced else self.price_of(zone, name, query.market),
                 gpus=self.gpus.get(name, 0),
                 quota=name,
+                lasts_s=self.flex_lasts_s if query.market is Market.FLEX else 0.0,
             )
             for name in self.types
             for zone in ZONES
@@ -135,7 +138,7 @@ class SimCloud:
 
     def price_of(self, zone: str, name: str, market: Market) -> float:
         """US dollars per hour now."""
-        times = 3 if market is Market.ON_DEMAND else 1
+        times = {Market.ON_DEMAND: 3, Market.FLEX: 2}.get(market, 1)
         return times * (0.1 + 0.01 * ZONES.index(zone)) * self.price_factor * (1 + self.types.index(name))
 
     def cost_usd(self, machine: Machine) -> float:
@@ -225,6 +228,8 @@ class SimCloud:
         machine = Machine(instance, runs_at, by_ssh=self.by_ssh, max_usd_per_hour=cap, account=self.account)
         if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
             machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
+        elif request.offer.lasts_s:
+            machine.ends_at = now + request.offer.lasts_s
         machine.history.append((now, instance))
         self.machines[instance.id] = machine
         self.by_token[request.token] = instance.id

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from provisioners.base import Offer
 
-# A machine is replaced so long before its end: it goes once its replacement is ready.
+# A machine is replaced so long before its end, or in the last quarter of its time: it goes once its replacement is
+# ready.
 NOTICE_S = 900.0
 # With less left, a machine would hardly have trained when its replacement is asked for.
 MIN_LEFT_S = 2 * NOTICE_S
@@ -18,6 +19,11 @@ def known_end(offer: Offer, launched_at: float) -> tuple[float, str] | None:
     if offer.lasts_s and launched_at:
         ends.append((launched_at + offer.lasts_s, f"{offer.market} machines last {offer.lasts_s / 86400:g} d"))
     return min(ends, default=None)
+
+
+def is_near(offer: Offer, end: float, now: float) -> bool:
+    """True if a machine is to be replaced, as its end is near."""
+    return end - now < (min(NOTICE_S, offer.lasts_s / 4) if offer.lasts_s else NOTICE_S)
 
 
 def has_time(offer: Offer, now: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from provisioners.base import Market
 from supervisor.budget import BUDGET, USER_BUDGET
 from supervisor.features.deadline.rule import clause, may_pay
 from supervisor.features.flood.rule import FLOOD
@@ -145,9 +146,12 @@ def _leaving(draft: Draft) -> list[str]:
     slow = [node for node in others if node.state is N.MEMBER and node.slow.at and not node.doomed]
     exchanged = [node for node in others if node.state is not N.DRAINING and node.slow.leaves_at and not node.unhealthy]
     to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
-    preempted = f"will be preempted in about {_left_s(draft, present)} s"
+    taken = [node for node in noticed if node.offer.market is Market.SPOT]
+    ends = [node for node in noticed if node not in taken]
+    preempted, ended = f"will be preempted in about {_left_s(draft, taken)} s", f"in about {_left_s(draft, ends)} s"
     groups = [
-        (noticed, preempted, preempted),
+        (taken, preempted, preempted),
+        (ends, f"ends {ended}", f"end {ended}"),
         (draining, "is draining", "are draining"),
         (moving, "leaves as the job moves", "leave as the job moves"),
         (unhealthy, "has unhealthy GPUs", "have unhealthy GPUs"),

@@ -9,7 +9,7 @@ from spotsup_trainer.timing import MAX_PREPARE_S
 from provisioners.base import EndCause, Instance, InstanceState, Market, Offer, Refusal
 from supervisor.events import EventKind
 from supervisor.features.silence.rule import ask, in_hold, why_lost
-from supervisor.market.ends import NOTICE_S, known_end
+from supervisor.market.ends import is_near, known_end
 from supervisor.market.hazard import HOUR_S
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
@@ -198,7 +198,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     elif cloud_says is not None:
         source = f"{draft.job.spec.placement.cloud} API"
         notice = NoticeRecord(min(cloud_says, latest), draft.now, source)
-    elif (ends := known_end(node.offer, node.launched_at)) is not None and ends[0] - draft.now < NOTICE_S:
+    elif (ends := known_end(node.offer, node.launched_at)) is not None and is_near(node.offer, ends[0], draft.now):
         notice = NoticeRecord(ends[0], draft.now, ends[1])
     else:
         return node

@@ -8,10 +8,11 @@ import pytest
 from spotsup_simulator.world import World
 
 from provisioners.base import DeniedError, EndCause, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from supervisor.events import EventKind
 from supervisor.model import JobState
 from supervisor.runtime.offers import offers_in_order
 from tests.sim.harness import empty_world, in_state, machine_of, record, submit
-from tests.sim.promises import jobs_of, settled
+from tests.sim.promises import events_of, jobs_of, settled
 from tests.unit.quoting import Stub
 
 pytestmark = pytest.mark.long
@@ -171,3 +172,32 @@ def test_a_market_that_has_nothing_leaves_the_other() -> None:
 def test_a_market_that_does_not_answer_is_not_skipped_for_a_dearer_one(error: ProvisionerError) -> None:
     with pytest.raises(type(error)):
         offers_in_order(stub(error, [DEAR]), BOTH, 10.0)
+
+
+# -- machines whose end is known before --------------------------------------------------------------------
+
+
+def test_flex_machines_are_asked_for_once_spot_is_sold_out_and_on_demand_ones_once_those_are() -> None:
+    world = empty_world()
+    world.cloud.sold_out = frozenset({Market.SPOT})
+    submit(world, "job", 2, 2, 2, market=["spot", "flex", "on-demand"])
+    assert world.run_until(in_state(JobState.RUNNING), 30.0)
+    assert markets(world) == [Market.FLEX] * 2
+    world.cloud.sold_out = frozenset({Market.SPOT, Market.FLEX})
+    world.cloud.end(machine_of(world, 0), EndCause.FAILED)
+    world.run(1.0)
+    assert world.run_until(settled, 240.0)
+    assert markets(world) == [Market.FLEX, Market.ON_DEMAND]
+
+
+def test_a_machine_that_lasts_for_a_limited_time_is_replaced_before_its_end_and_no_step_is_lost() -> None:
+    world = empty_world()
+    world.cloud.flex_lasts_s = 1200.0
+    submit(world, "job", 2, 2, 2, market="flex")
+    assert world.run_until(in_state(JobState.RUNNING), 30.0)
+    first = {machine.instance.node for machine in world.cloud.machines.values()}
+    world.run(1200.0)
+    assert world.run_until(settled, 60.0)
+    assert sorted(events_of(world, "job", EventKind.NOTICE)[:2]) == sorted(first)
+    assert not events_of(world, "job", EventKind.NODE_LOST), "each has left before its end"
+    assert markets(world) == [Market.FLEX] * 2
