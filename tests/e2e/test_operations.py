@@ -110,6 +110,33 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
 
 
 @pytest.mark.nightly
+def test_machines_that_last_for_a_limited_time_are_replaced_before_their_end_and_no_step_is_lost(
+    stack: Stack, job: Path, tmp_path: Path
+) -> None:
+    steps = Steps(stack, tmp_path / "steps")
+    stack.cloud("set", "--flex-lasts", "240")  # replaced in its last minute
+    job.write_text(job.read_text() + "market: [flex, on-demand]\n")
+    assert stack.ctl("submit", str(job)).returncode == 0
+    steps.wait_for_more()
+    stack.wait_for(lambda: len(members(stack)) == 1, 90.0, "a member")
+    (first,) = members(stack)
+    sentences: list[str] = []
+
+    def replaced() -> bool:
+        sentences.append(status(stack)["sentence"])
+        return members(stack) not in ([], [first])
+
+    stack.wait_for(replaced, 400.0, "another machine to train in its place")
+    assert any(f"{first} ends in about " in each for each in sentences), sentences
+    steps.wait_for_more()
+    made = steps.made()
+    assert made == list(range(1, len(made) + 1)), "each step was made once"
+    assert [node["market"] for node in status(stack)["node_list"] if node["state"] == "member"] == ["flex"]
+    assert stack.ctl("cancel", "steps").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+
+
+@pytest.mark.nightly
 def test_a_limit_pauses_and_a_new_run_of_the_name_goes_on_from_the_old_one(
     stack: Stack, job: Path, tmp_path: Path
 ) -> None:
