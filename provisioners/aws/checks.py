@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 
-from provisioners.aws import encryption, launch, network
+from provisioners.aws import encryption, launch, network, reservations
 from provisioners.aws.client import Aws
 from provisioners.aws.errors import ERRORS
 from provisioners.aws.offers import quota_limit
@@ -41,10 +42,11 @@ _GPU_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
 class Checks(CloudChecks):
     """As CloudChecks says."""
 
-    def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog) -> None:
+    def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog, now: Callable[[], datetime]) -> None:
         self._aws = aws
         self._settings = settings
         self._catalog = catalog
+        self._now = now
 
     def _explain(self, error: ProvisionerError) -> str:
         row = ERRORS.row(error.reply) if isinstance(error, ApiError) else None
@@ -57,6 +59,26 @@ class Checks(CloudChecks):
     def _further(self, deadline: Deadline) -> Iterator[Finding]:
         for region in self._settings.regions:
             yield from self._region(region, deadline)
+        if self._settings.reservations:
+            yield self._try("reservations", lambda: self._reservations(deadline))
+
+    def _reservations(self, deadline: Deadline) -> str:
+        """Raise ProvisionerError for each that is not there or cannot be used, but for one that has not begun yet."""
+        wanted, regions = self._settings.reservations, self._settings.regions
+        known, silent = reservations.read(self._aws, wanted, regions, deadline)
+        if silent:
+            raise next(iter(silent.values()))
+        now, said, wrong = self._now().timestamp(), [], []
+        for ec2_id in wanted:
+            found = known.get(ec2_id)
+            why = found.why_unusable(now) if found else f"is not in {', '.join(regions)}"
+            if found is None or (why and not found.is_coming):
+                wrong.append(f"{ec2_id} {why}")
+            else:
+                said.append(f"{found}, and {why}" if why else str(found))
+        if wrong:
+            raise ProvisionerError(f"{'; '.join(wrong)}: take it out of aws.reservations")
+        return "; ".join(said)
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
         if problem := self._not_enabled(region, deadline):

@@ -27,6 +27,7 @@ _ARCHITECTURE = "name an image of the type's architecture in aws.image or, by GP
 _PROFILE = "set aws.instance_profile to an instance profile of this account (a role of that name is not enough)"
 _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
+_RESERVATION = "put into aws.reservations what this account has in this region, or is shared with it"
 _EBS_KEY = (
     "where the region encrypts EBS volumes by default with a key of yours, the key's policy must let the roles use it "
     "that launch: AWSServiceRoleForEC2Spot for spot machines, and the daemon's own"
@@ -60,7 +61,18 @@ TABLE: Sequence[Code] = (
     _capacity("InsufficientHostCapacity", "parallelcluster", Scope.TYPE_IN_ZONE),
     _capacity("InsufficientReservedInstanceCapacity", "parallelcluster", Scope.TYPE_IN_ZONE),
     _capacity("UnfulfillableCapacity", "karpenter", Scope.TYPE_IN_ZONE),
-    _capacity("ReservationCapacityExceeded", "karpenter", Scope.TYPE_IN_ZONE),
+    # Of a reservation: it is full; it has not begun, or has ended; it is gone, or not shared any more. None of these
+    # says anything about another one, and the next offers leave out what cannot be used.
+    _capacity("ReservationCapacityExceeded", "API", Scope.TYPE_IN_ZONE),
+    _capacity("InvalidCapacityReservationState.*", "API", Scope.TYPE_IN_ZONE),
+    Code(
+        "InvalidCapacityReservationId.*",
+        Kind.NO_CAPACITY,
+        "steampipe-plugin-aws, aws_ec2_capacity_reservation",
+        Scope.TYPE_IN_ZONE,
+        CAPACITY_MEMORY_S,
+        _RESERVATION,
+    ),
     Code("SpotMaxPriceTooLow", Kind.ABOVE_CAP, "parallelcluster", Scope.TYPE_IN_ZONE, CAPACITY_MEMORY_S),
     _capacity("Unsupported", "karpenter", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
     _capacity("InsufficientVolumeCapacity", "API", Scope.ZONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Literal
 
+from provisioners.aws.reservations import BLOCK, split_name
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
@@ -46,6 +47,8 @@ def run_instances(
         if request.max_usd_per_hour is not None:
             options["MaxPrice"] = decimal_text(request.max_usd_per_hour)
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if request.offer.market is Market.RESERVED:
+        parameters |= _within(request.offer.reservation)
     if settings.instance_profile:
         kind = "Arn" if settings.instance_profile.startswith("arn:") else "Name"
         parameters["IamInstanceProfile"] = {kind: settings.instance_profile}
@@ -75,9 +78,20 @@ def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open"
     return f"resolve:ssm:{image}" if image.startswith("/") else image
 
 
+def _within(reservation: str) -> dict[str, Any]:
+    """Return what sends a machine into a reservation, and nowhere else: where that is full, EC2 refuses the launch."""
+    kind, ec2_id = split_name(reservation)
+    target = {"CapacityReservationTarget": {"CapacityReservationId": ec2_id}}
+    # "Launch instances using Capacity Blocks" (EC2 guide): without the market type the launch is refused.
+    market = {"InstanceMarketOptions": {"MarketType": BLOCK}} if kind == BLOCK else {}
+    return {"CapacityReservationSpecification": target, **market}
+
+
 def _placement(request: LaunchRequest, settings: AwsSettings) -> dict[str, str]:
     zone = request.offer.zone
-    group = settings.placement_groups.get(zone)
+    # The machines of a block are near each other as they are; AWS ParallelCluster refuses a group beside a block.
+    is_block = split_name(request.offer.reservation)[0] == BLOCK
+    group = "" if is_block else settings.placement_groups.get(zone)
     return {"AvailabilityZone": zone, **({"GroupName": group} if group else {})}
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from provisioners.aws import efs
+from provisioners.aws import efs, reservations
 from provisioners.aws.client import Aws
 from provisioners.aws.prices import OnDemandPrices
 from provisioners.aws.quota import VcpuQuota, quota_of
+from provisioners.aws.reservations import Reservation
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
@@ -30,11 +32,14 @@ class Offers(CloudOffers):
 
     cloud = "aws"
     kind = "EC2 instance type"
+    other_markets = (Market.RESERVED,)
 
     def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog, now: Callable[[], datetime]) -> None:
         super().__init__(settings.regions, catalog)
         self._aws = aws
         self._subnets = settings.subnets
+        self._groups = settings.placement_groups
+        self._reservations = tuple(dict.fromkeys(settings.reservations))
         self._now = now
         self._on_demand = OnDemandPrices(aws)
         self._file_systems = efs.FileSystems(aws, settings.security_groups)
@@ -43,6 +48,8 @@ class Offers(CloudOffers):
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         regions = efs.check_regions(query.file_servers, regions)
+        if query.market is Market.RESERVED:
+            return dict.fromkeys(self._reserved(types, regions, query, deadline), "")
         answers = of_those_that_answer(regions, lambda region: self._in_region(region, types, query, deadline))
         found = [each for offers in answers for each in offers]
         limits = self._limits(found, deadline)
@@ -86,6 +93,64 @@ class Offers(CloudOffers):
             self._offer(region, zone, types[name], query.market, prices.get((name, zone)), _quota(name, query.market))
             for name, zone in places
         ]
+
+    def _reserved(
+        self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> list[Offer]:
+        """Return an offer for each reservation that fits. Raises ProvisionerError where none does: why, for each.
+
+        No quota is in the way: a Capacity Reservation has taken its part when it was made, and a block takes none.
+        """
+        if not self._reservations:
+            raise ProvisionerError(
+                "no machines of EC2's are configured as reserved: name your Capacity Reservations (cr-…) in "
+                "aws.reservations, or ask for another market"
+            )
+        known, silent = reservations.read(self._aws, self._reservations, regions, deadline)
+        now = self._now().timestamp()
+        mountable = {
+            region: self._file_systems.zones_of(region, query.file_servers, now, deadline)
+            for region in {each.region for each in known.values()}
+        }
+        offers, left_out = [], []
+        for ec2_id in self._reservations:
+            found = known.get(ec2_id)
+            if found is None:
+                left_out.append(f"{ec2_id} is not in {', '.join(each for each in regions if each not in silent)}")
+            elif why := found.why_unusable(now) or self._unfit(found, types, query.zones, mountable[found.region]):
+                left_out.append(f"{ec2_id} {why}")
+            else:
+                live = (0.0, reservations.PRICE_SOURCE)
+                offer = self._offer(found.region, found.zone, types[found.instance_type], query.market, live)
+                offers.append(replace(offer, room=found.machines, reservation=found.name, ends_at=found.ends_at))
+        if not offers and silent:
+            raise next(iter(silent.values()))
+        if not offers:
+            raise ProvisionerError(f"nothing in aws.reservations can be used: {'; '.join(left_out)}")
+        return offers
+
+    def _unfit(
+        self,
+        found: Reservation,
+        types: Mapping[str, MachineType],
+        zones: Sequence[str],
+        mountable: set[str] | None,
+    ) -> str:
+        """Return why a reservation is none for this job, as the end of a sentence; "" if it is."""
+        name, zone = found.instance_type, found.zone
+        if name not in types:
+            if not self._catalog.type_of(self.cloud, name).gpus:
+                return f"is of {name}, which the catalogue does not have: run spotsupd catalogue refresh"
+            return f"is of {name}, and the job asks for {', '.join(types)}"
+        if zones and zone not in zones:
+            return f"is in {zone}, and the job asks for {', '.join(zones)}"
+        if not self._may_use(zone, found.region):
+            return f"is in {zone}, for which there is no subnet in aws.subnets"
+        if mountable is not None and zone not in mountable:
+            return f"is in {zone}, where the job's EFS file systems have no mount target"
+        if found.group and not found.is_block and self._groups.get(zone) != found.group:
+            return f'was made in the placement group {found.group}: set aws.placement_groups.{zone} = "{found.group}"'
+        return ""
 
     def _may_use(self, zone: str, region: str) -> bool:
         """True if nodes may use it: with subnets configured for a region, only their zones."""

@@ -126,7 +126,7 @@ class AwsProvisioner:
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
         """Return what `spotsupd check` shows: credentials, permissions, images, network, quota."""
-        return Checks(self._aws, self._settings, self._catalog).run(Deadline(timeout_s))
+        return Checks(self._aws, self._settings, self._catalog, self._now).run(Deadline(timeout_s))
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ class AwsSettings(CloudSettings):
     """Security groups by region. Nodes must reach each other, and the daemon must reach `ssh_port`."""
     placement_groups: dict[str, Name] = {}
     """Existing cluster placement groups by zone."""
+    reservations: tuple[Annotated[str, Field(pattern=r"^cr-[0-9a-z]+$")], ...] = ()
+    """Capacity Reservations and Capacity Blocks (`cr-…`) in `regions`, your own or shared with you, in which jobs with
+    `market: reserved` run."""
     efa: bool = False
     """Attach EFA network interfaces on instance types that have them."""
     log_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/#-]{0,512}$")] = ""

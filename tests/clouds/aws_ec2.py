@@ -24,6 +24,7 @@ from tests.clouds.aws_account import Account
 from tests.clouds.aws_faults import Faults
 from tests.clouds.aws_instances import Instances, Record, Seen
 from tests.clouds.aws_keys import Keys
+from tests.clouds.aws_reservations import BLOCK, Reservations, target
 from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, without
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
@@ -59,6 +60,7 @@ class Ec2:
         self.page = 100
         self.forgets = 0
         self.keys = Keys()
+        self.reservations = Reservations()
         # File system -> (zone, state) of its mount targets.
         self.mount_targets: dict[str, list[tuple[str, str]]] = {}
         # Zone -> the security group of mount targets there; else the default one, as where none is named.
@@ -77,6 +79,7 @@ class Ec2:
         self._handlers: dict[str, Callable[[Call], Answer]] = {
             **self.account.handlers,
             **self.keys.handlers,
+            **self.reservations.handlers,
             **Faults(self.fleet, self._by_moto).handlers,
             "RunInstances": self._run_instances,
             "DescribeInstances": self._describe_instances,
@@ -173,6 +176,8 @@ class Ec2:
         spot_tags = call.tags("spot-instances-request") if _is_spot(call) else None
         user_data = base64.b64decode(call.form.get("UserData", "")).decode()
         record = self.fleet.add(machine, call.region, user_data, spot_tags)
+        record.reservation = target(call)
+        record.lifecycle = BLOCK if call.form.get("InstanceMarketOptions.MarketType") == BLOCK else ""
         record.max_price = call.form.get(_MAX_PRICE, "")
         record.moto.launch_time += timedelta(seconds=self.fleet.ahead_s)
         record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
@@ -307,7 +312,8 @@ class Ec2:
     def _check_room(self, call: Call, zone: str) -> None:
         name = call.form["InstanceType"]
         alive = [each for each in self.fleet.records.values() if each.past[-1].state != "terminated"]
-        if self.fleet.is_full(zone, name, (each.moto._placement.zone for each in alive)):
+        self.reservations.check(call, zone, alive)
+        if not target(call) and self.fleet.is_full(zone, name, (each.moto._placement.zone for each in alive)):
             message = (
                 f"We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone})."
             )
@@ -519,7 +525,8 @@ def _described(record: Record, seen: Seen) -> dict[str, Any]:
         "StateReason": reason,
         "PublicIpAddress": (seen.address if record.public else "") or None,
         "PrivateIpAddress": seen.address or None,
-        "InstanceLifecycle": "spot" if record.spot else None,
+        "InstanceLifecycle": "spot" if record.spot else record.lifecycle or None,
+        "CapacityReservationId": record.reservation or None,
         "SpotInstanceRequestId": record.spot.id if record.spot else None,
         "MetadataOptions": {"HttpTokens": record.moto.metadata_options.http_tokens},
         "Tags": [{"Key": key, "Value": value} for key, value in record.tags.items()],

@@ -64,6 +64,8 @@ class Record:
     stop: bool = False
     public: bool = True
     max_price: str = ""  # of its request; empty: the market's
+    reservation: str = ""  # that it was launched into
+    lifecycle: str = ""  # "capacity-block", or empty
 
     @property
     def name(self) -> str:

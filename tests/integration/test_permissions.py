@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
+from provisioners.base import BY_THE_HOUR, Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
 from provisioners.registry import CLOUDS
 from tests.clouds import azure_machines, gcp_compute
 from tests.clouds.aws_keys import SPOT_ROLE
@@ -60,7 +60,7 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     descriptor = CLOUDS[cloud.name]
     assert descriptor.types is not None
     descriptor.types(server.settings(**settings), 60.0)
-    for market in Market:
+    for market in BY_THE_HOUR:
         cloud.offers(OfferQuery(market=market), TIMEOUT_S)
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
@@ -89,6 +89,11 @@ def test_ec2s_policy_grants_exactly_what_is_called() -> None:
         server.cloud.ec2.mount_targets["fs-1"] = [(subnet.availability_zone, "available")]
         assert ec2.offers(OfferQuery(file_servers=("fs-1.efs.us-east-1.amazonaws.com",)), TIMEOUT_S)
         server.provisioner().check(30.0)  # in the default VPC
+        # In what the account has reserved.
+        server.cloud.ec2.reservations.add("cr-1", subnet.availability_zone, 1)
+        reserving = server.provisioner(**known, reservations=("cr-1",))
+        reserving.check(30.0)
+        launched_by(reserving, request_at(reserving.offers(OfferQuery(market=Market.RESERVED), TIMEOUT_S)[0], "n0"))
         # A role for nodes, which moto would have to know.
         with_role = server.provisioner(**known, instance_profile="spotsup-node")
         assert not isinstance(with_role.launch(request_for(ec2, "n2"), TIMEOUT_S), Unknown)

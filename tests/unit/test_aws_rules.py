@@ -22,6 +22,8 @@ from provisioners.catalog import MachineType
 from tests.unit.launching import TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)
+RESERVED = replace(SPOT, market=Market.RESERVED, reservation="cr-0123456789abcdef0")
+BLOCK = replace(RESERVED, reservation="capacity-block/cr-0fedcba9876543210")
 REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
 PLAIN = AwsSettings(regions=("us-east-1",))
 FULL = AwsSettings(
@@ -49,6 +51,8 @@ CASES: Mapping[str, tuple[LaunchRequest, AwsSettings]] = {
         FULL,
     ),
     "aws_spot_with_four_efa": (asking("p4d.24xlarge"), FULL),
+    "aws_in_a_reservation": (request_for(RESERVED), FULL),
+    "aws_in_a_block": (replace(request_for(BLOCK), max_usd_per_hour=1.0), FULL),
 }
 
 
@@ -83,6 +87,21 @@ def test_all_resources_are_tagged_and_deleted_with_their_machine(market: Market,
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert asked["MetadataOptions"]["HttpTokens"] == "required"
     assert ("InstanceMarketOptions" in asked) is (market is Market.SPOT)
+
+
+def test_a_launch_into_a_reservation_has_nothing_of_spot_and_goes_nowhere_else() -> None:
+    one, block = (parameters(request_for(offer), FULL) for offer in (RESERVED, BLOCK))
+    names = [each["CapacityReservationSpecification"]["CapacityReservationTarget"] for each in (one, block)]
+    assert names == [
+        {"CapacityReservationId": "cr-0123456789abcdef0"},
+        {"CapacityReservationId": "cr-0fedcba9876543210"},
+    ]
+    assert block["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
+    assert "InstanceMarketOptions" not in one
+    # A block's machines are near each other; a placement group could only refuse them.
+    assert (one["Placement"].get("GroupName"), block["Placement"].get("GroupName")) == ("near", None)
+    for plain in (REQUEST, asking("g4dn.xlarge", Market.ON_DEMAND)):
+        assert "CapacityReservationSpecification" not in parameters(plain, FULL)
 
 
 def test_our_own_tags_win() -> None:

@@ -53,3 +53,9 @@ def test_a_machine_may_begin_with_a_new_interface_and_with_one_that_was_made_bef
     ]
     conditions = {key for each in launches for key in each["Condition"]["Null"]}
     assert conditions == {f"aws:{kind}Tag/spotsup-cluster" for kind in ("Request", "Resource")}
+
+
+def test_a_launch_may_go_into_what_is_reserved() -> None:
+    """RunInstances with a target asks for the reservation's ARN, too: AmazonEKSComputePolicy names it for that."""
+    resources = [name for each in policy() if "ec2:RunInstances" in each["Action"] for name in each["Resource"]]
+    assert "arn:aws:ec2:*:*:capacity-reservation/*" in resources
