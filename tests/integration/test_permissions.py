@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
+from provisioners.base import BY_THE_HOUR, Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
 from provisioners.registry import CLOUDS
 from tests.clouds import azure_machines, gcp_compute
 from tests.clouds.aws_keys import SPOT_ROLE
@@ -60,7 +60,7 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     descriptor = CLOUDS[cloud.name]
     assert descriptor.types is not None
     descriptor.types(server.settings(**settings), 60.0)
-    for market in Market:
+    for market in BY_THE_HOUR:
         cloud.offers(OfferQuery(market=market), TIMEOUT_S)
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
@@ -113,6 +113,10 @@ def test_compute_engines_role_grants_exactly_what_is_called() -> None:
             network_tags=("gpu",),
             service_account=account,
         )
+        server.cloud.compute.reserved.make("ours", "g2-standard-4")
+        more = server.provisioner(reservations=("us-central1-a/ours",))
+        for market in (Market.FLEX, Market.RESERVED):
+            launched_by(more, request_at(more.offers(OfferQuery(market=market), TIMEOUT_S)[0], market))
         server.cloud.compute.placement_policies.add("near")
         near = server.provisioner(placement_policies={"us-central1": "near"})
         launched_by(near, request_at(replace(request_for(near, "n2").offer, instance_type="g2-standard-4"), "n2"))
