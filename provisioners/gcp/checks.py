@@ -5,6 +5,7 @@ There is no dry run of a launch: only the first launch shows whether the daemon'
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from provisioners.gcp import interfaces, names, quota
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.disks import DiskType
 from provisioners.gcp.offers import Limits, Offers
+from provisioners.gcp.reservations import Reservations
 from provisioners.gcp.rest import IAM, NOT_ENABLED, Rest
 from provisioners.gcp.settings import GcpSettings
 
@@ -45,6 +47,9 @@ class Checks(CloudChecks):
         yield self._try("network", lambda: self._network(deadline))
         if account := self._settings.service_account:
             yield self._try("service account", lambda: self._account(account, deadline))
+        if self._settings.reservations:
+            reservations = Reservations(self._gcp, self._settings, self._catalog)
+            yield self._try("reservations", lambda: reservations.check(time.time(), deadline))
         for region in self._settings.regions:
             if subnetwork := self._settings.subnetworks.get(region):
                 yield self._try(f"{region} subnetwork", partial(self._subnetwork, region, subnetwork, deadline))

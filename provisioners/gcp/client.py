@@ -36,6 +36,7 @@ _CLIENTS = {
     "subnetworks": "SubnetworksClient",
     "firewalls": "FirewallsClient",
     "advice": "AdviceClient",
+    "reservations": "ReservationsClient",
 }
 
 

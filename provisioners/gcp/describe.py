@@ -18,13 +18,16 @@ from provisioners.base import (
     InstanceState,
     Leftover,
     LeftoverKind,
+    NoCapacity,
     Owner,
     ProvisionerError,
+    Refusal,
+    Scope,
     owner_of,
 )
 from provisioners.calls import one_line
-from provisioners.gcp import names
-from provisioners.gcp.errors import ERRORS, GcpErrorReply
+from provisioners.gcp import flex, names
+from provisioners.gcp.errors import CAPACITY_MEMORY_S, ERRORS, GcpErrorReply
 from provisioners.gcp.settings import GcpSettings
 
 # "Preemption process", Spot VMs: the guest gets a soft-off signal, and the instance is stopped 30 s later.
@@ -74,6 +77,7 @@ class Operation:
     name: str = ""
     code: str = ""  # why it failed, "" where it did not; as `message`
     message: str = ""
+    took_s: float = 0.0  # 0 where it is not over
 
 
 def operation(raw: Any) -> Operation:
@@ -91,6 +95,7 @@ def operation(raw: Any) -> Operation:
             name=raw.name,
             code=failed.code or f"HTTP{raw.http_error_status_code}" if failed else "",
             message=failed.message if failed else "",
+            took_s=_seconds(raw.end_time) - _seconds(raw.insert_time) if raw.end_time else 0.0,
         )
     except (ValueError, IndexError) as error:
         raise ProvisionerError(f"Compute Engine describes an operation without a required field: {error!r}") from error
@@ -162,11 +167,20 @@ def refused(operations: Sequence[Operation], listed: Iterable[str], *, since: fl
         last = max(births, key=lambda each: each.began_at, default=None)
         if machine in alive or last is None or not last.done or any(is_birth(each) for each in births):
             continue
-        why = ERRORS.refusal(GcpErrorReply(last.zone, last.code, last.message), last.zone)
+        why = _refusal(last)
         if last.began_at >= since and why is not None:
             gone = _gone(machine, replace(last, kind=_REFUSED), last.began_at)
             found.append(replace(gone, end_message=one_line(f"{last.code}: {last.message}"), refused=why))
     return found
+
+
+def _refusal(insertion: Operation) -> Refusal | None:
+    """Return what is worth remembering of a failed insertion. With which code the wait for a flex-start VM ends is not
+    documented: one that our table lacks, after so long, is taken for that."""
+    reply = GcpErrorReply(insertion.zone, insertion.code, insertion.message)
+    if ERRORS.row(reply) is None and insertion.took_s >= flex.WAIT_S:
+        return NoCapacity(Scope.TYPE_IN_ZONE, CAPACITY_MEMORY_S, reply.sentence())
+    return ERRORS.refusal(reply, insertion.zone)
 
 
 def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:

@@ -6,7 +6,8 @@ The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the
 Sources: "global" is Google APIs' Global domain errors; "bulk" Compute Engine's page on troubleshooting bulk creation of
 VMs, "availability" that on resource availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler;
 "karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "ubicloud" that of
-ubicloud's; "seen" users' published logs of operations; "HTTP" RFC 9110.
+ubicloud's; "autoscaler" the Kubernetes cluster autoscaler's gce client, and GKE's; "colab" Colab Enterprise's page on
+troubleshooting; "seen" users' published logs of operations; "HTTP" RFC 9110.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _ALLOW = "give the daemon's account the role that docs/permissions/gcp-role.yaml
 _ENABLE = "enable the Compute Engine API and billing for the project that gcp.project names"
 _NO_NOTICE = "set gcp.notice_s = 0"
 _DISK_TYPE = "set gcp.disk_type to one that this machine type takes"
+_RESERVED = "it is full, or its machines have other properties"
+_RESERVATION = "look at gcp.reservations, and at the reservation"
 _SETTINGS = "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account"
 
 
@@ -44,6 +47,17 @@ def _quota(name: str, source: str, scope: Scope = Scope.REGION, message_part: st
 
 def _fatal(name: str, source: str, remedy: str = "", message_part: str = "") -> Code:
     return Code(name, Kind.FATAL, source, remedy=remedy, message_part=message_part)
+
+
+def _of_reservations(name: str, source: str) -> tuple[Code, ...]:
+    """Return the rows of a code whose message says what is wrong with a reservation."""
+    memory_s, full = CAPACITY_MEMORY_S, (Kind.NO_CAPACITY, source, Scope.TYPE_IN_ZONE)
+    return (
+        Code(name, *full, memory_s, message_part="does not have available resources for the request"),
+        Code(name, *full, memory_s, _RESERVED, "No available resources in specified reservations"),
+        Code(name, *full, memory_s, message_part="requires reservation to be in READY state"),
+        _fatal(name, source, _RESERVATION, "reservation"),
+    )
 
 
 def _code(name: str, kind: Kind, source: str) -> Code:
@@ -65,6 +79,12 @@ TABLE: Sequence[Code] = (
     _capacity("notFound", "global", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, "acceleratorTypes"),
     _capacity("IP_SPACE_EXHAUSTED", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _capacity("IP_SPACE_EXHAUSTED_WITH_DETAILS", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
+    # The wait for a flex-start VM, of groups of instances: of single ones it is not documented.
+    _capacity("LIMIT_EXCEEDED", "autoscaler", Scope.TYPE_IN_ZONE, message_part="in the allocated time"),
+    _capacity("QUEUING_INFEASIBLE_NO_CAPACITY", "autoscaler", Scope.TYPE_IN_ZONE),
+    *_of_reservations("CONDITION_NOT_MET", "autoscaler"),
+    *_of_reservations("conditionNotMet", "autoscaler"),
+    *_of_reservations("invalid", "colab"),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "CPUS_ALL_REGIONS"),
     # Of a GPU, or of the CPUs of the machines that it comes with; else of addresses, disks, instances.

@@ -12,6 +12,8 @@ from provisioners.base import (
     Launched,
     LaunchOutcome,
     LaunchRequest,
+    Market,
+    NoCapacity,
     ProvisionerError,
     Transient,
     Unknown,
@@ -23,6 +25,7 @@ from provisioners.gcp import describe, launch, names
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.errors import ERRORS, GcpErrorReply, is_gone
 from provisioners.gcp.listing import Listing
+from provisioners.gcp.reservations import Reservations
 from provisioners.gcp.settings import GcpSettings
 
 _FIRST_POLL_S = 0.2
@@ -39,11 +42,14 @@ class Insertion:
     a time.
     """
 
-    def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog, listing: Listing) -> None:
+    def __init__(
+        self, gcp: Gcp, settings: GcpSettings, catalog: Catalog, listing: Listing, reservations: Reservations
+    ) -> None:
         self._gcp = gcp
         self._settings = settings
         self._catalog = catalog
         self._listing = listing
+        self._reservations = reservations
 
     def launch(self, request: LaunchRequest, deadline: Deadline) -> LaunchOutcome:
         """As the protocol says."""
@@ -58,6 +64,11 @@ class Insertion:
         births = [each for each in operations if each.kind == "insert" and not each.code]
         if births:
             return self._launched_before(request, births[0], operations, where, deadline)
+        if request.offer.market is Market.RESERVED:
+            reserved = self._reservations.within(request.offer, deadline)
+            if isinstance(reserved, NoCapacity):
+                return reserved
+            body |= {**reserved.body(), "scheduling": body["scheduling"] | reserved.scheduling()}
         return self._insert(request, body, sum(each.kind == "insert" for each in operations), where, deadline)
 
     def _insert(

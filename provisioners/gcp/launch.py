@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any, Literal
 
-from provisioners.base import LaunchRequest, Market, ProvisionerError
+from provisioners.base import BY_THE_HOUR, LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
-from provisioners.gcp import disks, interfaces
+from provisioners.gcp import disks, flex, interfaces, reservations
 from provisioners.gcp.names import instance_name, labels
 from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
@@ -42,6 +42,7 @@ def instance(
         **interfaces.policies(request, settings, machine),
         "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(request, settings).items()]},
         "labels": born_with,
+        **_market(request),
     }
     if machine.machine_type and machine.accelerator:
         # GPUs are attached to N1 only; the other families include theirs.
@@ -86,7 +87,18 @@ def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
         scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
         if settings.notice_s:
             scheduling["preemption_notice_duration"] = {"seconds": settings.notice_s}
+    if request.offer.market is Market.FLEX:
+        scheduling |= flex.scheduling(request.offer.lasts_s or settings.flex_days * flex.DAY_S)
     return scheduling
+
+
+def _market(request: LaunchRequest) -> dict[str, Any]:
+    """Return what the request's market wants beside its scheduling."""
+    if request.offer.market is Market.FLEX:
+        return flex.request()
+    if request.offer.market is Market.RESERVED:
+        return {"reservation_affinity": reservations.affinity(request.offer.reservation)}
+    return {}
 
 
 def _boot_disk(
@@ -121,7 +133,7 @@ def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
     )
     return {
         **request.own_tags,
-        NOTICE_ITEM: str(settings.notice_s),
+        NOTICE_ITEM: str(settings.notice_s if request.offer.market in BY_THE_HOUR else 0),
         "user-data": data,
         "block-project-ssh-keys": "TRUE",
         # OS Login would silently ignore our key.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
-from provisioners.gcp import disks, names, quota
+from provisioners.gcp import disks, flex, names, quota
 from provisioners.gcp.advice import Obtainability
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.prices import SpotPrices
+from provisioners.gcp.reservations import Reservations
 from provisioners.gcp.settings import GcpSettings
 from provisioners.offers import CloudOffers
 
@@ -32,6 +34,7 @@ class Offers(CloudOffers):
     """
 
     cloud = "gcp"
+    other_markets = (Market.FLEX, Market.RESERVED)
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog, now: Callable[[], float] = time.time) -> None:
         """`now`: UNIX seconds."""
@@ -41,6 +44,7 @@ class Offers(CloudOffers):
         self._spot = SpotPrices(gcp)
         self._likely = Obtainability(gcp)
         self._settings = settings
+        self._reservations = Reservations(gcp, settings, catalog)
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
         """As the base says. Of spot machines of one type and price, those come first that Google most likely has."""
@@ -59,23 +63,45 @@ class Offers(CloudOffers):
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
+        if query.market is Market.RESERVED:
+            return dict.fromkeys(self._reserved(types.values(), regions, query, deadline), "")
+        types = flex.sold(types) if query.market is Market.FLEX else types
         places = self.places(types.values(), regions, query, deadline)
         prices: Mapping[tuple[str, str], tuple[float, str]] = {}
         if query.market is Market.SPOT:
             prices = self._spot.of([(names.region_of(zone), each) for zone, each in places], self._now(), deadline)
-        found = {
-            self._offer(
-                names.region_of(zone),
-                zone,
-                machine,
-                query.market,
-                prices.get((names.region_of(zone), machine.name)),
-                quota.of_accelerator(machine.accelerator),
-            ): machine
-            for zone, machine in places
-        }
+        found = {self._offer_at(zone, machine, query.market, prices): machine for zone, machine in places}
         limits = self.limits(sorted({each.region for each in found}), deadline) if found else {}
         return {offer: self._complaint(offer, machine, limits) for offer, machine in found.items()}
+
+    def _offer_at(
+        self, zone: str, machine: MachineType, market: Market, prices: Mapping[tuple[str, str], tuple[float, str]]
+    ) -> Offer:
+        region, counts_towards = names.region_of(zone), quota.of_accelerator(machine.accelerator)
+        live = prices.get((region, machine.name))
+        if market is not Market.FLEX:
+            return self._offer(region, zone, machine, market, live, counts_towards)
+        live = flex.at_most(self._catalog.price(self.cloud, region, machine.name))
+        offer = self._offer(region, zone, machine, market, live, counts_towards)
+        return replace(offer, lasts_s=self._settings.flex_days * flex.DAY_S)
+
+    def _reserved(
+        self, types: Collection[MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> list[Offer]:
+        """Return those within what is reserved. Raises ProvisionerError where there is none."""
+        named = self._reservations.named
+        if not named:
+            raise ProvisionerError(
+                'nothing is reserved: name the project\'s reservations in gcp.reservations, as "ZONE/NAME"'
+            )
+        zones = {each.zone for each in named if self._may_use(each.zone, regions, query)}
+        found = self._reservations.offers(types, zones, self._now(), deadline)
+        offers = [each for _, each in found if isinstance(each, Offer)]
+        if not offers:
+            raise ProvisionerError(
+                "no machine can be had within gcp.reservations: " + "; ".join(f"{name} {why}" for name, why in found)
+            )
+        return offers
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
         """Return the quotas of these regions and of the project: one that cannot be read blocks no launch."""

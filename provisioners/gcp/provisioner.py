@@ -31,6 +31,7 @@ from provisioners.gcp.errors import is_gone
 from provisioners.gcp.insertion import Insertion
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.offers import Offers
+from provisioners.gcp.reservations import Reservations
 from provisioners.gcp.settings import GcpSettings
 from provisioners.listings import complete, one_of
 
@@ -50,7 +51,8 @@ class GcpProvisioner:
         self._catalog = catalog or load_catalog(settings.catalog)
         self._gcp = Gcp(settings)
         self._listing = Listing(self._gcp, settings, now)
-        self._insertion = Insertion(self._gcp, settings, self._catalog, self._listing)
+        reservations = Reservations(self._gcp, settings, self._catalog)
+        self._insertion = Insertion(self._gcp, settings, self._catalog, self._listing, reservations)
         self._offers = Offers(self._gcp, settings, self._catalog, now)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:

@@ -35,15 +35,17 @@ def of_accelerator(accelerator: str) -> str:
 def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tuple[str, float] | None:
     """(metric, GPUs) of the quota for an accelerator; None where a region's `limits` have none.
 
-    Spot machines count towards the preemptible quota, where the project has one, else towards the standard one.
+    Spot machines count towards the preemptible quota, where the project has one, else towards the standard one; and so
+    do GPU machines that Google deletes within seven days ("Limit the run time of a VM").
     """
     metric = _METRICS.get(accelerator)
     if metric is None:
         return None
     preemptible = f"PREEMPTIBLE_{metric}"
-    if market is Market.SPOT and limits.get(preemptible, 0.0) > 0:
+    preemptible_first = market in {Market.SPOT, Market.FLEX}
+    if preemptible_first and limits.get(preemptible, 0.0) > 0:
         return preemptible, limits[preemptible]
-    known = [name for name in (metric, preemptible) if name in limits and (name == metric or market is Market.SPOT)]
+    known = [name for name in (metric, preemptible) if name in limits and (name == metric or preemptible_first)]
     return (known[0], limits[known[0]]) if known else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -16,6 +17,10 @@ FURTHER = {
     "a4-highgpu-8g": ("GVNIC", *("MRDMA",) * 8),
 }
 """The kinds of the interfaces that a type may have beside the first (interfaces.py has the source)."""
+RESERVATION = re.compile(
+    r"(?:projects/(?P<project>[^/\s]+)/zones/)?(?P<zone>[a-z]+-[a-z0-9]+-[a-z0-9]+)/(?(project)reservations/)(?P<name>[^/\s]+)"
+)
+"""An entry of `reservations`."""
 
 
 class GcpSettings(CloudSettings):
@@ -49,8 +54,13 @@ class GcpSettings(CloudSettings):
     """Network tags of the machines, which firewall rules can name."""
     service_account: str = ""
     """Service account of the nodes, for what jobs may do in the project, such as read buckets. Empty: none."""
+    reservations: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+    """What jobs with `market: reserved` may use: `ZONE/NAME`, or `projects/P/zones/ZONE/reservations/NAME` for one that
+    another project shares. Reservations that are targeted only (`--require-specific-reservation`)."""
+    flex_days: Annotated[float, Field(ge=0.1, le=7)] = 7.0
+    """After how many days Google ends a machine of a job with `market: flex`; 7 at most."""
     notice_s: Annotated[int, Field(ge=0, le=120)] = 0
-    """Seconds of preemption notice to ask for in addition to Google's own 30."""
+    """Seconds of preemption notice to ask for in addition to Google's own 30, for spot machines."""
     gvnic: bool = True
     """Use Google's gVNIC network adapter; the image must support it."""
     ops_agent: bool = False
@@ -67,6 +77,14 @@ class GcpSettings(CloudSettings):
                 raise ValueError(
                     f"{place!r}: {machine} has {len(FURTHER[machine])} further interfaces, not {len(names)}"
                 )
+        return value
+
+    @field_validator("reservations")
+    @classmethod
+    def _places_of_reservations(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if not RESERVATION.fullmatch(each):
+                raise ValueError(f"{each!r} is neither ZONE/NAME nor projects/P/zones/ZONE/reservations/NAME")
         return value
 
     @property

@@ -110,7 +110,7 @@ class Cloud(WireCloud):
                 "for the action to propagate to our systems and retry."
             )
             raise FakeGcpError(403, "accessNotConfigured", message)
-        if project != PROJECT and not call.action.startswith("images."):
+        if project != PROJECT and not call.action.startswith(("images.", "reservations.")):
             raise FakeGcpError(404, "notFound", f"The resource 'projects/{project}' was not found")
         for name in self.needed(call):
             if name in self.denied:

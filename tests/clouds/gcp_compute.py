@@ -12,6 +12,7 @@ from provisioners.catalog import MachineType, load_catalog
 from tests.clouds.base import Answer
 from tests.clouds.gcp_account import Project
 from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
+from tests.clouds.gcp_markets import Reserved, check_flex, waits
 from tests.clouds.gcp_wire import Call, FakeGcpError, filter_of, page
 from tests.clouds.machines import Machines
 
@@ -64,6 +65,7 @@ class Compute:
         self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
         self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
         self.account = Project(PROJECT, lambda: self.firewalls)
+        self.reserved = Reserved(PROJECT, self.fleet.alive)
         self._requests: dict[str, Operation] = {}
         self._catalog = load_catalog().cloud("gcp")
         self._handlers: dict[str, Callable[[Call], Mapping[str, Any]]] = {
@@ -87,6 +89,7 @@ class Compute:
             "firewalls.list": self._firewalls,
             "advice.capacityHistory": self._capacity_history,
             "advice.capacity": self._capacity,
+            "reservations.get": self.reserved.get,
             **self.account.handlers,
         }
 
@@ -117,6 +120,9 @@ class Compute:
             self._requests[request_id] = operation
         if fault == "full-late":
             self.fleet.add(zone, body, operation, (time.time() + self.late_s, _in_zone(OP_FAULTS["full"], zone)))
+        elif waits(body) and self.fleet.is_full(zone, body["machineType"].rpartition("/")[2], ()):
+            fails = time.time() + self.late_s, _in_zone(OP_FAULTS["full"], zone)
+            self.fleet.add(zone, body, operation, fails).show("PENDING")
         elif error := self._fault_of(zone, body, fault):
             operation.error = _in_zone(error, zone)
             operation.done_at = time.time() + self.fleet.op_s
@@ -136,6 +142,8 @@ class Compute:
         alive = [each for each in self.fleet.records if each.status != GONE]
         if self.fleet.is_full(zone, body["machineType"].rpartition("/")[2], (each.zone for each in alive)):
             return OP_FAULTS["full"]
+        if error := self.reserved.fault_of(zone, body):
+            return error
         return OP_FAULTS["quota"] if self.fleet.most_machines and len(alive) >= self.fleet.most_machines else None
 
     def _check(self, zone: str, body: Mapping[str, Any]) -> None:
@@ -148,6 +156,8 @@ class Compute:
         if spot and scheduling.get("automaticRestart", True):
             raise FakeGcpError(400, "badRequest", "Scheduling must have automaticRestart be false for SPOT instances")
         notice = scheduling.get("preemptionNoticeDuration")
+        check_flex(body)
+        self.reserved.check(zone, body)
         if notice and (not spot or int(notice["seconds"]) > 120):
             raise FakeGcpError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
         for disk in body["disks"]:
@@ -256,7 +266,7 @@ class Compute:
         if interface.get("accessConfigs"):
             interface["accessConfigs"] = [{**interface["accessConfigs"][0], "natIP": seen.address}]
         raw = {
-            **record.body,
+            **{key: value for key, value in record.body.items() if key != "params"},
             "kind": "compute#instance",
             "id": str(record.id),
             "zone": f"https://www.googleapis.com/compute/v1/projects/p/zones/{record.zone}",

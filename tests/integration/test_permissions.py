@@ -118,6 +118,10 @@ def test_compute_engines_role_grants_exactly_what_is_called() -> None:
             network_tags=("gpu",),
             service_account=account,
         )
+        server.cloud.compute.reserved.make("ours", "g2-standard-4")
+        more = server.provisioner(reservations=("us-central1-a/ours",))
+        for market in (Market.FLEX, Market.RESERVED):
+            launched_by(more, request_at(more.offers(OfferQuery(market=market), TIMEOUT_S)[0], market))
         server.cloud.compute.placement_policies.add("near")
         near = server.provisioner(placement_policies={"us-central1": "near"})
         launched_by(near, request_at(replace(request_for(near, "n2").offer, instance_type="g2-standard-4"), "n2"))

@@ -15,8 +15,18 @@ from google.cloud import compute_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.base import EndCause, Fatal, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
-from provisioners.gcp import describe, disks, launch, names, quota
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    InstanceState,
+    LaunchRequest,
+    Market,
+    NoCapacity,
+    Offer,
+    ProvisionerError,
+    Scope,
+)
+from provisioners.gcp import describe, disks, launch, names, quota, reservations
 from provisioners.gcp.errors import ERRORS, GcpErrorReply
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
@@ -38,6 +48,9 @@ FULL = GcpSettings(
     service_account="nodes@a-project.iam.gserviceaccount.com",
     notice_s=120,
 )
+OF_US = "projects/a-project/zones/us-central1-a/reservations"
+OF_LAB = "projects/lab/zones/us-central1-a/reservations"
+NOT_READY = "Cannot insert instance to a reservation with status: CREATING, as it requires"
 NINE = ("nodes-2", *(f"rdma-{number}" for number in range(8)))
 RDMA = FULL.model_copy(
     update={
@@ -45,6 +58,11 @@ RDMA = FULL.model_copy(
         "placement_policies": {"us-central1": "near"},
     }
 )
+
+
+def within(instance_type: str, target: str) -> LaunchRequest:
+    request = asking(instance_type, Market.RESERVED)
+    return replace(request, offer=replace(request.offer, reservation=target))
 
 
 def body(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
@@ -59,6 +77,8 @@ CASES: Mapping[str, tuple[LaunchRequest, GcpSettings]] = {
     ),
     "gcp_spot_with_notice": (asking("a3-ultragpu-8g"), FULL),
     "gcp_spot_with_rdma": (asking("a3-ultragpu-8g"), RDMA),
+    "gcp_flex": (asking("a3-highgpu-8g", Market.FLEX), FULL.model_copy(update={"flex_days": 0.5})),
+    "gcp_reserved": (within("n1-standard-8+t4x1", "projects/other/reservations/ours"), PLAIN),
 }
 
 
@@ -98,7 +118,8 @@ def test_all_resources_are_labelled_and_deleted_with_their_machine(market: Marke
     spot = {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
     assert (spot.items() <= asked["scheduling"].items()) is (market is Market.SPOT)
     assert not asked["scheduling"]["automatic_restart"]
-    assert "max_run_duration" not in asked["scheduling"]
+    assert ("max_run_duration" in asked["scheduling"]) is (market is Market.FLEX)
+    assert ("preemption_notice_duration" in asked["scheduling"]) is (market is Market.SPOT and settings is FULL)
 
 
 def test_further_interfaces_are_of_one_zone_and_type_and_only_the_first_one_is_public() -> None:
@@ -186,6 +207,39 @@ def test_a_disk_that_the_machine_type_does_not_take_is_no_lack_of_capacity(code:
     found = ERRORS.launch_outcome(GcpErrorReply("us-central1-a", code, message), "us-central1-a")
     assert isinstance(found, Fatal)
     assert found.message.endswith("; set gcp.disk_type to one that this machine type takes")
+
+
+@pytest.mark.parametrize("code", ["invalid", "conditionNotMet", "CONDITION_NOT_MET"])
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Specified reservation 'ours' does not have available resources for the request.", NoCapacity),
+        ("No available resources in specified reservations 'ours'", NoCapacity),
+        (f"{NOT_READY} reservation to be in READY state.", NoCapacity),
+        ("Specified reservations [ours] do not exist.", Fatal),
+        ("Specified reservations [ours] can not be targeted as specificReservationRequired is not set", Fatal),
+    ],
+)
+def test_what_google_says_of_a_reservation_is_told_apart(code: str, message: str, kind: type) -> None:
+    found = ERRORS.launch_outcome(GcpErrorReply("us-central1-a", code, message), "us-central1-a")
+    assert isinstance(found, kind)
+    if isinstance(found, NoCapacity):
+        assert found.scope is Scope.TYPE_IN_ZONE
+    else:
+        assert isinstance(found, Fatal)
+        assert found.message.endswith("; look at gcp.reservations, and at the reservation")
+
+
+@pytest.mark.parametrize("wrong", ["ours", "us-central1/ours", "zones/us-central1-a/reservations/ours", "projects/p/x"])
+def test_an_entry_that_names_no_reservation_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="neither ZONE/NAME nor projects/P/zones/ZONE/reservations/NAME"):
+        GcpSettings(regions=("us-central1",), project="a-project", reservations=(wrong,))
+
+
+def test_a_reservation_of_the_own_project_is_called_by_its_name_alone() -> None:
+    ours = [reservations.named(text, "a-project") for text in ("us-central1-a/r", f"{OF_US}/r", f"{OF_LAB}/r")]
+    assert [each.target for each in ours] == ["r", "r", "projects/lab/reservations/r"]
+    assert [str(each) for each in ours] == ["us-central1-a/r", "us-central1-a/r", f"{OF_LAB}/r"]
 
 
 # -- names ---------------------------------------------------------------------------------------------------
@@ -326,6 +380,16 @@ def test_a_deleted_machine_is_read_from_its_operations() -> None:
     assert going.state is InstanceState.STOPPING
 
 
+def test_a_wait_that_ends_with_an_unknown_code_is_a_lack_of_capacity() -> None:
+    failed = replace(operation("insert", 50.0, code="WAITED_IN_VAIN"), message="No machine.", took_s=91.0)
+    (refused,) = describe.refused([failed], [], since=0.0)
+    assert refused.refused == NoCapacity(
+        Scope.TYPE_IN_ZONE, 300.0, "Compute Engine (us-central1-a) answered WAITED_IN_VAIN: No machine"
+    )
+    assert not describe.refused([replace(failed, took_s=30.0)], [], since=0.0)
+    assert not describe.refused([replace(failed, code="INTERNAL_ERROR")], [], since=0.0)
+
+
 def test_a_deadline_is_at_most_half_a_minute_away_whatever_googles_clock() -> None:
     machine = read(raw("STOPPING"), operation("compute.instances.preempted", 3700.0, done=False), now=100.0)
     assert (machine.state, machine.preempt_at) == (InstanceState.RUNNING, 130.0)
@@ -352,6 +416,7 @@ def test_gpus_count_towards_their_quota() -> None:
     assert quota.limit("nvidia-h100-80gb", Market.SPOT, limits) == ("PREEMPTIBLE_NVIDIA_H100_GPUS", 0.0)
     assert quota.limit("nvidia-h100-80gb", Market.ON_DEMAND, limits) is None
     assert quota.limit("nvidia-b200", Market.SPOT, limits) is None
+    assert quota.limit("nvidia-tesla-t4", Market.FLEX, limits) == ("PREEMPTIBLE_NVIDIA_T4_GPUS", 16.0)
     assert "NVIDIA_T4_GPUS" in quota.gpus_in(limits)
     assert "PREEMPTIBLE_NVIDIA_L4_GPUS" not in quota.gpus_in(limits)
 
