@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from provisioners.base import (
+    BY_THE_HOUR,
     Denied,
     DeniedError,
     EndCause,
     Fatal,
     InstanceState,
-    Market,
     NoCapacity,
     ProvisionerError,
     Quota,
@@ -102,7 +102,7 @@ def test_a_fault_inside_the_cloud_is_unknown(api: Api) -> None:
 def test_the_accounts_limit_is_a_quota_of_the_types_family(api: Api) -> None:
     api.cloud.fleet.most_machines = 1
     api.launched("n1")
-    for number, market in enumerate(Market):
+    for number, market in enumerate(BY_THE_HOUR):
         outcome = api.launch(f"other-{number}", market=market)
         assert isinstance(outcome, Quota), outcome
         assert outcome.scope is Scope.QUOTA

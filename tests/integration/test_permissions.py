@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
+from provisioners.base import BY_THE_HOUR, Market, NoCapacity, OfferQuery, Provisioner, ProvisionerError, Unknown
 from provisioners.registry import CLOUDS
 from tests.clouds import azure_machines, gcp_compute
 from tests.clouds.aws_keys import SPOT_ROLE
@@ -44,6 +44,7 @@ DAEMONS = {
 EVERYTHING_ON_AZURE: dict[str, Any] = {
     "identity": azure_machines.IDENTITY,
     "scale_sets": {"eastus-1": azure_machines.SCALE_SET},
+    "capacity_reservations": (azure_machines.RESERVED,),
     "image": azure_machines.GALLERY_VERSION,
     "images": {
         "T4": azure_machines.IMAGE,
@@ -60,7 +61,7 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     descriptor = CLOUDS[cloud.name]
     assert descriptor.types is not None
     descriptor.types(server.settings(**settings), 60.0)
-    for market in Market:
+    for market in BY_THE_HOUR:
         cloud.offers(OfferQuery(market=market), TIMEOUT_S)
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
@@ -126,6 +127,8 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
         cloud = do_everything(server, **EVERYTHING_ON_AZURE)
         with pytest.raises(ProvisionerError, match="models"):
             cloud.offers(OfferQuery(file_servers=("models.file.core.windows.net",)), TIMEOUT_S)
+        (reserved,) = cloud.offers(OfferQuery(market=Market.RESERVED), TIMEOUT_S)
+        launched_by(cloud, request_at(reserved, "n2"))
         for call in server.cloud.calls:
             for name in server.cloud.needed(call):
                 # Images of one's own may be in any resource group.
