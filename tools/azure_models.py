@@ -60,6 +60,7 @@ RELEASES = (
             *("NetworkProfile", "VirtualMachineNetworkInterfaceConfiguration"),
             *("VirtualMachineNetworkInterfaceIPConfiguration", "VirtualMachinePublicIPAddressConfiguration"),
             *("PublicIPAddressSku", "DiagnosticsProfile", "BootDiagnostics", "BillingProfile"),
+            "CapacityReservationProfile",
         ),
     ),
     Release(

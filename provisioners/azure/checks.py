@@ -13,6 +13,7 @@ from provisioners.azure import history, launch
 from provisioners.azure.client import Azure, Clients
 from provisioners.azure.leftovers import all_of
 from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
+from provisioners.azure.reservations import Reservations
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
@@ -38,6 +39,13 @@ CHANGES = (
 
 ASSIGN = "Microsoft.Authorization/roleAssignments/write"
 """The permission with which the daemon gives each machine the right to deallocate itself."""
+
+RESERVED = (
+    "Microsoft.Compute/capacityReservationGroups/read",
+    "Microsoft.Compute/capacityReservationGroups/capacityReservations/read",
+    "Microsoft.Compute/capacityReservationGroups/deploy/action",
+)
+"""The permissions for reserved capacity. Source: "Azure permissions for Compute"."""
 
 CONSOLE = "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action"
 ACCOUNTS = "Microsoft.Storage/storageAccounts/read"
@@ -73,6 +81,9 @@ class Checks(CloudChecks):
         yield self._try("reading", lambda: self._reading(deadline))
         yield self._try("launching", lambda: self._permissions(deadline))
         yield self._try("dead-man switch", self._switch)
+        if self._settings.capacity_reservations:
+            reservations = Reservations(self._azure, self._settings)
+            yield self._try("capacity reservations", lambda: reservations.checked(deadline))
         for region in self._settings.regions:
             yield from self._region(region, deadline)
 
@@ -154,6 +165,9 @@ class Checks(CloudChecks):
         ):
             if any(each.lower().startswith(here) for each in ids):
                 yield action
+        mine = f"{settings.resource_group}/".lower()
+        if any(each.lower().startswith((mine, here)) for each in settings.capacity_reservations):
+            yield from RESERVED
 
     def _switch(self) -> str:
         if not self._settings.dead_man_s:

@@ -149,12 +149,13 @@ class Azure:
         self._tokens.ready(timeout_s)
         return str(self._tokens.get_token().token)
 
-    def client(self, name: str) -> Any:
-        """Return one of the SDK's clients: compute or network."""
+    def client(self, name: str, subscription: str = "") -> Any:
+        """Return one of the SDK's clients: compute or network; of the configured subscription, or of another one."""
+        key = f"{name} {subscription or self._settings.subscription}"
         with self._lock:
-            if name not in self._clients:
-                self._clients[name] = self._made(name)
-            return self._clients[name]
+            if key not in self._clients:
+                self._clients[key] = self._made(*key.split(" ", 1))
+            return self._clients[key]
 
     def _read_clock(self, date: str) -> None:
         try:
@@ -163,7 +164,7 @@ class Azure:
             return
         self.ahead_s = ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0
 
-    def _made(self, name: str) -> Any:
+    def _made(self, name: str, subscription: str) -> Any:
         from azure.core.pipeline import policies
         from azure.mgmt.compute import ComputeManagementClient
         from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy, ARMHttpLoggingPolicy
@@ -173,7 +174,7 @@ class Azure:
         kind = {"compute": ComputeManagementClient, "network": NetworkManagementClient}[name]
         return kind(
             self._tokens,
-            settings.subscription,
+            subscription,
             base_url=settings.endpoint or PUBLIC_CLOUD,
             credential_scopes=[SCOPE],
             policies=[
@@ -218,6 +219,10 @@ class Clients:
     def compute(self) -> Any:
         """azure.mgmt.compute's client."""
         return self._azure.client("compute")
+
+    def compute_of(self, subscription: str) -> Any:
+        """As `compute`, for another subscription."""
+        return self._azure.client("compute", subscription)
 
     @property
     def network(self) -> Any:

@@ -2,7 +2,8 @@
 
 Sources: "ARM" is Azure's page on common deployment errors; "compute" its pages on allocation failures; "spot" its page
 on error messages for Azure Spot machines; "karpenter" is karpenter-provider-azure, pkg/providers/instance/offerings;
-"throttling" the page on Resource Manager's limits; "seen" users' published logs.
+"aro" is ARO-RP, pkg/frontend/adminactions (of reserved capacity Azure documents no code); "throttling" the page on
+Resource Manager's limits; "seen" users' published logs.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ TABLE: Sequence[Code] = (
     _capacity("ZonalAllocationFailed", "compute"),
     _capacity("OverconstrainedAllocationRequest", "compute"),
     _capacity("OverconstrainedZonalAllocationRequest", "compute"),
+    _capacity("CapacityReservationCapacityExceeded", "aro"),
     _capacity("NotAvailableForSubscription", "ARM", memory_s=ABSENT_MEMORY_S),
     Code("SpotPriceGreaterThanProvidedMaxPrice", Kind.ABOVE_CAP, "spot", Scope.TYPE_IN_ZONE, CAPACITY_MEMORY_S),
     _capacity("SubnetIsFull", "ARM", Scope.REGION),

@@ -48,6 +48,14 @@ def vm_name(owner: Owner, token: str) -> str:
     return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:40]}"
 
 
+def machine_id(settings: AzureSettings, name: str) -> str:
+    """Return the resource id of a machine."""
+    return (
+        f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
+        f"/providers/Microsoft.Compute/virtualMachines/{name}"
+    )
+
+
 def is_named_by(owner: Owner, name: str) -> bool:
     """True if the owner gives its machines such names."""
     match = _NAME.fullmatch(name)
@@ -113,7 +121,11 @@ def virtual_machine(
         }
     if identity := _identity(settings, request.dead_man_s):
         body["identity"] = identity
-    if scale_set := settings.scale_sets.get(offer.zone):
+    if offer.market is Market.RESERVED:
+        # Not within a scale set: with a single placement group, which InfiniBand needs, none takes reserved capacity
+        # ("On-demand capacity reservation", limitations).
+        body["properties"]["capacityReservation"] = {"capacityReservationGroup": {"id": offer.reservation}}
+    elif scale_set := settings.scale_sets.get(offer.zone):
         body["properties"]["virtualMachineScaleSet"] = {"id": scale_set}
     return body
 
@@ -196,10 +208,7 @@ def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | No
     if not after_s or not settings.dead_man_role:
         return None
     arm = settings.endpoint or "https://management.azure.com"
-    machine = (
-        f"{arm}/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
-        f"/providers/Microsoft.Compute/virtualMachines/{name}/deallocate?api-version={COMPUTE_API}"
-    )
+    machine = f"{arm}{machine_id(settings, name)}/deallocate?api-version={COMPUTE_API}"
     imds = '"${SPOTSUP_AZURE_METADATA:-http://169.254.169.254}/metadata/identity/oauth2/token"'
     return DeadMan(
         after_s,

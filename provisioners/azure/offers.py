@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioners.azure import files
+from provisioners.azure import files, reservations
 from provisioners.azure.client import Azure, prices
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
+from provisioners.base import (
+    BY_THE_HOUR,
+    DeniedError,
+    Market,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    UnreachableError,
+)
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
@@ -42,6 +50,7 @@ class Offers(CloudOffers):
 
     cloud = "azure"
     kind = "Azure size"
+    other_markets = (Market.RESERVED,)
     absent = (
         "none of {types} is offered to this subscription in {places}: name other regions, zones or types, or ask Azure "
         "to lift the restriction"
@@ -55,6 +64,7 @@ class Offers(CloudOffers):
         self._azure = azure
         self._settings = settings
         self._now = now
+        self._reservations = reservations.Reservations(azure, settings, now)
         self._places: Kept[str, list[Place]] = Kept(SIZES_KEPT_S)
         self._prices: Kept[tuple[str, str], dict[Market, float | None]] = Kept(PRICES_KEPT_S)
 
@@ -63,6 +73,8 @@ class Offers(CloudOffers):
     ) -> Mapping[Offer, str]:
         by_size = {name.lower(): each for name, each in types.items()}
         regions = files.regions_of(self._azure, self._settings, query.file_servers, regions, deadline)
+        if query.market is Market.RESERVED:
+            return dict.fromkeys(self._reserved(by_size, regions, query, deadline), "")
         # A region's sizes are megabytes: one after the other, a few regions would use up the time of a submit.
         answers = of_those_that_answer(regions, lambda region: self._in_region(region, by_size, query, deadline))
         return {
@@ -70,6 +82,28 @@ class Offers(CloudOffers):
             for offers, limits in answers
             for each, place in offers.items()
         }
+
+    def _reserved(
+        self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> list[Offer]:
+        """Return what is reserved and fits, whoever uses it now. A reservation has its quota already. Raises
+        ProvisionerError, with the reason of each, where none does. `types`: by name in lower case."""
+        listed, reasons = self._reservations.named(deadline)
+        found: list[Offer] = []
+        for each in listed:
+            machine = types.get(each.size.lower())
+            if why := each.why_unusable(self._now()):
+                reasons.append(why)
+            elif machine is None:
+                reasons.append(f"{each.label} is of {each.size}, which is not asked for")
+            elif each.region not in regions or (query.zones and each.zone not in query.zones):
+                reasons.append(f"{each.label} is in {each.zone}, which is not asked for")
+            else:
+                offer = self._offer(each.region, each.zone, machine, query.market, (0.0, reservations.SOURCE))
+                found.append(replace(offer, reservation=each.group, room=each.machines, ends_at=each.ends_at))
+        if not found:
+            raise ProvisionerError(f"nothing that is reserved on azure can be used: {'; '.join(reasons)}")
+        return found
 
     def _in_region(
         self, region: str, types: Mapping[str, MachineType], query: OfferQuery, deadline: Deadline
@@ -118,7 +152,7 @@ class Offers(CloudOffers):
             except UnreachableError:
                 found = None
             for size in unknown if found is not None else ():
-                both = {kind: (found or {}).get(kind, {}).get(size.lower()) for kind in Market}
+                both = {kind: (found or {}).get(kind, {}).get(size.lower()) for kind in BY_THE_HOUR}
                 self._prices.put((region, size.lower()), now, both)
         kept = {each.lower(): self._prices.known((region, each.lower()), now) for each in sizes}
         return {
@@ -135,11 +169,11 @@ class Offers(CloudOffers):
             f"and priceType eq 'Consumption' and ({names})"
         }
         within = Deadline(deadline.left_s() * _PRICES_SHARE)
-        found: dict[Market, dict[str, float]] = {kind: {} for kind in Market}
+        found: dict[Market, dict[str, float]] = {kind: {} for kind in BY_THE_HOUR}
         for page in range(_MAX_PRICE_PAGES):
             skip = {"$skip": str(page * 1000)} if page else {}
             answer = prices(self._settings, {**params, **skip}, max(within.left_s(), 0.1))
-            for kind in Market:
+            for kind in BY_THE_HOUR:
                 found[kind] |= prices_of(answer["Items"], kind)
             if not answer.get("NextPageLink"):
                 break

@@ -11,6 +11,7 @@ from provisioners.azure.checks import Checks
 from provisioners.azure.client import CREDENTIALS_HINT, Azure, Clients
 from provisioners.azure.errors import AzureErrorReply
 from provisioners.azure.offers import Offers
+from provisioners.azure.reservations import Reservations
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
@@ -65,6 +66,7 @@ class AzureProvisioner:
         self._now = now
         self._looks_s = looks_s
         self._offers = Offers(self._azure, settings, self._catalog, now)
+        self._reservations = Reservations(self._azure, settings, now)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""
@@ -134,8 +136,12 @@ class AzureProvisioner:
         body = launch.virtual_machine(request, self._settings, machine, self._catalog.driver_of(machine))
         if (ended := self._ended_before(name, request.owner, deadline)) is not None:
             return self._if_ours(ended, request)
+        machine_id = launch.machine_id(self._settings, name)
         try:
-            vm, operation = self._put(name, body, deadline)
+            with self._reservations.place(request.offer, machine_id, deadline) as none:
+                if none is not None:
+                    return self._existing(name, request, none.message, where, deadline, absent=none)
+                vm, operation = self._put(name, body, deadline)
         except ApiError as error:
             if errors.ERRORS.is_used(error.reply):
                 return self._existing(name, request, error, where, deadline)
@@ -230,10 +236,17 @@ class AzureProvisioner:
         return found
 
     def _existing(
-        self, name: str, request: LaunchRequest, refused: ApiError, where: str, deadline: Deadline
+        self,
+        name: str,
+        request: LaunchRequest,
+        refused: object,
+        where: str,
+        deadline: Deadline,
+        *,
+        absent: LaunchOutcome | None = None,
     ) -> LaunchOutcome:
         """Return the outcome where a machine of this name exists: it is the result if it is this token's and node's and
-        has not failed."""
+        has not failed. `refused`: why none was launched; `absent`: the outcome where there is no such machine."""
         try:
             vm = self._azure.ask(
                 f"the machine {name}",
@@ -245,6 +258,8 @@ class AzureProvisioner:
             power = describe.status(vm, "PowerState/")
             found = describe.instance(vm, self._settings, power, failed=describe.failure(vm))
         except ApiError as error:
+            if absent is not None and errors.is_missing(error.reply.code):
+                return absent
             return Transient(f"{refused}; then {error}")
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")

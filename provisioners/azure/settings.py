@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from provisioners.settings import CloudSettings, Name
+
+_GROUP = re.compile(
+    r"[^/]+/[^/]+|"
+    r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/capacityReservationGroups/[^/]+",
+    re.IGNORECASE,
+)
 
 
 class AzureSettings(CloudSettings):
@@ -35,10 +42,23 @@ class AzureSettings(CloudSettings):
     scale_sets: dict[str, Name] = {}
     """Existing Flexible scale sets with a single placement group, by zone, as resource ids. Azure connects InfiniBand
     within one scale set only; in zones without one NCCL does not use it."""
+    capacity_reservations: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+    """Capacity reservation groups for `market: reserved`, as `RESOURCE_GROUP/NAME`; those that another subscription
+    shares, as resource ids."""
     accelerated_networking: bool = True
     """Ask for accelerated networking; the VM size must support it."""
     prices: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+)?$")] = "https://prices.azure.com"
     """URL of Azure's retail price service. Empty: no prices are asked for."""
+
+    @field_validator("capacity_reservations")
+    @classmethod
+    def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            if not _GROUP.fullmatch(each):
+                raise ValueError(
+                    f"{each!r} is neither RESOURCE_GROUP/NAME nor the resource id of a capacity reservation group"
+                )
+        return value
 
     @property
     def dead_man_after_s(self) -> float:

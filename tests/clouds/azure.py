@@ -183,6 +183,11 @@ class Cloud(WireCloud):
                 if b"userAssignedIdentities" in call.body
                 else []
             )
+            names += (
+                ["Microsoft.Compute/capacityReservationGroups/deploy/action"]
+                if b"capacityReservationGroup" in call.body
+                else []
+            )
             image = str(call.json()["properties"]["storageProfile"]["imageReference"].get("id", ""))
             names += [
                 f"Microsoft.Compute/{kind}/read"

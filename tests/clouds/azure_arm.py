@@ -14,6 +14,7 @@ from tests.clouds import azure_machines as kept
 from tests.clouds.azure_account import Subscription
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, architecture_of, check
+from tests.clouds.azure_reservations import ReservedCapacity
 from tests.clouds.azure_wire import Call, FakeAzureError, check_members, resource
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
@@ -49,6 +50,7 @@ class Arm:
         # The service endpoints of the subnets that are there from the start.
         self.endpoints: set[str] = set()
         self.account = Subscription(self._first_subnet)
+        self.reserved = ReservedCapacity(self.fleet, self._paged)
         # Method, path, the permission without "Microsoft.", and what answers.
         self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
             ("GET", _IN_GROUP, "Resources/subscriptions/resourceGroups/read", self._group),
@@ -145,6 +147,7 @@ class Arm:
                 self._log,
             ),
             *self.account.routes,
+            *self.reserved.routes,
         ]
 
     def action_of(self, call: Call) -> str:
@@ -158,11 +161,13 @@ class Arm:
             raise FakeAzureError(
                 "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required"
             )
-        if names.get("subscription") != SUBSCRIPTION:
+        # Others may share groups of reservations, from any of their resource groups.
+        elsewhere = self.reserved.knows(call.path)
+        if names.get("subscription") != SUBSCRIPTION and not elsewhere:
             raise FakeAzureError(
                 "SubscriptionNotFound", f"The subscription '{names.get('subscription')}' could not be found."
             )
-        if names.get("group", GROUP).lower() != GROUP:
+        if names.get("group", GROUP).lower() != GROUP and not elsewhere:
             raise FakeAzureError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
         self.account.admit(call)
         check_members(call)
@@ -188,6 +193,7 @@ class Arm:
                 raise FakeAzureError("PreconditionFailed", f"The resource '{name}' already exists.")
             raise FakeAzureError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
         check(name, body, self.sizes, self.account.was_made)
+        self.reserved.check(body)
         self._check_price(body)
         self._check_room(body)
         if call.query["api-version"] >= "2025-11-01" and "securityProfile" not in body["properties"]:

@@ -27,6 +27,8 @@ IDENTITY = f"{ROOT}/Microsoft.ManagedIdentity/userAssignedIdentities/node"
 IMAGE = f"{ROOT}/Microsoft.Compute/images/ours"
 GALLERY_IMAGE = f"{ROOT}/Microsoft.Compute/galleries/g/images/ours"
 GALLERY_VERSION = f"{GALLERY_IMAGE}/versions/1.0.0"
+# A capacity reservation group that is there from the start: two machines of the smallest size in eastus-1.
+RESERVED = f"{ROOT}/Microsoft.Compute/capacityReservationGroups/reserved"
 GONE = "gone"
 
 
@@ -316,7 +318,10 @@ def described(record: Record, seen: Seen) -> dict[str, Any]:
         "networkProfile": {"networkInterfaces": [{"id": each["id"]} for each in interfaces(record, seen)]},
         **{
             key: wanted[key]
-            for key in ("priority", "evictionPolicy", "billingProfile", "virtualMachineScaleSet", "securityProfile")
+            for key in (
+                *("priority", "evictionPolicy", "billingProfile", "virtualMachineScaleSet", "securityProfile"),
+                "capacityReservation",
+            )
             if key in wanted
         },
     }

@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from provisioners.base import (
+    BY_THE_HOUR,
     InstanceState,
     Launched,
     LaunchRequest,
-    Market,
     NoCapacity,
     Offer,
     Provisioner,
@@ -102,7 +102,7 @@ class Target:
 
     def request(self, token: str, rng: random.Random) -> LaunchRequest:
         """A T4, spot or not, in some zone."""
-        storm, market = STORMS[self.name], rng.choice(list(Market))
+        storm, market = STORMS[self.name], rng.choice(BY_THE_HOUR)
         offer = Offer(self.name, storm.region, rng.choice(storm.zones), storm.instance_type, market, None, "T4", 1)
         return replace(request_at(offer, f"node-{token}", token=token), dead_man_s=3600.0)
 

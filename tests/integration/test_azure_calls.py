@@ -11,6 +11,7 @@ import pytest
 from provisioners.azure import history
 from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import (
+    BY_THE_HOUR,
     Denied,
     DeniedError,
     EndCause,
@@ -241,7 +242,7 @@ def test_a_disk_of_the_user_is_not_left_over(arm: Api) -> None:
 # -- offers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("market", Market)
+@pytest.mark.parametrize("market", BY_THE_HOUR)
 def test_prices_are_live_and_of_linux(arm: Api, market: Market) -> None:
     offers = arm.offers(replace(T4, market=market))
     (source,) = {each.price_source for each in offers}
@@ -402,9 +403,9 @@ def test_the_log_is_asked_for_by_azures_clock(arm: Api, ahead_s: float) -> None:
 def test_prices_are_read_once_an_hour_for_both_markets(arm: Api) -> None:
     now = [1e9]
     cloud = AzureProvisioner(arm.server.settings(), now=lambda: now[0])
-    first = {market: cloud.offers(replace(T4, market=market), TIMEOUT_S) for market in Market}
+    first = {market: cloud.offers(replace(T4, market=market), TIMEOUT_S) for market in BY_THE_HOUR}
     arm.cloud.arm.prices = dict.fromkeys(arm.cloud.arm.prices, (7.0, 8.0))
-    for market in Market:
+    for market in BY_THE_HOUR:
         assert cloud.offers(replace(T4, market=market), TIMEOUT_S) == first[market]
     now[0] += 3601.0
     for market, price in ((Market.SPOT, 7.0), (Market.ON_DEMAND, 8.0)):

@@ -44,6 +44,7 @@ DAEMONS = {
 EVERYTHING_ON_AZURE: dict[str, Any] = {
     "identity": azure_machines.IDENTITY,
     "scale_sets": {"eastus-1": azure_machines.SCALE_SET},
+    "capacity_reservations": (azure_machines.RESERVED,),
     "image": azure_machines.GALLERY_VERSION,
     "images": {
         "T4": azure_machines.IMAGE,
@@ -135,6 +136,8 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
         cloud = do_everything(server, **EVERYTHING_ON_AZURE)
         with pytest.raises(ProvisionerError, match="models"):
             cloud.offers(OfferQuery(file_servers=("models.file.core.windows.net",)), TIMEOUT_S)
+        (reserved,) = cloud.offers(OfferQuery(market=Market.RESERVED), TIMEOUT_S)
+        launched_by(cloud, request_at(reserved, "n2"))
         for call in server.cloud.calls:
             for name in server.cloud.needed(call):
                 # Images of one's own may be in any resource group.

@@ -39,6 +39,7 @@ GROUP = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkSe
 ROLE = "/subscriptions/s/providers/Microsoft.Authorization/roleDefinitions/node"
 SCALE_SET = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/nd"
 IDENTITY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/node"
+RESERVED = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/capacityReservationGroups/reserved"
 PLAIN = AzureSettings(regions=("eastus",), subscription="s", resource_group="g", subnets={"eastus": SUBNET})
 FULL = AzureSettings(
     regions=("eastus",),
@@ -64,6 +65,10 @@ CASES: Mapping[str, tuple[LaunchRequest, AzureSettings]] = {
     "azure_spot": (REQUEST, PLAIN),
     "azure_on_demand_with_everything": (
         asking("Standard_NC24ads_A100_v4", Market.ON_DEMAND, tags={"job": "resnet"}, disk_gb=500),
+        FULL,
+    ),
+    "azure_reserved": (
+        request_on(replace(SPOT, reservation=RESERVED), "Standard_NC24ads_A100_v4", Market.RESERVED),
         FULL,
     ),
 }
@@ -449,3 +454,13 @@ def test_the_test_cloud_takes_no_cap_that_azure_does_not(price: float) -> None:
     outcome = ERRORS.launch_outcome(AzureErrorReply("a launch", 400, refused.value.code, str(refused.value)), "eastus")
     assert isinstance(outcome, Fatal)
     assert "MaxPriceValueInvalid" in outcome.message
+
+
+# -- reserved capacity ---------------------------------------------------------------------------------------
+
+
+def test_a_capacity_reservation_group_is_named_by_its_resource_group_or_its_id() -> None:
+    assert AzureSettings(**{**PLAIN.model_dump(), "capacity_reservations": ("g/reserved", RESERVED)})
+    for wrong in ("reserved", "/g/reserved", f"{RESERVED}/capacityReservations/one", SCALE_SET):
+        with pytest.raises(ValueError, match="neither RESOURCE_GROUP/NAME nor the resource id of a capacity res"):
+            AzureSettings(**{**PLAIN.model_dump(), "capacity_reservations": (wrong,)})
