@@ -16,6 +16,10 @@ def read_at(source: str, at: float) -> str:
     return f"{source}, read {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+RESERVED = (0.0, "reserved: billed whether it is used or not")
+"""What a machine within a reservation adds to the bill, in US dollars per hour, and why."""
+
+
 class CloudOffers:
     """One cloud's offers. Each cloud says where its types are, and what its quotas forbid."""
 

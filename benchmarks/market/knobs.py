@@ -85,6 +85,8 @@ KNOBS = tuple(knob for group in GROUPS.values() for knob in group)
 OTHERS = {
     "moves.back_to_spot_s": "on-demand alone: the recording has none",
     "moves.back_to_listed_s": "alternatives of resources: the recording has one kind",
+    "NOTICE_S": "ends that are known before: the recording has none",
+    "MIN_LEFT_S": "ends that are known before: the recording has none",
     "queue_hold_s": "several jobs: see the 20 jobs",
     "displaced_again_s": "several jobs, where the operator lets them be paused for others",
     "SAFETY": "deadlines alone: see the deadlines",

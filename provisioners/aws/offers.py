@@ -18,7 +18,7 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.listings import of_those_that_answer
-from provisioners.offers import CloudOffers, read_at
+from provisioners.offers import RESERVED, CloudOffers, read_at
 
 _LIVE = "EC2 spot price history"
 _CLOCKS_MAY_DIFFER = timedelta(minutes=5)
@@ -120,7 +120,7 @@ class Offers(CloudOffers):
             elif why := found.why_unusable(now) or self._unfit(found, types, query.zones, mountable[found.region]):
                 left_out.append(f"{ec2_id} {why}")
             else:
-                live = (0.0, reservations.PRICE_SOURCE)
+                live = RESERVED
                 offer = self._offer(found.region, found.zone, types[found.instance_type], query.market, live)
                 offers.append(replace(offer, room=found.machines, reservation=found.name, ends_at=found.ends_at))
         if not offers and silent:

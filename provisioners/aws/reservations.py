@@ -18,7 +18,6 @@ from provisioners.base import ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.listings import asked_of
 
-PRICE_SOURCE = "reserved: billed whether it is used or not"
 BLOCK = "capacity-block"  # EC2's name of this type of reservation, and of the market of launches into one
 _PAGE = 1000  # EC2's maximum
 _PLATFORM = "Linux/UNIX"  # of images that are made from Ubuntu

@@ -24,7 +24,7 @@ from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.kept import Kept
 from provisioners.listings import of_those_that_answer
-from provisioners.offers import CloudOffers, read_at
+from provisioners.offers import RESERVED, CloudOffers, read_at
 
 LIVE = "Azure retail prices"
 SPOT_QUOTA = "lowPriorityCores"
@@ -99,7 +99,7 @@ class Offers(CloudOffers):
             elif each.region not in regions or (query.zones and each.zone not in query.zones):
                 reasons.append(f"{each.label} is in {each.zone}, which is not asked for")
             else:
-                offer = self._offer(each.region, each.zone, machine, query.market, (0.0, reservations.SOURCE))
+                offer = self._offer(each.region, each.zone, machine, query.market, RESERVED)
                 found.append(replace(offer, reservation=each.group, room=each.machines, ends_at=each.ends_at))
         if not found:
             raise ProvisionerError(f"nothing that is reserved on azure can be used: {'; '.join(reasons)}")

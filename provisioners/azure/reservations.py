@@ -25,7 +25,6 @@ from provisioners.calls import Deadline, NotSentError
 from provisioners.codes import ApiError
 from provisioners.listings import of_those_that_answer
 
-SOURCE = "reserved: billed whether it is used or not"
 API = "2026-04-01"
 """The first API version that shows when a reservation begins that is not a block."""
 

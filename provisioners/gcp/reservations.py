@@ -21,8 +21,8 @@ from provisioners.gcp import names
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.errors import ABSENT_MEMORY_S, is_gone
 from provisioners.gcp.settings import RESERVATION, GcpSettings
+from provisioners.offers import RESERVED
 
-PRICE_SOURCE = "reserved: billed whether it is used or not"
 _NAME_KEY = "compute.googleapis.com/reservation-name"
 _TARGET = re.compile(r"(?:projects/([^/]+)/reservations/)?([^/]+)")
 # What is reserved of these is always a future reservation's: there is no other of them ("Choose a consumption option").
@@ -172,16 +172,17 @@ class Reservations:
         machine = next((each for each in types if found.is_for(each)), None)
         if machine is None:
             return f"is for {found.kind}, which does not fit" if self._knows(found) else _unknown(found)
+        usd, source = RESERVED
         return Offer(
             cloud="gcp",
             region=names.region_of(which.zone),
             zone=which.zone,
             instance_type=machine.name,
             market=Market.RESERVED,
-            usd_per_hour=0.0,
+            usd_per_hour=usd,
             gpu=machine.gpu,
             gpus=machine.gpus,
-            price_source=PRICE_SOURCE,
+            price_source=source,
             room=found.count,
             reservation=which.target,
             ends_at=found.ends_at,

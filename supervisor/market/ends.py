@@ -15,7 +15,7 @@ def known_end(offer: Offer, launched_at: float) -> tuple[float, str] | None:
     """Return when its cloud ends a machine, in UNIX seconds, and why; None where that is not known before."""
     ends = []
     if offer.ends_at:
-        ends.append((offer.ends_at, f"the end of {offer.reservation or 'what is reserved'}"))
+        ends.append((offer.ends_at, f"the end of {offer.reservation.rpartition('/')[2] or 'what is reserved'}"))
     if offer.lasts_s and launched_at:
         ends.append((launched_at + offer.lasts_s, f"{offer.market} machines last {offer.lasts_s / 86400:g} d"))
     return min(ends, default=None)

@@ -84,8 +84,8 @@ def ranked(
     now: float,
     preference: Preference = NO_PREFERENCE,
 ) -> tuple[Offer, ...]:
-    """By the job's order of markets, then by its preference, then by expected dollars per useful node-hour. `lost_s`:
-    what a preemption costs a node."""
+    """Sort by the job's order of markets, its preference, then expected dollars per useful node-hour. `lost_s`: what
+    a preemption costs a node."""
 
     def key(each: Offer) -> tuple[int, int, float]:
         usd = expected_usd(each, memory, rules, lost_s, now, preference)

@@ -63,7 +63,10 @@ def test_work_is_a_time_or_a_number_of_steps() -> None:
     [
         ({"finish_by": "52h"}, "`finish_by` needs `work`: `48h`, the time"),
         ({"work": "48h"}, "`work` says what has to be done by `finish_by`: write both, or neither"),
-        ({"finish_by": "52h", "work": "48h", "market": "spot"}, "cannot be kept on spot machines alone: write `market"),
+        (
+            {"finish_by": "52h", "work": "48h", "market": "spot"},
+            "cannot be kept where spot machines are the last resort: write `market",
+        ),
         ({"finish_by": "52h", "work": "48h", "checkpoints": "none"}, "needs checkpoints, as a preempted job would"),
         ({"finish_by": "52h", "work": "48h", "kind": "data"}, "a data job has no checkpoints"),
         (

@@ -61,6 +61,7 @@ SUPERVISOR = (
     ("errors", "cron", "events", "files", "plots", "removed"),
     ("validation",),
     ("starting_time", "job_keys", "job_text", "run_line", "logins"),
+    ("spec_markets",),
     ("deadlines", "spec_places"),
     ("spec_limits", "sealed"),
     ("spec", "identity"),

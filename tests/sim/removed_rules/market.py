@@ -36,8 +36,15 @@ MARKET = (
     Mutant(
         "one place per job",
         "supervisor.market.offers",
-        "    return not refused and constraints.in_place(offer) and constraints.has_room(offer)",
-        "    return not refused and constraints.has_room(offer)",
+        "    fits = constraints.in_place(offer) and constraints.has_room(offer)",
+        "    fits = constraints.has_room(offer)",
+    ),
+    Mutant(
+        "a machine is replaced before an end that is known",
+        "supervisor.planner.sync",
+        "is_near(node.offer, ends[0], draft.now)",
+        "False",
+        "sim/test_markets.py::test_a_machine_that_lasts_for_a_limited_time_is_replaced_before_its_end_and_no_step_is_lost",
     ),
     Mutant(
         "no more money per hour than allowed",
