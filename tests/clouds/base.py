@@ -157,6 +157,8 @@ class WireCloud(ABC):
         self.denied: set[str] = set()
         self.closing = threading.Event()
         self.call_s = 0.0  # how long each call takes
+        # What of the answers that it gave its provider's own description does not know.
+        self.complaints: list[str] = []
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
     # -- the tests' controls; machines by the provisioner's ids, or the cloud's own -------------------------
@@ -222,6 +224,10 @@ class WireCloud(ABC):
     def answer(self, call: Any, fault: str) -> Answer:
         """Carry the call out. Raises FakeError."""
 
+    def against(self, call: Any, answer: Answer) -> Iterable[str]:
+        """What of an answer its provider's own description does not admit, each with the document's name."""
+        return ()
+
     def aside(self, environ: dict[str, Any], body: bytes) -> Answer | None:
         """The answer to a request that is no call of the API."""
         return None
@@ -262,6 +268,8 @@ class WireCloud(ABC):
                 answer = self.answer(call, fault)
                 if fault == "twice":
                     answer = self.answer(call, "pass")
+                if answer.status < 300:
+                    self.complaints += self.against(call, answer)
         except FakeError as error:
             return error.answer(call), False
         if fault == "done-but-error":
@@ -331,3 +339,4 @@ def wire_cloud(name: str, machines: Machines | None = None) -> Iterator[Any]:
                 yield server
         finally:
             server.stop()
+        assert not server.cloud.complaints, "\n".join(dict.fromkeys(server.cloud.complaints))

@@ -14,7 +14,7 @@ import base64
 import functools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -27,7 +27,7 @@ from provisioners.gcp.settings import GcpSettings
 from tests.clouds.base import HANG_S, Answer, CloudServer, WireCloud
 from tests.clouds.gcp_account import NEEDS
 from tests.clouds.gcp_compute import OP_FAULTS, PROJECT, Compute
-from tests.clouds.gcp_wire import Call, FakeGcpError, read_call
+from tests.clouds.gcp_wire import Call, FakeGcpError, against, read_call
 from tests.clouds.machines import Machines
 
 _TOKEN = "ya29.a-token"  # noqa: S105 - of the test cloud alone
@@ -75,6 +75,10 @@ class Cloud(WireCloud):
     def answer(self, call: Call, fault: str) -> Answer:
         """As the base says."""
         return Answer(502, b"<html>Bad Gateway</html>") if fault == "proxy" else self.compute.serve(call, fault)
+
+    def against(self, call: Call, answer: Answer) -> Iterable[str]:
+        """As the base says."""
+        return against(call, answer.body)
 
     def aside(self, environ: dict[str, Any], body: bytes) -> Answer | None:
         """An access token."""

@@ -9,13 +9,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import googleapiclient
 
+from tests.clouds import covered
 from tests.clouds.base import Answer, FakeError
 
 _DOCUMENTS = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
@@ -90,7 +91,8 @@ class _Method:
     verb: str
     path: re.Pattern[str]
     query: frozenset[str]
-    schema: str
+    schema: str  # of the body; "" for none
+    answer: str  # the schema of the answer; "" for none
 
 
 @functools.cache
@@ -108,9 +110,11 @@ def _methods(api: str) -> tuple[_Method, ...]:
         path = method.get("flatPath", method["path"])
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", path)
         query = {key for key, each in method.get("parameters", {}).items() if each["location"] == "query"}
-        schema = method.get("request", {}).get("$ref", "")
+        schema, answer = (method.get(way, {}).get("$ref", "") for way in ("request", "response"))
         action = name if api == COMPUTE else f"{api}.{name}"
-        found.append(_Method(action, method["httpMethod"], re.compile(pattern), frozenset(query | common), schema))
+        found.append(
+            _Method(action, method["httpMethod"], re.compile(pattern), frozenset(query | common), schema, answer)
+        )
     return tuple(found)
 
 
@@ -136,7 +140,8 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         parsed = json.loads(body) if body else {}
         if parsed and not method.schema:
             raise FakeGcpError(400, "badRequest", f"{method.action} takes no body")
-        complaints = list(_complaints(parsed, method.schema, "resource", api)) if method.schema else []
+        covered.note_call(api, "request", method.action)
+        complaints = list(_complaints(parsed, method.schema, "resource", api, "request")) if method.schema else []
         if complaints:
             raise FakeGcpError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
         names = {key: unquote(each) for key, each in match.groupdict().items()}
@@ -144,22 +149,45 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     raise FakeGcpError(404, "notFound", f"The requested URL {path} was not found on this server.")
 
 
-def _complaints(value: Any, schema: str, where: str, api: str) -> Iterator[str]:
-    """What the document does not allow: unknown fields, wrong types, values outside an enumeration."""
-    yield from _complaints_of(value, _document(api)["schemas"][schema], where, api)
+def against(call: Call, body: Any) -> Iterator[str]:
+    """What of an answer's body Google's description does not know."""
+    (schema,) = {each.answer for each in _methods(call.api) if each.action == call.action}
+    covered.note_call(call.api, "answer", call.action)
+    if schema:
+        found = _complaints(body or {}, schema, "answer", call.api, "answer")
+        yield from (f"{call.action} of {call.api}'s discovery document: {each}" for each in found)
+    elif body:
+        yield f"{call.action} of {call.api}'s discovery document answers nothing, and not {body!r}"
 
 
-def _complaints_of(value: Any, described: Mapping[str, Any], where: str, api: str) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a document a value is described, and whether it is of a "request" or an "answer"."""
+
+    api: str
+    way: str
+    kind: str
+
+
+def _complaints(value: Any, schema: str, where: str, api: str, way: str) -> Iterator[str]:
+    """What the document does not allow: unknown fields, wrong types, values outside an enumeration. `way`: whether it
+    is a "request" or an "answer", which alone has what is for output only."""
+    yield from _complaints_of(value, _document(api)["schemas"][schema], where, _Place(api, way, schema))
+
+
+def _complaints_of(value: Any, described: Mapping[str, Any], where: str, place: _Place) -> Iterator[str]:
     if "$ref" in described:
-        yield from _complaints(value, described["$ref"], where, api)
+        yield from _complaints(value, described["$ref"], where, place.api, place.way)
     elif described["type"] == "array":
         if not isinstance(value, list):
             yield f"{where}: not a list"
             return
         for number, each in enumerate(value):
-            yield from _complaints_of(each, described["items"], f"{where}[{number}]", api)
+            yield from _complaints_of(each, described["items"], f"{where}[{number}]", place)
     elif described["type"] == "object":
-        yield from _complaints_of_object(value, described, where, api)
+        yield from _complaints_of_object(value, described, where, place)
+    elif described["type"] == "any":
+        return
     elif not isinstance(value, _JSON_TYPES[described["type"]]) or (
         isinstance(value, bool) and described["type"] != "boolean"
     ):
@@ -170,7 +198,7 @@ def _complaints_of(value: Any, described: Mapping[str, Any], where: str, api: st
         yield f"{where}: {value!r} is no number"
 
 
-def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str, api: str) -> Iterator[str]:
+def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str, place: _Place) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{where}: not an object"
         return
@@ -179,10 +207,12 @@ def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str, 
         inner = properties.get(key, described.get("additionalProperties"))
         if inner is None:
             yield f"Unknown name \"{key}\" at '{where}': Cannot find field."
-        elif inner.get("readOnly"):
+        elif inner.get("readOnly") and place.way == "request":
             yield f"{where}.{key} is output only"
         else:
-            yield from _complaints_of(each, inner, f"{where}.{key}", api)
+            member = f"{place.kind}.{key if key in properties else '*'}"
+            covered.note_member(place.api, place.way, member)
+            yield from _complaints_of(each, inner, f"{where}.{key}", replace(place, kind=member))
 
 
 # -- filters -------------------------------------------------------------------------------------------------

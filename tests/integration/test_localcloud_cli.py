@@ -128,7 +128,7 @@ def test_an_on_demand_machine_is_not_preempted(local_cloud: LocalCloud) -> None:
     assert isinstance(local_cloud.provisioner.launch(request, TIMEOUT_S), Launched)
     done = local_cloud.cli("preempt", "n1")
     assert done.returncode == 5
-    assert "on-demand" in done.stderr
+    assert "only a spot machine can be preempted" in done.stderr
 
 
 def test_help_does_not_need_a_server() -> None:
