@@ -154,7 +154,7 @@ def against(call: Call, body: Any) -> Iterator[str]:
     (schema,) = {each.answer for each in _methods(call.api) if each.action == call.action}
     covered.note_call(call.api, "answer", call.action)
     if schema:
-        found = _complaints(body or {}, schema, "answer", call.api, "answer")
+        found = _complaints({} if body is None else body, schema, "answer", call.api, "answer")
         yield from (f"{call.action} of {call.api}'s discovery document: {each}" for each in found)
     elif body:
         yield f"{call.action} of {call.api}'s discovery document answers nothing, and not {body!r}"
