@@ -9,7 +9,7 @@ from functools import partial
 from provisioners.aws import encryption, launch, network, reservations
 from provisioners.aws.client import Aws
 from provisioners.aws.errors import ERRORS
-from provisioners.aws.offers import quota_limit
+from provisioners.aws.offers import permitted_limit
 from provisioners.aws.quota import TABLE
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
@@ -192,7 +192,7 @@ class Checks(CloudChecks):
 
     def _quota(self, region: str, deadline: Deadline) -> str:
         quotas = [each for each in TABLE if each.code in _GPU_QUOTAS]
-        limits = {each.name: quota_limit(self._aws, region, each, deadline) for each in quotas}
+        limits = {each.name: permitted_limit(self._aws, region, each, deadline) for each in quotas}
         shown = ", ".join(f"{name}: {'?' if limit is None else f'{limit:g}'}" for name, limit in limits.items())
         if all(limit == 0 for limit in limits.values()):
             raise ProvisionerError(

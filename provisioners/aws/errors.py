@@ -7,6 +7,7 @@ pkg/errors/errors.go; "parallelcluster" is aws-parallelcluster-node, EC2_ICE_ERR
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ _EBS_KEY = (
     "where the region encrypts EBS volumes by default with a key of yours, the key's policy must let the roles use it "
     "that launch: AWSServiceRoleForEC2Spot for spot machines, and the daemon's own"
 )
+
+_LACKS = re.compile(r"is not authorized to perform: ([a-z0-9-]+:[A-Za-z]+)")
 
 
 def _capacity(
@@ -204,10 +207,15 @@ class AwsErrorReply:
     retry_after_s: float = 0.0
 
     def sentence(self, where: str = "") -> str:
-        """Return for people: the service, the place, and AWS's message without the part that only AWS can decode."""
-        text = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
+        """Return for people: the service, the place, and AWS's message without the part that only AWS can decode.
+
+        A missing permission comes first: AWS names it behind the caller's ARN, where a short line would have cut it.
+        """
+        message = self.message.split("Encoded authorization failure message", 1)[0]
+        text = " ".join(message.split()).rstrip(".")  # a proxy's page, too, is one line
         place = f"{self.region} ({where})" if where else self.region
-        return f"{self.service} in {place} answered {self.code}: {text}"
+        lacks = _LACKS.search(text)
+        return f"{self.service} in {place} answered {self.code}{f' for {lacks[1]}' if lacks else ''}: {text}"
 
 
 def is_used(reply: ErrorReply) -> bool:

@@ -207,9 +207,17 @@ def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
 def quota_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> float | None:
     """Return the account's limit in vCPUs; None where it cannot be read, which blocks no launch."""
     try:
+        return permitted_limit(aws, region, quota, deadline)
+    except DeniedError:
+        return None
+
+
+def permitted_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> float | None:
+    """Return the same. Raises DeniedError where the permission is missing."""
+    try:
         answer = aws.ask(
             "service-quotas", region, "get_service_quota", deadline, ServiceCode="ec2", QuotaCode=quota.code
         )
         return float(answer["Quota"]["Value"])
-    except (ApiError, DeniedError, UnreachableError, KeyError):
+    except (ApiError, UnreachableError, KeyError):
         return None

@@ -97,8 +97,11 @@ class Cloud(WireCloud):
             raise FakeAwsError(code, "The security token included in the request is invalid.")
         for name in self.needed(call):
             if name in self.denied:
+                # "Troubleshoot access denied error messages" (IAM guide); EC2 begins with a sentence of its own.
+                first = "You are not authorized to perform this operation. " if call.service == "ec2" else ""
+                why = f"is not authorized to perform: {name} because no identity-based policy allows the {name} action"
                 code = _DENIED.get(call.service, "AccessDeniedException")
-                raise FakeAwsError(code, f"You are not authorized to perform this operation: {name}.")
+                raise FakeAwsError(code, f"{first}User: arn:aws:iam::123456789012:user/spotsup {why}")
 
     def needed(self, call: Call) -> list[str]:
         """As the base says."""

@@ -279,6 +279,7 @@ def test_a_rule_that_someone_added_stays_and_one_that_is_missing_is_made(server:
         "elasticfilesystem:CreateFileSystem",
         "s3:CreateBucket",
         "s3:TagResource",
+        "s3:GetBucketTagging",
         "s3:PutLifecycleConfiguration",
     ],
 )
@@ -509,6 +510,26 @@ def test_checkpoints_stay_until_a_person_says_otherwise_and_then_all_versions_go
     said, _ = deleted(opened(server))
     assert any("delete the S3 bucket models with all objects in it" in each for each in said)
     assert server.cloud.ec2.account.left() == []
+
+
+def test_a_bucket_that_may_not_be_looked_at_does_not_stay_in_silence(server: Any) -> None:
+    made(opened(server))
+    server.cloud.denied = {"s3:GetBucketTagging"}
+    with pytest.raises(ProvisionerError, match="who runs this lacks s3:GetBucketTagging"):
+        deleted(opened(server))
+
+
+@pytest.mark.parametrize(
+    ("what", "action"),
+    [("made", "s3:PutBucketPublicAccessBlock"), ("deleted", "s3:ListBucketVersions"), ("deleted", "s3:DeleteBucket")],
+)
+def test_permissions_of_s3_have_their_own_names(server: Any, what: str, action: str) -> None:
+    assert action in granted("aws-account-policy.json")
+    if what == "deleted":
+        made(opened(server))
+    server.cloud.denied = {action}
+    with pytest.raises(ProvisionerError, match=f"who runs this lacks {action}, "):
+        (made if what == "made" else deleted)(opened(server))
 
 
 def test_a_bucket_that_lost_our_tags_after_the_look_is_not_emptied(server: Any) -> None:

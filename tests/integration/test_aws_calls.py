@@ -194,6 +194,7 @@ def test_without_a_quota_there_is_no_offer(aws: Api) -> None:
         aws.offers()
     aws.cloud.denied.add("servicequotas:GetServiceQuota")
     assert aws.offers()
+    assert "servicequotas:GetServiceQuota" in aws.complaints()["us-east-1 quota"]
 
 
 def test_a_region_that_is_away_hides_no_other(aws: Api) -> None:

@@ -15,6 +15,7 @@ from provisioners.base import Denied, Fatal, LaunchOutcome, NoCapacity, Quota, S
 from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied, find, markdown, outcome
 from provisioners.gcp.errors import GcpErrorReply
 from provisioners.registry import CLOUDS
+from supervisor.planner.sentences import MAX_REASON_CHARACTERS
 
 TABLE = (
     Code("Full", Kind.NO_CAPACITY, "docs", Scope.ZONE, 180),
@@ -216,3 +217,14 @@ def test_a_throttled_call_waits_for_as_long_as_the_cloud_says() -> None:
 def test_an_encoded_authorization_message_is_left_out() -> None:
     long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
     assert "xxx" not in reply("aws", f"UnauthorizedOperation: {long}").sentence()
+
+
+def test_a_missing_permission_of_aws_is_named_before_a_short_line_ends() -> None:
+    """EC2's own words, by "Troubleshoot access denied error messages" (IAM guide); a status has 160 characters."""
+    caller = "arn:aws:sts::123456789012:assumed-role/spotsup-vision-daemon/i-0123456789abcdef0"
+    words = "You are not authorized to perform this operation. "
+    words += f"User: {caller} is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:…"
+    said = reply("aws", f"UnauthorizedOperation: {words}").sentence("us-east-1a, p4d.24xlarge, on-demand")
+    assert "answered UnauthorizedOperation for ec2:RunInstances: You are" in said[: MAX_REASON_CHARACTERS - 20]
+    page = reply("aws", "403: <html>\n  <title>\n  Forbidden by a proxy</title>").sentence()
+    assert page.endswith("answered 403: <html> <title> Forbidden by a proxy</title>")

@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioners.account import EMPTY_S, Found, NotYetError, Resource, Row, Seen
 from provisioners.aws.account import wanted
-from provisioners.aws.account.calls import Calls
+from provisioners.aws.account.calls import ALLOWED, DENIALS, Calls
 from provisioners.aws.describe import tags_of
 from provisioners.base import DeniedError, Owner, ProvisionerError, owner_of
 from provisioners.codes import ApiError
@@ -28,6 +28,8 @@ CLOSED = {
 }
 RULE = "spotsup: incomplete uploads"
 _TAGGING_PAGES = 20
+# Of a bucket of another account S3 says "Access Denied" alone ("Troubleshoot access denied errors", S3 guide).
+_OUR_FAULT = "no identity-based policy allows"
 
 
 class Buckets:
@@ -55,14 +57,16 @@ class Buckets:
 
     def _owner_of(self, name: str, region: str) -> Owner | None:
         """Return whose the bucket of a name is; None where nobody has one. One that we may not look at is someone
-        else's."""
+        else's, unless it is a permission of ours that is missing."""
         try:
             raw = self._calls.get(*("s3", region, "get_bucket_tagging"), frozenset({"NoSuchTagSet"}), Bucket=name)
         except ApiError as error:
             if error.reply.code == "NoSuchBucket":
                 return None
             raise
-        except DeniedError:
+        except DeniedError as error:
+            if _OUR_FAULT in str(error):
+                raise
             return owner_of({})
         return owner_of(tags_of({"Tags": raw.get("TagSet", ())}))
 
@@ -134,6 +138,8 @@ class Buckets:
             answer = self._calls.change("s3", bucket.place, "delete_objects", Bucket=bucket.name, Delete=listed)
             for each in answer.get("Errors", ()):
                 reason = f"{each.get('Code')}: {each.get('Message')}"
+                if each.get("Code") in DENIALS:
+                    reason = f"{reason}; it takes s3:DeleteObject and s3:DeleteObjectVersion, which are in {ALLOWED}"
                 raise ProvisionerError(f"S3 does not delete {each.get('Key')} in {bucket.name} ({reason})")
         uploads = self._calls.ask("s3", bucket.place, "list_multipart_uploads", Bucket=bucket.name).get("Uploads", ())
         for each in uploads:

@@ -38,6 +38,15 @@ _TAKEN = (("InvalidInput", "has been taken"), ("LimitExceeded", "PerInstanceProf
 _ABSENT = frozenset({"NoSuchEntity", "FileSystemNotFound"})
 DENIALS = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _ACTIONS = {"efs": "elasticfilesystem", "resourcegroupstaggingapi": "tag"}  # where policies do not use boto3's name
+# Where the permission is not called as the operation: "Actions, resources, and condition keys for Amazon S3".
+_PERMISSIONS = {
+    "get_public_access_block": "GetBucketPublicAccessBlock",
+    "put_public_access_block": "PutBucketPublicAccessBlock",
+    "get_bucket_lifecycle_configuration": "GetLifecycleConfiguration",
+    "put_bucket_lifecycle_configuration": "PutLifecycleConfiguration",
+    "list_object_versions": "ListBucketVersions",
+    "list_multipart_uploads": "ListBucketMultipartUploads",
+}
 
 
 class Calls:
@@ -91,7 +100,7 @@ class Calls:
             cause = refusal_of(error)
             if cause is None or cause.reply.code not in DENIALS:
                 raise
-            action = "".join(part.capitalize() for part in operation.split("_"))
+            action = _PERMISSIONS.get(operation) or "".join(part.capitalize() for part in operation.split("_"))
             raise DeniedError(
                 f"{cause}; who runs this lacks {_ACTIONS.get(service, service)}:{action}, or what that needs: "
                 f"{ALLOWED} has all of it"
