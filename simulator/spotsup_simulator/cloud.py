@@ -229,7 +229,7 @@ class SimCloud:
         if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
             machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
         elif request.offer.lasts_s:
-            machine.ends_at = now + request.offer.lasts_s
+            machine.ends_at, machine.lasts_s = now + request.offer.lasts_s, request.offer.lasts_s
         machine.history.append((now, instance))
         self.machines[instance.id] = machine
         self.by_token[request.token] = instance.id

@@ -25,6 +25,8 @@ class Machine:
     # When the cloud takes it, and whether it does so by stopping it, so that its disks are billed further.
     ends_at: float | None = None
     stops: bool = False
+    # How long it lasts, as was said when it was offered; 0: without an end that is known before.
+    lasts_s: float = 0.0
     # It runs, and nothing it sends arrives.
     silent: bool = False
     # It runs, and only etcd is out of its reach: it trains with others, and may answer over SSH.

@@ -22,8 +22,9 @@ def known_end(offer: Offer, launched_at: float) -> tuple[float, str] | None:
 
 
 def is_near(offer: Offer, end: float, now: float) -> bool:
-    """True if a machine is to be replaced, as its end is near."""
-    return end - now < (min(NOTICE_S, offer.lasts_s / 4) if offer.lasts_s else NOTICE_S)
+    """True if a machine is to be replaced, as its end is near. One that is there after its end has another, or the
+    clock is wrong: replacing all such machines at once would help nobody."""
+    return 0 < end - now < (min(NOTICE_S, offer.lasts_s / 4) if offer.lasts_s else NOTICE_S)
 
 
 def has_time(offer: Offer, now: float) -> bool:

@@ -32,6 +32,8 @@ KNOWN_SILENT_S = 20.0
 TOGETHER_S = 40.0
 # A daemon counts from the launch of a machine, by its own clock.
 FEW_SLACK_S = 20.0
+# So long before an end that was known from the beginning a machine is replaced, at the earliest: decision 87.
+LEFT_BEFORE_S = 900.0
 # A machine that has proved for so long that its steps advance has been asked.
 PROVEN_S = 90.0
 
@@ -121,12 +123,14 @@ class Causes:
     def _may_take(self, before: JobView, job: JobView, node: NodeRecord) -> bool:
         """A notice, the provider's evidence, a user's command, an exhausted suspicion, or too few to train for long."""
         record, machine = job.record, self._machines.get(node.id)
-        few_s = self._world.clock.now() - self._few_since.get(record.task_id, NEVER)
+        now = self._world.clock.now()
+        few_s = now - self._few_since.get(record.task_id, NEVER)
         if few_s >= self._world.rules.gang.timeout_s - FEW_SLACK_S:
             return True
-        if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
+        if machine is None or not machine.alive or machine.noticed_at is not None or now >= _left_before(machine):
             return True
-        if record.cancel_requested or job.result is not None or record.pause.at or job.nodes[node.id].drain_requested:
+        ended = record.ended or record.cancel_requested or job.result is not None
+        if ended or record.pause.at or job.nodes[node.id].drain_requested:
             return True
         if node.id in job.exits or node.id not in self._world.nodes.agents:
             return True
@@ -323,3 +327,10 @@ class Causes:
             and ends_at - self._world.etcd.up_since > needed_s
             and self._world.clock.now() >= ends_at
         )
+
+
+def _left_before(machine: Machine) -> float:
+    """From when on a machine whose end was known may be left; NEVER of others."""
+    if not machine.lasts_s or machine.ends_at is None:
+        return NEVER
+    return machine.ends_at - min(LEFT_BEFORE_S, machine.lasts_s / 4) - FEW_SLACK_S

@@ -499,6 +499,7 @@ class Injector:
         limits |= {"usd_per_node_hour": job.usd_per_node_hour} if job.usd_per_node_hour else {}
         limits |= {"hours": job.hours} if job.hours else {}
         more: dict[str, object] = {"priority": job.priority} if job.priority else {}
+        more |= {"market": job.market}
         more |= alternatives(job)
         placement = {"spread": job.spread}
         self._users.submit(job.name, job.owner, kind=job.kind, nodes=nodes, limits=limits, placement=placement, **more)

@@ -184,6 +184,7 @@ class Submission:
     priority: int = 0
     usd_per_node_hour: float | None = None
     prefer: str = ""  # of its alternatives of machines; it names none where this is empty
+    market: str = "spot"
 
     @property
     def multiple_of(self) -> int:
@@ -212,6 +213,8 @@ class Scenario:
     has_regions: bool = False
     # The types of machines that the cloud has, cheapest first.
     types: tuple[str, ...] = ("small",)
+    # How long machines of the market flex last.
+    flex_lasts_s: float = 7 * 86400.0
 
 
 def draw(seed: int, hours: float = HOURS) -> Scenario:
@@ -245,6 +248,7 @@ def _with_extras(scenario: Scenario) -> Scenario:
     scenario = _with_alternatives(scenario)
     scenario = _with_caps(scenario)
     scenario = _with_budgets(scenario)
+    scenario = _with_markets(scenario)
     scenario = _with_some(scenario, "harsh", HARSH_WEIGHTS, [3, 6, 12])
     scenario = _with_some(scenario, "access", ACCESS_WEIGHTS, [4, 8])
     scenario = _with_some(scenario, "etcd", ETCD_WEIGHTS, [4, 8])
@@ -355,6 +359,19 @@ def _with_caps(scenario: Scenario) -> Scenario:
         for job, cap in zip(scenario.jobs, caps, strict=True)
     )
     return _with_some(replace(scenario, jobs=jobs), "caps", CAP_WEIGHTS, [3, 6], share=1.0)
+
+
+def _with_markets(scenario: Scenario) -> Scenario:
+    """In a quarter of the scenarios jobs take machines of other markets, too, some of which last for a limited time.
+    Drawn apart, as above. Not where money is limited: what a job's money buys of a dear market is too little for it."""
+    rng = random.Random(f"markets {scenario.seed}")
+    limits = [scenario.rules.queue.cluster.usd_per_hour, *(job.usd_per_hour for job in scenario.jobs)]
+    limits += [job.usd_per_node_hour for job in scenario.jobs]
+    if rng.random() < 3 / 4 or scenario.rules.budgets.any or any(limit is not None for limit in limits):
+        return scenario
+    wishes = ["flex", "spot-then-flex", "flex-then-spot", "spot-then-on-demand", "spot-then-flex-then-on-demand"]
+    jobs = tuple(replace(job, market=rng.choice(wishes)) if job.kind == "training" else job for job in scenario.jobs)
+    return replace(scenario, jobs=jobs, flex_lasts_s=rng.choice([600.0, 1200.0, 3600.0]))
 
 
 def _with_budgets(scenario: Scenario) -> Scenario:

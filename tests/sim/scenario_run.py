@@ -43,6 +43,7 @@ class ScenarioRun:
         world.nodes.reaction_s = scenario.reaction_s
         world.cloud.disk_leak_rate = 0.1
         world.cloud.types = scenario.types
+        world.cloud.flex_lasts_s = scenario.flex_lasts_s
         if scenario.has_regions:
             world.cloud.region_of = {zone: f"region-of-{zone}" for zone in ZONES}
         mutate(world)

@@ -101,6 +101,7 @@ def test_when_a_machine_ends(offer: Offer, launched_at: float, end: tuple[float,
 
 def test_a_machine_is_replaced_before_its_end_and_one_that_lasts_a_short_time_in_its_last_quarter() -> None:
     assert [is_near(RESERVED, NOW + NOTICE_S + 1, NOW), is_near(RESERVED, NOW + NOTICE_S - 1, NOW)] == [False, True]
+    assert not is_near(RESERVED, NOW - 1, NOW), "it is there: the clock was set, or what is reserved prolonged"
     short = replace(FLEX, lasts_s=400.0)
     assert [is_near(short, NOW + 101, NOW), is_near(short, NOW + 99, NOW)] == [False, True]
 
