@@ -50,6 +50,7 @@ class CapacityRefusal:
     spare: bool = False  # a spare was requested: the answer holds back nothing but spares
     job: str = ""  # the answer is about this job's request, and holds back no other
     above_cap: bool = False  # that pays too little for now; else it can never work
+    denied: bool = False  # the account may not: that is no matter of capacity
 
     @property
     def reach(self) -> Reach:
@@ -168,7 +169,8 @@ class CapacityMemory:
         expired."""
         above_cap = isinstance(outcome, NoCapacity) and outcome.above_cap
         until, place = now + outcome.memory_s, _place(offer)
-        refusal = CapacityRefusal(place, outcome.scope, until, outcome.message, spare, job, above_cap)
+        about = outcome.message, spare, job, above_cap, isinstance(outcome, Denied)
+        refusal = CapacityRefusal(place, outcome.scope, until, *about)
         before = self._by_subject.get(_subject(refusal))
         if before is not None:
             refusal = replace(refusal, until=max(refusal.until, before.until))

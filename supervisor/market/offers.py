@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 
 from provisioners.base import Offer
-from supervisor.market.capacity import CapacityMemory, source_of
+from supervisor.market.capacity import CapacityMemory, CapacityRefusal, source_of
 from supervisor.market.ends import MIN_LEFT_S, has_time
 from supervisor.market.hazard import HOUR_S, HazardRules
 from supervisor.market.prices import is_within, named
@@ -140,14 +140,20 @@ def obstacle(
     if not open_offers:
         first = refusals[0][1]
         assert first is not None
-        why = "too dear" if first.above_cap else "the request is refused" if first.job else "no capacity"
-        return f"{why}: {first.message}"
+        return f"{_why(first)}: {first.message}"
     if all(offer.usd_per_hour is None for offer in open_offers):
         return f"no price is known for {named(open_offers)}, and the job has a limit of money: {PRICE_REMEDY}"
     own = replace(constraints, admitted_usd_per_hour=None)
     if any(own.affordable(offer) for offer in open_offers):
         return "the operator's limit of dollars per hour allows no more machines at these prices"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"
+
+
+def _why(refusal: CapacityRefusal) -> str:
+    """Return what kind of refusal it is."""
+    if refusal.denied:
+        return "the account may not"
+    return "too dear" if refusal.above_cap else "the request is refused" if refusal.job else "no capacity"
 
 
 def is_above_cap(offer: Offer, cap_usd: float | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from spotsup_simulator.replay.world import changes_at
 
-from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
+from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
 from supervisor.market.capacity import (
     LATE_DECAY_S,
     LATE_S,
@@ -269,6 +269,15 @@ def test_the_obstacle_is_what_keeps_the_offers_that_no_cloud_refuses_from_being_
     found = obstacle(offers, memory, LIMITED, NOW, spare=False)
     assert found.startswith(why)
     assert bool(found) is bool(why)
+
+
+def test_what_the_account_may_not_is_not_said_to_be_a_matter_of_capacity() -> None:
+    denied = Denied(Scope.REGION, 60.0, "UnauthorizedOperation for ec2:RunInstances")
+    memory = CapacityMemory().remember(OFFER, denied, NOW, spare=False)
+    why = obstacle(
+        (OFFER,), memory, Constraints("zone", None, needs_price=False, placed=(), billed=()), NOW, spare=False
+    )
+    assert why == "the account may not: UnauthorizedOperation for ec2:RunInstances"
 
 
 def test_an_operators_price_wins_and_that_of_the_most_exact_place_counts() -> None:
