@@ -77,6 +77,7 @@ NOT_JUDGED = {
     },
     "daemon": {
         "ec2:CreateTags": _PART,
+        "ec2:DescribeCapacityReservations": _ABSENT,
         "ec2:GetEbsDefaultKmsKeyId": _ABSENT,
         "elasticfilesystem:DescribeMountTargetSecurityGroups": _SWALLOWED,
         "iam:PassRole": _PART,
