@@ -1,10 +1,10 @@
 """Azure for tests: Resource Manager, Entra ID's tokens and the retail prices, over TLS.
 
-The real SDK talks to it, with its real credentials: a client secret, a token, an authority of its own. Bodies are held
-against the members that their requests' api-version knows. It has: launches that are accepted and fail later, full
-zones, quotas, throttling, evictions with and without notice, and none after a notice, listings and a log that lag,
-lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong credentials and missing
-permissions.
+The real SDK talks to it, with its real credentials: a client secret, a token, an authority of its own. Requests and
+answers are held against Microsoft's description of their api-version. It has: launches that are accepted and fail
+later, full zones, quotas, throttling, evictions with and without notice, and none after a notice, listings and a log
+that lag, lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong credentials and
+missing permissions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import Provisioner
 from tests.clouds.azure_arm import Arm
+from tests.clouds.azure_contract import against, asked
 from tests.clouds.azure_machines import DEAD_MAN_ROLE, GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_requests import SECURITY_GROUP, SUBNETS
 from tests.clouds.azure_storage import POLL
@@ -97,7 +99,12 @@ class Cloud(WireCloud):
 
     def answer(self, call: Call, fault: str) -> Answer:
         """As the base says."""
+        self.complaints += asked(call)
         return self.arm.serve(call)
+
+    def against(self, call: Call, answer: Answer) -> Iterable[str]:
+        """As the base says."""
+        return against(call, answer)
 
     def aside(self, environ: dict[str, Any], body: bytes) -> Answer | None:
         """A console, prices, a token."""

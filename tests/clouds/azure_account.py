@@ -135,7 +135,8 @@ class Subscription:
                     del self._going[key]
                     del self.things[key]
                     continue
-                thing["properties"]["provisioningState"] = "Deleting"
+                if "provisioningState" in thing["properties"]:  # identities have none
+                    thing["properties"]["provisioningState"] = "Deleting"
             elif self._is_late(self._young, f"list {key}"):
                 continue
             elif thing["properties"].get("provisioningState") == "Updating" and not self._is_late(self._young, key):

@@ -12,10 +12,11 @@ from urllib.parse import quote
 from provisioners.catalog import load_catalog
 from tests.clouds import azure_machines as kept
 from tests.clouds.azure_account import Subscription
+from tests.clouds.azure_contract import check_members
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, architecture_of, check
 from tests.clouds.azure_reservations import ReservedCapacity
-from tests.clouds.azure_wire import Call, FakeAzureError, check_members, resource
+from tests.clouds.azure_wire import Call, FakeAzureError, resource
 from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
@@ -287,7 +288,8 @@ class Arm:
         return Answer(200, {"id": call.path, "name": names["name"], "location": "eastus"})
 
     def _image_versions(self, call: Call, names: dict[str, str]) -> Answer:
-        return Answer(200, {"value": [{"id": each} for each in sorted(self.images) if each.startswith(call.path)]})
+        found = [each for each in sorted(self.images) if each.startswith(call.path)]
+        return Answer(200, {"value": [{"id": each, "location": "eastus"} for each in found]})
 
     def _console(self, _call: Call, names: dict[str, str]) -> Answer:
         record = self._must_know(names["name"])

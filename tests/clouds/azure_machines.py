@@ -29,6 +29,7 @@ GALLERY_IMAGE = f"{ROOT}/Microsoft.Compute/galleries/g/images/ours"
 GALLERY_VERSION = f"{GALLERY_IMAGE}/versions/1.0.0"
 # A capacity reservation group that is there from the start: two machines of the smallest size in eastus-1.
 RESERVED = f"{ROOT}/Microsoft.Compute/capacityReservationGroups/reserved"
+DISK_OF_IMAGE = {"createOption": "FromImage"}
 GONE = "gone"
 
 
@@ -172,8 +173,9 @@ class Group(Fleet):
     def leave_behind(self, owner: Owner, node: str) -> None:
         """A disk (which has no tags), a network interface and an address."""
         name, tags = f"spotsup-{owner.digest}-{node}", {**owner.tags, "spotsup-node": node}
+        disk = {"creationData": DISK_OF_IMAGE, "diskState": "Unattached"}
         for kind, suffix, more in (
-            ("Microsoft.Compute/disks", "disk", {"properties": {"diskState": "Unattached"}}),
+            ("Microsoft.Compute/disks", "disk", {"properties": disk}),
             ("Microsoft.Network/networkInterfaces", "nic", {"tags": tags, "properties": {}}),
             ("Microsoft.Network/publicIPAddresses", "ip", {"tags": tags, "properties": {"ipAddress": "203.0.113.1"}}),
         ):
@@ -339,7 +341,13 @@ def statuses(record: Record, seen: Seen) -> dict[str, Any]:
     found = [made]
     if seen.power:
         found.append({"code": f"PowerState/{seen.power}", "level": "Info", "displayStatus": f"VM {seen.power}"})
-    return {"id": record.id, "name": record.name, "properties": {"instanceView": {"statuses": found}}}
+    return {
+        "id": record.id,
+        "name": record.name,
+        "type": "Microsoft.Compute/virtualMachines",
+        "location": record.body["location"],
+        "properties": {"instanceView": {"statuses": found}},
+    }
 
 
 def interfaces(record: Record, seen: Seen) -> list[dict[str, Any]]:
@@ -399,6 +407,9 @@ def disks(record: Record, seen: Seen) -> list[dict[str, Any]]:
             "name": name,
             "location": record.body["location"],
             "managedBy": record.id,
-            "properties": {"diskState": "Attached" if seen.power != "deallocated" else "Reserved"},
+            "properties": {
+                "creationData": DISK_OF_IMAGE,
+                "diskState": "Attached" if seen.power != "deallocated" else "Reserved",
+            },
         }
     ]

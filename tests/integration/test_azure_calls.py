@@ -234,7 +234,7 @@ def test_a_machine_that_switched_itself_off_still_costs(arm: Api) -> None:
 def test_a_disk_of_the_user_is_not_left_over(arm: Api) -> None:
     arm.cloud.fleet.loose[f"{ROOT}/Microsoft.Compute/disks/of-the-user"] = {
         "location": "eastus",
-        "properties": {"diskState": "Unattached"},
+        "properties": {"creationData": {"createOption": "Empty"}, "diskState": "Unattached"},
     }
     assert not arm.provisioner.leftovers(OWNER, TIMEOUT_S)
 

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from provisioners.azure import launch
+from tests.clouds.azure_contract import asked as asked_against
+from tests.clouds.azure_wire import Call
 from tests.support.serving import serving
 from tests.unit.test_azure_rules import FULL
 
@@ -61,3 +63,6 @@ def test_the_switch_has_the_machine_deallocate_itself() -> None:
     where = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-n"
     assert urlsplit(end[1]).path == f"{where}/deallocate"
     assert parse_qs(urlsplit(end[1]).query) == {"api-version": [launch.COMPUTE_API]}
+    action = "Microsoft.Compute/virtualMachines/deallocate/action"
+    query = {"api-version": launch.COMPUTE_API}
+    assert not list(asked_against(Call("POST", urlsplit(end[1]).path, query, {}, b"", action)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from provisioners.azure import launch
-from tests.clouds.azure_wire import FakeAzureError, complaints
+from tests.clouds.azure_contract import complaints
+from tests.clouds.azure_wire import FakeAzureError
 from tests.unit.test_azure_rules import CASES, PLAIN, REQUEST, body
-from tools.azure_models import FOLDER, RELEASES, read
+from tools.azure_models import FOLDER, RELEASES
+from tools.azure_sdk import Operations, read
 
 
 def found_in(asked: object, version: str = launch.COMPUTE_API) -> list[str]:
@@ -58,13 +60,28 @@ def test_each_release_has_its_file_of_models_and_none_is_left() -> None:
     assert {each.file for each in RELEASES} == set(FOLDER.iterdir())
 
 
-SDK = """
+SDK = '''
 class Base(Model):
     pass
 class Thing(Base):
-    _validation = {"id": {"readonly": True}, "kind": {"required": True}, "size": {"required": True}}
+    """A thing.
+
+    :vartype id: str
+    :ivar state: How it is.
+    :vartype state: str or
+     ~azure.models.Kind
+    """
+    _validation = {
+        "id": {"readonly": True},
+        "state": {"readonly": True},
+        "made": {"readonly": True},
+        "kind": {"required": True},
+        "size": {"required": True},
+    }
     _attribute_map = {
         "id": {"key": "id", "type": "str"},
+        "state": {"key": "properties.state", "type": "str"},
+        "made": {"key": "properties.times.made", "type": "iso-8601"},
         "kind": {"key": "properties.kind", "type": "str"},
         "size": {"key": "size", "type": "str"},
         "parts": {"key": "properties.parts", "type": "[Part]"},
@@ -73,7 +90,7 @@ class Thing(Base):
     def __init__(self, *, kind: Union[str, "_models.Kind"], size: Union[str, "_models.VirtualMachineSizeTypes"],
                  parts: Optional[List["_models.Part"]] = None, odata: Optional[str] = None, **kwargs: Any) -> None:
         pass
-"""
+'''
 KINDS = '''
 class Kind(str, Enum, metaclass=CaseInsensitiveEnumMeta):
     """Of a thing."""
@@ -87,8 +104,81 @@ class VirtualMachineSizeTypes(str, Enum):
 def test_the_models_of_a_release_are_read_without_importing_it() -> None:
     written = read(SDK, KINDS, ("Thing",))
     assert written.types == {
-        "Thing": {"properties": "Thing.properties", "size": "str", "odata.type": "str"},
-        "Thing.properties": {"kind": "Kind", "parts": "[Part]"},
+        "Thing": {"id": "str", "properties": "Thing.properties", "size": "str", "odata.type": "str"},
+        "Thing.properties": {"state": "Kind", "times": "Thing.properties.times", "kind": "Kind", "parts": "[Part]"},
+        "Thing.properties.times": {"made": "datetime"},
     }
     assert written.required == {"Thing": ["properties", "size"], "Thing.properties": ["kind"]}
+    assert {kind: each for kind, each in written.read_only.items() if each} == {
+        "Thing": ["id"],
+        "Thing.properties": ["state", "times"],
+        "Thing.properties.times": ["made"],
+    }
     assert written.enumerations == {"Kind": ["One", "Two"]}
+
+
+NEWER = """
+class Base(_Model):
+    id: Optional[str] = rest_field(visibility=["read"])
+class Thing(Base):
+    made_at: Optional[datetime.datetime] = rest_field(name="madeAt", visibility=["read"], format="rfc3339")
+    kind: Union[str, "_models.Kind"] = rest_field(visibility=["read", "create"])
+    parts: Optional[list["_models.Part"]] = rest_field()
+    tags: Optional[dict[str, str]] = rest_field()
+    unit: Literal["Count"] = rest_field()
+"""
+
+
+def test_the_models_of_a_newer_release_are_read_too() -> None:
+    written = read(NEWER, KINDS, ("Thing",))
+    members = {"id": "str", "madeAt": "datetime", "kind": "Kind", "parts": "[Part]", "tags": "{str}", "unit": "str"}
+    assert written.types == {"Thing": members}
+    assert written.required == {"Thing": ["kind", "unit"]}
+    assert written.read_only == {"Thing": ["id", "madeAt"]}
+
+
+OPERATIONS = """
+def build_things_list_request(subscription_id: str, *, top: Optional[int] = None, **kwargs: Any) -> HttpRequest:
+    api_version: str = kwargs.pop("api_version", _params.pop("api-version", "2026-01-01"))
+    _url = "/subscriptions/{subscriptionId}/providers/Microsoft.Made/things"
+    _params["api-version"] = _SERIALIZER.query("api_version", api_version, "str")
+    if top is not None:
+        _params["$top"] = _SERIALIZER.query("top", top, "int")
+    return HttpRequest(method="GET", url=_url, params=_params, headers=_headers, **kwargs)
+def build_things_make_request(name: str, **kwargs: Any) -> HttpRequest:
+    api_version: str = kwargs.pop("api_version", _params.pop("api-version", "2026-01-01"))
+    _url = kwargs.pop("template_url", "/{scope}/things/{name}")
+    _params["api-version"] = _SERIALIZER.query("api_version", api_version, "str")
+    return HttpRequest(method="PUT", url=_url, params=_params, headers=_headers, **kwargs)
+class ThingsOperations:
+    def list(self, *, top: Optional[int] = None, **kwargs: Any) -> ItemPaged["_models.Thing"]:
+        _request = build_things_list_request(top=top)
+        if response.status_code not in [200]:
+            raise HttpResponseError(response=response)
+    def _make_initial(self, name: str, thing: Union[_models.Wish, IO[bytes]], **kwargs: Any) -> Iterator[bytes]:
+        _request = build_things_make_request(name=name)
+        if response.status_code not in [200, 201]:
+            raise HttpResponseError(response=response)
+    def begin_make(self, name: str, thing: Union[_models.Wish, IO[bytes]], **kwargs: Any) -> LROPoller[_models.Thing]:
+        raw_result = self._make_initial(name=name)
+"""
+
+
+def test_operations_are_read_with_their_parameters_bodies_and_answers() -> None:
+    described = Operations([OPERATIONS])
+    assert described.read("Things.list", "2026-01-01") == (
+        {
+            "method": "GET",
+            "path": "/subscriptions/{subscriptionId}/providers/Microsoft.Made/things",
+            "query": {"api-version": True, "$top": False},
+            "body": "",
+            "answer": "Thing page",
+            "statuses": [200],
+        },
+        {"value": "[Thing]", "nextLink": "str"},
+    )
+    made, page = described.read("Things.begin_make", "2026-01-01")
+    assert (made["method"], made["path"], page) == ("PUT", "/{scope}/things/{name}", {})
+    assert (made["body"], made["answer"], made["statuses"]) == ("Wish", "Thing", [200, 201])
+    with pytest.raises(ValueError, match="of the api-version 2026-01-01, and not 2025-01-01"):
+        described.read("Things.list", "2025-01-01")
