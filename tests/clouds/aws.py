@@ -9,6 +9,8 @@ that arrive twice, a clock that differs, wrong credentials and missing permissio
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -17,6 +19,7 @@ from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
 from tests.clouds.aws_account import NEEDS
+from tests.clouds.aws_described import asked, told
 from tests.clouds.aws_ec2 import Ec2
 from tests.clouds.aws_wire import Call, FakeAwsError, read_call
 from tests.clouds.base import Answer, CloudServer, WireCloud
@@ -76,12 +79,21 @@ class Cloud(WireCloud):
             self.ec2.let_in("us-east-1")
 
     def read(self, environ: dict[str, Any], body: bytes) -> Call:
-        """As the base says."""
-        return read_call(environ, body)
+        """As the base says. A request that its description does not allow is no matter of a test's alone."""
+        call = read_call(environ, body)
+        wrong = asked(call.service, environ, body)
+        self.complaints += wrong
+        return replace(call, wrong=wrong) if wrong else call
 
     def answer(self, call: Call, fault: str) -> Answer:
         """As the base says."""
         return self.ec2.serve(call)
+
+    def against(self, call: Call, answer: Answer) -> Iterable[str]:
+        """As the base says."""
+        return told(call.service, call.environ, call.action, answer)
+
+    against_error = against
 
     def admit(self, call: Call) -> None:
         """As the base says."""
@@ -95,6 +107,9 @@ class Cloud(WireCloud):
                 raise _CREDENTIALS["wrong"]
             code = "InvalidClientTokenId" if call.service == "sts" else "UnrecognizedClientException"
             raise FakeAwsError(code, "The security token included in the request is invalid.")
+        if call.wrong:
+            code = "InvalidParameterValue" if call.service == "ec2" else "ValidationException"
+            raise FakeAwsError(code, call.wrong[0])
         for name in self.needed(call):
             if name in self.denied:
                 # "Troubleshoot access denied error messages" (IAM guide); EC2 begins with a sentence of its own.

@@ -108,7 +108,9 @@ class Account:
     def _about_role(self, call: Call) -> Answer:
         name = call.form["RoleName"]
         if name == SPOT_ROLE and self.has_spot_role:
-            role = f"<RoleName>{SPOT_ROLE}</RoleName><RoleId>AROAEXAMPLE</RoleId><Path>/aws-service-role/</Path>"
+            role = (
+                f"<RoleName>{SPOT_ROLE}</RoleName><RoleId>AROAEXAMPLE0123456789</RoleId><Path>/aws-service-role/</Path>"
+            )
             role += "<Arn>arn:aws:iam::123456789012:role/x</Arn><CreateDate>2026-01-01T00:00:00Z</CreateDate>"
             text = f"<GetRoleResponse><GetRoleResult><Role>{role}</Role></GetRoleResult></GetRoleResponse>"
             return Answer(200, text.encode(), XML)

@@ -21,6 +21,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.test import run_wsgi_app
 
 from tests.clouds.aws_account import Account
+from tests.clouds.aws_efs import as_efs
 from tests.clouds.aws_faults import Faults
 from tests.clouds.aws_instances import Instances, Record, Seen
 from tests.clouds.aws_keys import Keys
@@ -107,7 +108,9 @@ class Ec2:
     def _by_moto(self, call: Call) -> Answer:
         inner = {**call.environ, "wsgi.input": io.BytesIO(call.body), "CONTENT_LENGTH": str(len(call.body))}
         parts, status, headers = run_wsgi_app(self._moto, inner)
-        return Answer(int(status.split()[0]), b"".join(parts), {"Content-Type": headers["Content-Type"]})
+        kept = {name: headers[name] for name in ("Content-Type", "x-amzn-ErrorType") if name in headers}
+        answer = Answer(int(status.split()[0]), b"".join(parts), kept)
+        return as_efs(call, answer) if call.service == "elasticfilesystem" else answer
 
     def let_in(self, region: str) -> None:
         """A rule of the default security group, for the daemon's address."""
@@ -455,10 +458,10 @@ class Ec2:
             raise FakeAwsError("FileSystemNotFound", f"File system '{name}' does not exist.")
         found = [
             {
-                "MountTargetId": f"fsmt-{name}-{number:08}",
+                "MountTargetId": f"fsmt-{name.removeprefix('fs-')}{number:08x}",
                 "VpcId": self.fleet.backend(call.region).get_default_vpc().id,
                 "FileSystemId": name,
-                "SubnetId": "subnet-1",
+                "SubnetId": "subnet-00000001",
                 "LifeCycleState": state,
                 "AvailabilityZoneName": zone,
             }
@@ -467,11 +470,11 @@ class Ec2:
         return Answer(200, {"MountTargets": found})
 
     def _mount_target_groups(self, call: Call) -> Answer:
-        _, _, name = call.form["MountTargetId"].partition("-")
-        system, _, number = name.rpartition("-")
+        name = call.form["MountTargetId"].removeprefix("fsmt-")
+        system = f"fs-{name[:-8]}"
         if system not in self.mount_targets:
             return self._by_moto(call)
-        zone, _ = self.mount_targets[system][int(number)]
+        zone, _ = self.mount_targets[system][int(name[-8:], 16)]
         group = self.mount_target_groups.get(zone) or self._default_group(call.region).id
         return Answer(200, {"SecurityGroups": [group]})
 

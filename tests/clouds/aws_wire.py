@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 from moto.core.serialize import EC2Serializer
 from moto.core.utils import get_service_model
 
+from tests.clouds.aws_described import error_format, routed
 from tests.clouds.base import Answer, FakeError
 
 XML = {"Content-Type": "text/xml"}
@@ -54,7 +55,9 @@ _S3_OF_OBJECTS = {"DELETE uploadId": "AbortMultipartUpload"}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: `form` is EC2's flat parameters, or a JSON service's; `environ` and `body` are WSGI's, for moto."""
+    """One request: `form` is EC2's flat parameters, or a JSON service's; `environ` and `body` are WSGI's, for moto;
+    `wrong`: what of it AWS's own description does not allow.
+    """
 
     service: str
     region: str
@@ -62,6 +65,7 @@ class Call:
     form: Mapping[str, str]
     environ: Mapping[str, Any]
     body: bytes
+    wrong: Sequence[str] = ()
 
     def listed(self, prefix: str) -> list[str]:
         """prefix.1, prefix.2, …"""
@@ -94,18 +98,19 @@ class FakeAwsError(FakeError):
 
     def answer(self, call: Call) -> Answer:
         """In the format of the called service."""
-        status = _STATUS.get(self.code, 400)
+        described, message_key = error_format(call.service, self.code)
+        status = described or _STATUS.get(self.code, 400)
         if call.service == "elasticfilesystem":
             error = {"ErrorCode": self.code, "Message": str(self)}
             return Answer(status, error, {"x-amzn-ErrorType": self.code})
         if call.service == "fis":
-            return Answer(status, {"message": str(self)}, {"x-amzn-ErrorType": self.code})
+            return Answer(status, {message_key: str(self)}, {"x-amzn-ErrorType": self.code})
         if call.service == "s3":
             name = "SlowDown" if self.code == "RequestLimitExceeded" else self.code
             text = f"<Error><Code>{escape(name)}</Code><Message>{escape(str(self))}</Message></Error>"
-            return Answer(_S3_STATUS.get(name, status), text.encode(), {"Content-Type": "application/xml"})
+            return Answer(described or _S3_STATUS.get(name, status), text.encode(), {"Content-Type": "application/xml"})
         if call.service in {"ssm", "servicequotas", "pricing", "kms", "tagging"}:
-            return Answer(status, {"__type": self.code, "message": str(self)})
+            return Answer(status, {"__type": self.code, message_key: str(self)})
         code, message = escape(self.code), escape(str(self))
         if call.service in {"sts", "iam"}:
             text = f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
@@ -122,39 +127,19 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"), environ, body)
-    if service == "elasticfilesystem":  # REST, as those below
-        return _efs_call(region, environ, body)
-    if service == "fis":
-        return _fis_call(region, environ, body)
+    if service in {"elasticfilesystem", "fis"}:
+        return _rest_call(service, region, environ, body)
     if service == "s3":
         return _s3_call(region, environ, body)
     form = dict(parse_qsl(body.decode(), keep_blank_values=True))
     return Call(service, region, form.get("Action", ""), form, environ, body)
 
 
-def _efs_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
-    """By method and path: /2015-02-01/file-systems or mount-targets, and an id."""
-    kind, _, name = environ["PATH_INFO"].removeprefix("/2015-02-01/").partition("/")
-    name, _, of_it = name.partition("/")
-    if of_it == "security-groups":
-        form = {"MountTargetId": name}
-        return Call("elasticfilesystem", region, "DescribeMountTargetSecurityGroups", form, environ, body)
-    verb = {"POST": "Create", "GET": "Describe", "DELETE": "Delete"}[environ["REQUEST_METHOD"]]
-    what = {"file-systems": "FileSystem", "mount-targets": "MountTarget"}[kind]
-    form = {**dict(parse_qsl(environ.get("QUERY_STRING", ""))), **(json.loads(body) if body else {})}
-    if name:
-        form[f"{what}Id"] = name
-    return Call("elasticfilesystem", region, f"{verb}{what}{'s' * (verb == 'Describe')}", form, environ, body)
-
-
-def _fis_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
-    """By method and path: /experimentTemplates or /experiments, and an id."""
-    kind, _, name = environ["PATH_INFO"].strip("/").partition("/")
-    what = {"experimentTemplates": "ExperimentTemplate", "experiments": "Experiment"}[kind]
-    begin = "Create" if what == "ExperimentTemplate" else "Start"
-    verb = {"POST": begin, "GET": "Get", "DELETE": "Delete"}[environ["REQUEST_METHOD"]]
-    form = {**(json.loads(body) if body else {}), **({"id": name} if name else {})}
-    return Call("fis", region, f"{verb}{what}", form, environ, body)
+def _rest_call(service: str, region: str, environ: Mapping[str, Any], body: bytes) -> Call:
+    """By method and path. What the path, the query and the body name is in one form."""
+    action, names = routed(service, environ)
+    form = {**dict(parse_qsl(environ.get("QUERY_STRING", ""))), **(json.loads(body) if body else {}), **names}
+    return Call(service, region, action, form, environ, body)
 
 
 def _s3_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:

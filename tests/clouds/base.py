@@ -228,6 +228,10 @@ class WireCloud(ABC):
         """What of an answer its provider's own description does not admit, each with the document's name."""
         return ()
 
+    def against_error(self, call: Any, answer: Answer) -> Iterable[str]:
+        """The same of an error's answer."""
+        return ()
+
     def aside(self, environ: dict[str, Any], body: bytes) -> Answer | None:
         """The answer to a request that is no call of the API."""
         return None
@@ -268,10 +272,13 @@ class WireCloud(ABC):
                 answer = self.answer(call, fault)
                 if fault == "twice":
                     answer = self.answer(call, "pass")
-                if answer.status < 300:
-                    self.complaints += self.against(call, answer)
+                check = self.against if answer.status < 300 else self.against_error
+                self.complaints += check(call, answer)
         except FakeError as error:
-            return error.answer(call), False
+            answer = error.answer(call)
+            if call is not None:
+                self.complaints += self.against_error(call, answer)
+            return answer, False
         if fault == "done-but-error":
             return self.faults["internal"].answer(call), False
         if fault == "garbage":

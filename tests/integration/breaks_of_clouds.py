@@ -149,7 +149,7 @@ def _(setup: Setup) -> None:
 def _efs_job(setup: Setup) -> Any:
     """A job that mounts an EFS file system; the cloud."""
     job = {"name": "first", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "first.py", "checkpoints": "none"}
-    storage = [{"mount": "/mnt/data", "nfs": "fs-0123.efs.us-east-1.amazonaws.com:/", "mode": "ro"}]
+    storage = [{"mount": "/mnt/data", "nfs": "fs-01234567.efs.us-east-1.amazonaws.com:/", "mode": "ro"}]
     text = json.dumps({**job, "resources": {"instance_types": ["g4dn.xlarge"]}, "storage": storage})
     setup.arguments = ["--job", setup.write("job.yaml", text)]
     return setup.cloud(AWS)
@@ -157,18 +157,18 @@ def _efs_job(setup: Setup) -> Any:
 
 @breaks("aws-no-mount-target")
 def _(setup: Setup) -> None:
-    _efs_job(setup).ec2.mount_targets["fs-0123"] = [("us-east-1a", "creating")]
+    _efs_job(setup).ec2.mount_targets["fs-01234567"] = [("us-east-1a", "creating")]
 
 
 @breaks("aws-mount-target-of-another-zone")
 def _(setup: Setup) -> None:
-    _efs_job(setup).ec2.mount_targets["fs-0123"] = [("us-east-1e", "available")]
+    _efs_job(setup).ec2.mount_targets["fs-01234567"] = [("us-east-1e", "available")]
 
 
 @breaks("aws-closed-mount-target")
 def _(setup: Setup) -> None:
     cloud = _efs_job(setup)
-    cloud.ec2.mount_targets["fs-0123"] = [("us-east-1a", "available")]
+    cloud.ec2.mount_targets["fs-01234567"] = [("us-east-1a", "available")]
     backend = cloud.fleet.backend("us-east-1")
     group = backend.create_security_group("nfs", "of a mount target", backend.get_default_vpc().id)
     cloud.ec2.mount_target_groups["us-east-1a"] = group.id

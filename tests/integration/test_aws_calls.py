@@ -412,15 +412,15 @@ def test_a_lost_answer_about_the_address_doubles_nothing(aws: Api) -> None:
 
 # -- file systems --------------------------------------------------------------------------------------------
 
-EFS = "fs-1a.efs.us-east-1.amazonaws.com"
+EFS = "fs-0000001a.efs.us-east-1.amazonaws.com"
 
 
 def test_only_zones_with_a_mount_target_are_offered(aws: Api) -> None:
-    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1b", "available"), ("us-east-1a", "creating")]
+    aws.cloud.ec2.mount_targets["fs-0000001a"] = [("us-east-1b", "available"), ("us-east-1a", "creating")]
     query = replace(T4, file_servers=(EFS, "10.0.0.5"))
     assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
-    aws.cloud.ec2.mount_targets["fs-2b"] = [("us-east-1c", "available")]
-    both = replace(query, file_servers=(EFS, "us-east-1c.fs-2b.efs.us-east-1.amazonaws.com"))
+    aws.cloud.ec2.mount_targets["fs-0000002b"] = [("us-east-1c", "available")]
+    both = replace(query, file_servers=(EFS, "us-east-1c.fs-0000002b.efs.us-east-1.amazonaws.com"))
     with pytest.raises(ProvisionerError, match="mount targets in no common zone"):
         aws.offers(both)
     with pytest.raises(ProvisionerError, match="mount targets in us-east-1b, and these types are in us-east-1a"):
@@ -434,16 +434,16 @@ def test_only_mount_targets_that_let_nodes_in_are_offered(aws: Api) -> None:
     vpc = backend.get_default_vpc().id
     (default,) = (each for each in backend.describe_security_groups() if (each.name, each.vpc_id) == ("default", vpc))
     closed = backend.create_security_group("nfs", "of a mount target", vpc)
-    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1a", "available"), ("us-east-1b", "available")]
+    aws.cloud.ec2.mount_targets["fs-0000001a"] = [("us-east-1a", "available"), ("us-east-1b", "available")]
     aws.cloud.ec2.mount_target_groups["us-east-1a"] = closed.id
     query = replace(T4, file_servers=(EFS,))
     assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
-    aws.cloud.ec2.mount_targets["fs-1a"].pop()
+    aws.cloud.ec2.mount_targets["fs-0000001a"].pop()
     with pytest.raises(ProvisionerError) as refused:
         aws.offers(query)
     assert str(refused.value).endswith(
-        f"EFS fs-1a in us-east-1 cannot be mounted: {closed.id} of its mount target in us-east-1a does not let nodes "
-        f"in at port 2049: add a rule for {default.id}"
+        f"EFS fs-0000001a in us-east-1 cannot be mounted: {closed.id} of its mount target in us-east-1a does not let "
+        f"nodes in at port 2049: add a rule for {default.id}"
     )
     peers = [{"GroupId": default.id, "OwnerId": closed.owner_id, "VpcId": vpc}]
     backend.authorize_security_group_ingress(closed.id, "tcp", "443", "2048", [], source_groups=peers)
@@ -456,19 +456,21 @@ def test_only_mount_targets_that_let_nodes_in_are_offered(aws: Api) -> None:
     aws.offers(query)
     assert aws.cloud.counted()["elasticfilesystem:DescribeMountTargetSecurityGroups"] == before
     aws.cloud.denied.add("elasticfilesystem:DescribeMountTargetSecurityGroups")
-    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1b", "available")]
+    aws.cloud.ec2.mount_targets["fs-0000001a"] = [("us-east-1b", "available")]
     aws.cloud.ec2.mount_target_groups["us-east-1b"] = closed.id
     assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
 
 
 def test_a_file_system_that_no_node_can_mount_is_reported_before_money_is_spent(aws: Api) -> None:
     query = replace(T4, file_servers=(EFS,))
-    with pytest.raises(ProvisionerError, match="File system 'fs-1a' does not exist: name an existing file system"):
+    with pytest.raises(
+        ProvisionerError, match="File system 'fs-0000001a' does not exist: name an existing file system"
+    ):
         aws.offers(query)
-    aws.cloud.ec2.mount_targets["fs-1a"] = []
-    with pytest.raises(ProvisionerError, match="EFS fs-1a in us-east-1 has no mount target"):
+    aws.cloud.ec2.mount_targets["fs-0000001a"] = []
+    with pytest.raises(ProvisionerError, match="EFS fs-0000001a in us-east-1 has no mount target"):
         aws.offers(query)
-    for server in ("fs-1a.efs.eu-west-1.amazonaws.com", "fs-1a.fsx.eu-west-1.amazonaws.com"):
+    for server in ("fs-0000001a.efs.eu-west-1.amazonaws.com", "fs-0000001a.fsx.eu-west-1.amazonaws.com"):
         with pytest.raises(ProvisionerError, match=f"{server} is in eu-west-1, and the job asks for us-east-1"):
             aws.offers(replace(T4, file_servers=(server,)))
 

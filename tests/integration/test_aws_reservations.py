@@ -95,7 +95,7 @@ def test_what_is_reserved_is_offered_with_its_number_and_the_end_of_its_machines
         ({"Interruptible": True}, {}, "cr-1 is interruptible"),
         ({}, {"subnets": {"us-east-1b": "subnet-1"}}, "cr-1 is in us-east-1a, for which there is no subnet"),
         (
-            {"PlacementGroupArn": "arn:aws:ec2:us-east-1:1:placement-group/near"},
+            {"PlacementGroupArn": "arn:aws:ec2:us-east-1:123456789012:placement-group/near"},
             {"placement_groups": {"us-east-1b": "near"}},
             'made in the placement group near: set aws.placement_groups.us-east-1a = "near"',
         ),
@@ -115,8 +115,8 @@ def test_what_cannot_be_used_is_left_out_and_where_nothing_is_left_each_has_its_
 
 def test_only_zones_that_have_the_jobs_file_systems_are_offered(aws: Api) -> None:
     aws.cloud.ec2.reservations.add("cr-1", "us-east-1a", 4)
-    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1b", "available")]
-    query = replace(RESERVED, file_servers=("fs-1a.efs.us-east-1.amazonaws.com",))
+    aws.cloud.ec2.mount_targets["fs-0000001a"] = [("us-east-1b", "available")]
+    query = replace(RESERVED, file_servers=("fs-0000001a.efs.us-east-1.amazonaws.com",))
     assert "cr-1 is in us-east-1a, where the job's EFS file systems have no mount target" in refusal(
         reserving(aws, "cr-1"), query
     )

@@ -87,8 +87,8 @@ def test_ec2s_policy_grants_exactly_what_is_called() -> None:
         subnet, group = backend.describe_subnets()[0], backend.describe_security_groups()[0].id
         known = {"subnets": {subnet.availability_zone: subnet.id}, "security_groups": {"us-east-1": (group,)}}
         ec2 = do_everything(server, **known)
-        server.cloud.ec2.mount_targets["fs-1"] = [(subnet.availability_zone, "available")]
-        assert ec2.offers(OfferQuery(file_servers=("fs-1.efs.us-east-1.amazonaws.com",)), TIMEOUT_S)
+        server.cloud.ec2.mount_targets["fs-00000001"] = [(subnet.availability_zone, "available")]
+        assert ec2.offers(OfferQuery(file_servers=("fs-00000001.efs.us-east-1.amazonaws.com",)), TIMEOUT_S)
         server.provisioner().check(30.0)  # in the default VPC
         # In what the account has reserved.
         server.cloud.ec2.reservations.add("cr-1", subnet.availability_zone, 1)

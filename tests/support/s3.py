@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import boto3
 from moto.server import create_backend_app
 
+from tests.clouds.aws_described import asked, told
+from tests.clouds.base import Answer as Answered
 from tests.support.object_gate import Answer, Fault, Gate, Request, by_application
 
 __all__ = ["DENIED", "INTERNAL", "REGION", "S3", "SLOW_DOWN", "Fault", "Request", "s3_here"]
@@ -29,6 +31,8 @@ class S3(Gate):
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._moto = create_backend_app("s3")
+        # What of the requests, and of moto's answers, S3's own description does not know.
+        self.complaints: list[str] = []
         super().__init__(host, f"checkpoints-{secrets.token_hex(6)}")
 
     @property
@@ -80,7 +84,18 @@ class S3(Gate):
 
     def serve(self, environ: dict[str, Any], body: bytes) -> Answer:
         """As the base says."""
-        return by_application(self._moto, environ, body)
+        self.complaints += asked("s3", environ, body)
+        status, headers, content = by_application(self._moto, environ, body)
+        if environ["REQUEST_METHOD"] != "HEAD":  # whose answers have no body, of errors neither
+            self.complaints += told("s3", environ, "", Answered(int(status.split()[0]), content))
+        return status, headers, content
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """As the base says; no request and no answer may be one that S3 does not know."""
+        with super().running() as server:
+            yield server
+        assert not self.complaints, "\n".join(dict.fromkeys(self.complaints))
 
 
 @contextmanager

@@ -229,8 +229,8 @@ ROWS = (
         "AWS: an EFS file system without mount targets",
         "job, machines",
         (
-            "aws cannot give what first asks for: EFS fs-0123 in us-east-1 has no mount target, so that no node can "
-            "mount it: create one in each zone's subnet"
+            "aws cannot give what first asks for: EFS fs-01234567 in us-east-1 has no mount target, so that no node "
+            "can mount it: create one in each zone's subnet"
         ),
         program="spotsupd check --job",
     ),
@@ -251,8 +251,8 @@ ROWS = (
         "AWS: mount targets that let no node in",
         "job, machines",
         (
-            "aws cannot give what first asks for: EFS fs-0123 in us-east-1 cannot be mounted: … of its mount target in "
-            "us-east-1a does not let nodes in at port 2049: add a rule for …"
+            "aws cannot give what first asks for: EFS fs-01234567 in us-east-1 cannot be mounted: … of its mount "
+            "target in us-east-1a does not let nodes in at port 2049: add a rule for …"
         ),
         program="spotsupd check --job",
     ),
