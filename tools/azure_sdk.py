@@ -89,17 +89,17 @@ def _members(classes: Mapping[str, ast.ClassDef], known: Mapping[str, ast.ClassD
 
 
 def _attributes(known: Mapping[str, ast.ClassDef], made: ast.ClassDef) -> Iterator[_Member]:
-    """Those of an older release. A class repeats what it inherits."""
+    """Yield those of an older release. A class repeats what it inherits."""
     rules = _literal(made, "_validation")
     start = next(each for each in made.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
     hints = {each.arg: ast.unparse(each.annotation) for each in start.args.kwonlyargs if each.annotation is not None}
     # What is for output only has no argument: its enumeration is in the text alone.
     text = re.sub(r"\s+", " ", ast.get_docstring(made) or "")
-    told = dict(re.findall(r":vartype (\w+): (.*?)(?= :\w|$)", text))
+    documented = dict(re.findall(r":vartype (\w+): (.*?)(?= :\w|$)", text))
     for name, described in _literal(made, "_attribute_map").items():
         rule, sort = rules.get(name, {}), str(described["type"])
         what = sort.replace(bare := sort.strip("[]{}"), _PLAIN.get(bare, bare))
-        named = re.findall(r"models\.(\w+)", hints.get(name, "") or told.get(name, ""))
+        named = re.findall(r"models\.(\w+)", hints.get(name, "") or documented.get(name, ""))
         enumeration = next((each for each in named if bare == "str" and each in known), "")
         yield _Member(described["key"], what, enumeration, bool(rule.get("required")), bool(rule.get("readonly")))
 
@@ -107,7 +107,7 @@ def _attributes(known: Mapping[str, ast.ClassDef], made: ast.ClassDef) -> Iterat
 def _fields(
     classes: Mapping[str, ast.ClassDef], known: Mapping[str, ast.ClassDef], made: ast.ClassDef
 ) -> Iterator[_Member]:
-    """Those of a newer release, and of what a class inherits."""
+    """Yield those of a newer release, and of what a class inherits."""
     for base in made.bases:
         if isinstance(base, ast.Name) and base.id in classes:
             yield from _fields(classes, known, classes[base.id])
@@ -123,7 +123,7 @@ def _fields(
 
 
 def _kind(hint: str, known: Mapping[str, ast.ClassDef]) -> tuple[str, str]:
-    """A type of an annotation's, with the enumeration of its texts."""
+    """Return the type of an annotation, with the enumeration of its texts."""
     if match := re.fullmatch(r"Optional\[(.+)\]", hint):
         return _kind(match[1], known)
     if match := re.fullmatch(r"(?:list|List)\[(.+)\]", hint):
@@ -199,13 +199,13 @@ def _arguments(called: ast.FunctionDef) -> list[ast.arg]:
 
 
 def _body(hint: str) -> str:
-    """The type of an argument that is a body; "" for another."""
+    """Return the type of an argument that is a body; "" for another."""
     match = re.search(r"_models\.(\w+)", hint)
     return match[1] if match and "Union[str" not in hint else ""
 
 
 def _query(builder: ast.FunctionDef) -> dict[str, bool]:
-    """A request's parameters, and whether they are required."""
+    """Return a request's parameters, and whether they are required."""
     found: dict[str, bool] = {}
     for statement in builder.body:
         for each in ast.walk(statement):
@@ -216,7 +216,7 @@ def _query(builder: ast.FunctionDef) -> dict[str, bool]:
 
 
 def _answer(called: ast.FunctionDef, text: str) -> tuple[str, dict[str, str]]:
-    """The type of an answer, "" for none; and the members of a page, if it is one."""
+    """Return the type of an answer, "" for none; and the members of a page, if it is one."""
     hint = ast.unparse(called.returns or ast.Constant(None)).replace("'", "")
     match = re.search(r"_models\.(\w+)", hint)
     if match is None:
