@@ -275,9 +275,7 @@ def test_what_cannot_be_played_is_refused(daemon: Daemon, tmp_path: Path) -> Non
     assert (region.exit_code, "share one zone" in region.output) == (2, True), region.output
     daemon.answer = [Offer("local", "r", "z-1a", "small", Market.ON_DEMAND, 2.0)]
     bought = planned(tmp_path, "--simulate", job=f"{JOB}market: on-demand\n")
-    assert (bought.exit_code, "asks for no spot machines" in bought.output) == (5, True), (
-        bought.output
-    )
+    assert (bought.exit_code, "asks for no spot machines" in bought.output) == (5, True), bought.output
     daemon.answer = UnreachableError("no route")
     away = planned(tmp_path, "--simulate")
     assert (away.exit_code, "no route" in away.output) == (1, True), away.output
