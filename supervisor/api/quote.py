@@ -8,7 +8,15 @@ from types import MappingProxyType
 
 import structlog
 
-from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
+from provisioners.base import (
+    BY_THE_HOUR,
+    DeniedError,
+    Offer,
+    OfferQuery,
+    Provisioner,
+    ProvisionerError,
+    UnreachableError,
+)
 from supervisor.api.place_order import PricedPlace, places_by_price, prefers_the_cheapest, with_places
 from supervisor.api.rows import OfferRow, QuoteRow
 from supervisor.errors import CommandRefusedError
@@ -99,7 +107,7 @@ class Quotes:
         offers = tuple(sorted(offers, key=lambda each: is_above_cap(each, spec.limits.usd_per_node_hour)))
         needs_prices = spec.limits.of_money or self._budgeted
         prices = (_unpriced(offers, needs_prices=needs_prices), _warning(spec, offers), _above_cap(spec, offers))
-        warnings = tuple(filter(None, (*prices, _elsewhere(spec, places))))
+        warnings = tuple(filter(None, (*prices, _without_some(spec, offers), _elsewhere(spec, places))))
         cap = spec.limits.usd_per_node_hour
         return Quote(nodes, offers, known=True, warnings=warnings, cap_usd=cap, places=places)
 
@@ -205,6 +213,16 @@ def _unpriced(offers: tuple[Offer, ...], *, needs_prices: bool) -> str:
         return ""
     use = "they are not asked for, because of a limit of money" if needs_prices else "they cost unseen"
     return f"no price is known for {named(unpriced)}: {use}; {PRICE_REMEDY}"
+
+
+def _without_some(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
+    """Say of which markets there is nothing, which have to be set up or exist for some machines only, else ""."""
+    found = {each.market for each in offers}
+    asked = [each.market for each in spec.offer_queries if each.market not in {*BY_THE_HOUR, *found}]
+    if not asked:
+        return ""
+    which = " and ".join(dict.fromkeys(asked))
+    return f"{spec.placement.cloud} has no {which} machines for it: `spotsupctl plan --market {asked[0]}` says why"
 
 
 def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:

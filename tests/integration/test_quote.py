@@ -53,6 +53,22 @@ def test_a_plan_of_several_places_says_where_the_job_goes_after_the_first() -> N
     assert found["warnings"] == ["these are offers of gcp (r); where it has no machine for the job, it goes on to aws"]
 
 
+def test_a_market_that_has_to_be_set_up_and_has_nothing_is_said() -> None:
+    def answer(query: OfferQuery) -> Sequence[Offer]:
+        if query.market is Market.RESERVED:
+            raise ProvisionerError("nothing is reserved: name it in aws.reservations")
+        return OFFERS
+
+    cloud = api(aws=Stub(answer))
+    wanted = {"placement": {"cloud": "aws"}, "checkpoints": "none", "limits": {"usd": 9}}
+    found = cloud.post("/v1/plan", json=spec(market=["reserved", "spot"], **wanted)).json()
+    said = "aws has no reserved machines for it: `spotsupctl plan --market reserved` says why"
+    assert said in found["warnings"]
+    refused = cloud.post("/v1/plan", json=spec(market="reserved", **wanted))
+    assert "name it in aws.reservations" in refused.text
+    assert said not in cloud.post("/v1/plan", json=spec(market="spot", **wanted)).json()["warnings"]
+
+
 def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
     asked: list[OfferQuery] = []
 
