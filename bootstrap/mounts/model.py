@@ -45,7 +45,7 @@ class Mount:
             if self.source or self.mode != "rw":
                 raise ValueError(f"{place}: scratch is the machine's own disk: it has no source, and its mode is rw")
         elif not _SOURCES["lustre" if self.kind == "lustre" else "nfs"].fullmatch(self.source):
-            right = "fs-1.fsx.us-east-1.amazonaws.com@tcp:/name" if self.kind == "lustre" else "server:/path"
+            right = "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com@tcp:/name" if self.kind == "lustre" else "server:/path"
             raise ValueError(f"{self.source!r} cannot be mounted at {place}; write it as {right}")
 
     def __str__(self) -> str:

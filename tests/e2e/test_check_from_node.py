@@ -20,7 +20,7 @@ JOB = {
     "nodes": {"min": 2, "desired": 4},
     "resources": {"gpu": "V100"},
     "placement": {"cloud": "aws"},
-    "storage": [{"mount": "/mnt/out", "nfs": "fs-1.efs.us-east-1.amazonaws.com:/"}],
+    "storage": [{"mount": "/mnt/out", "nfs": "fs-0a1b2c3d.efs.us-east-1.amazonaws.com:/"}],
     "environment": "requirements.txt",
     "setup": "make",
     "run": "train.py",

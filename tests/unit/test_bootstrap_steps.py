@@ -424,7 +424,7 @@ def test_an_invalid_setup_is_refused(changes: dict[str, Any], complaint: str) ->
         (("nfs", "/local", "/mnt/x"), "'/local' cannot be mounted at /mnt/x; write it as server:/path"),
         (("nfs", "server:/x; reboot", "/mnt/x"), "cannot be mounted"),
         (("nfs", "-o:/x y", "/mnt/x"), "cannot be mounted"),
-        (("lustre", "server:/x", "/mnt/x"), "write it as fs-1.fsx.us-east-1.amazonaws.com@tcp:/name"),
+        (("lustre", "server:/x", "/mnt/x"), "write it as fs-0a1b2c3d.fsx.us-east-1.amazonaws.com@tcp:/name"),
         (("scratch", "server:/x", "/mnt/x"), "scratch is the machine's own disk: it has no source"),
         (("scratch", "", "/mnt/x", "ro"), "its mode is rw"),
     ],
