@@ -29,7 +29,7 @@ PYTEST = (sys.executable, "-m", "pytest")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if this commit may land."""
     parser = argparse.ArgumentParser(prog="make ci")
-    parser.add_argument("--workers", type=int, default=5, help="pytest's processes; two of them run whole jobs")
+    parser.add_argument("--workers", type=int, default=4, help="pytest's processes; two of them run whole jobs")
     parser.add_argument("--checks", default="make check", help="the command that runs beside the tests")
     parser.add_argument("--max-minutes", type=float, default=60, help="after which a stage is ended, and has failed")
     parser.add_argument("--min-free-gb", type=float, default=3, help="of room for temporary files, to begin at all")
