@@ -31,7 +31,7 @@ def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: P
         submitted = stack.ctl("submit", str(tmp_path / "job.yaml"))
         assert submitted.returncode == 0, submitted.stderr
 
-        stack.wait_for(lambda: (stack.ask("status", "fill")["progress_fraction"] or 0.0) > 0, 60.0, "some progress")
+        stack.wait_for(lambda: (stack.ask("status", "fill")["progress_fraction"] or 0.0) > 0, 150.0, "some progress")
         stack.wait_for(lambda: len(server.served) == 6, 30.0, "some of it to be there")
         shown = stack.ctl("status", "fill").stdout
         assert "the command runs (round 1)" in shown
