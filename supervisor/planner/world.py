@@ -77,7 +77,7 @@ class Rules:
     ready_timeout_s: float = 180.0  # from a started agent to a launcher at the rendezvous
     drain_timeout_s: float = 150.0  # to leave the round, or to stop for a pause
     terminate_retry_s: float = 10.0  # between two terminate calls
-    last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
+    last_log_s: float = 30.0  # after the program's end, for agents to send the end of their logs, or it is lost
     clean_timeout_s: float = 300.0  # a machine of an ended job that is not cleaned by then is terminated
     # Capacity.
     hazard: HazardRules = field(default_factory=HazardRules)

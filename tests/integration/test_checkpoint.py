@@ -394,6 +394,8 @@ def test_of_two_processes_that_restored_together_the_newer_round_wins_then_the_f
     if winner == 0:
         with pytest.raises(SupersededError):
             both[1].settle()
+    else:
+        both[1].settle()
     with pytest.raises(SupersededError):
         both[1 - winner].save(Position(6))
     assert both[winner].save(Position(7))
