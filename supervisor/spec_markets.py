@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
@@ -13,6 +14,7 @@ from provisioners.registry import CLOUDS
 _THEN = "-then-"
 
 
+@cache
 def markets_of(text: str) -> tuple[Market, ...]:
     """Return the markets that a key names. Raises ValueError: one sentence."""
     names = text.split(_THEN)
@@ -23,6 +25,7 @@ def markets_of(text: str) -> tuple[Market, ...]:
     return tuple(Market(each) for each in names)
 
 
+@cache
 def dear_of(markets: tuple[Market, ...]) -> frozenset[Market]:
     """Return those that are asked for only once spot was refused, and left for spot once that is there again."""
     return frozenset(markets[markets.index(Market.SPOT) + 1 :]) if Market.SPOT in markets else frozenset()

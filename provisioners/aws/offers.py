@@ -120,8 +120,8 @@ class Offers(CloudOffers):
             elif why := found.why_unusable(now) or self._unfit(found, types, query.zones, mountable[found.region]):
                 left_out.append(f"{ec2_id} {why}")
             else:
-                live = RESERVED
-                offer = self._offer(found.region, found.zone, types[found.instance_type], query.market, live)
+                machine = types[found.instance_type]
+                offer = self._offer(found.region, found.zone, machine, query.market, RESERVED)
                 offers.append(replace(offer, room=found.machines, reservation=found.name, ends_at=found.ends_at))
         if not offers and silent:
             raise next(iter(silent.values()))

@@ -17,7 +17,7 @@ from provisioners.gcp.client import Gcp
 from provisioners.gcp.prices import SpotPrices
 from provisioners.gcp.reservations import Reservations
 from provisioners.gcp.settings import GcpSettings
-from provisioners.offers import CloudOffers
+from provisioners.offers import RESERVED, CloudOffers
 
 _PAGE = 500
 _UNKNOWN = 0.5  # the score of a zone without one
@@ -95,12 +95,16 @@ class Offers(CloudOffers):
                 'nothing is reserved: name the project\'s reservations in gcp.reservations, as "ZONE/NAME"'
             )
         zones = {each.zone for each in named if self._may_use(each.zone, regions, query)}
-        found = self._reservations.offers(types, zones, self._now(), deadline)
-        offers = [each for _, each in found if isinstance(each, Offer)]
+        offers, left_out = [], []
+        for which, found in self._reservations.fitting(types, zones, self._now(), deadline):
+            if isinstance(found, str):
+                left_out.append(f"{which} {found}")
+                continue
+            reserved, machine = found
+            offer = self._offer(names.region_of(which.zone), which.zone, machine, query.market, RESERVED)
+            offers.append(replace(offer, room=reserved.count, reservation=which.target, ends_at=reserved.ends_at))
         if not offers:
-            raise ProvisionerError(
-                "no machine can be had within gcp.reservations: " + "; ".join(f"{name} {why}" for name, why in found)
-            )
+            raise ProvisionerError(f"no machine can be had within gcp.reservations: {'; '.join(left_out)}")
         return offers
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:

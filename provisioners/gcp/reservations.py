@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from provisioners.base import DeniedError, Market, NoCapacity, Offer, ProvisionerError, Scope, UnreachableError
+from provisioners.base import DeniedError, NoCapacity, Offer, ProvisionerError, Scope, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
@@ -21,7 +21,6 @@ from provisioners.gcp import names
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.errors import ABSENT_MEMORY_S, is_gone
 from provisioners.gcp.settings import RESERVATION, GcpSettings
-from provisioners.offers import RESERVED
 
 _NAME_KEY = "compute.googleapis.com/reservation-name"
 _TARGET = re.compile(r"(?:projects/([^/]+)/reservations/)?([^/]+)")
@@ -119,12 +118,12 @@ class Reservations:
         self._settings = settings
         self.named = tuple(named(each, settings.project) for each in settings.reservations)
 
-    def offers(
+    def fitting(
         self, types: Collection[MachineType], zones: Collection[str], now: float, deadline: Deadline
-    ) -> list[tuple[Named, Offer | str]]:
-        """Return an offer of each reservation, or why there is none. `zones`: those that may be used of the
-        reservations' own. Raises ProvisionerError where one cannot be read."""
-        return [(each, self._offer(each, types, zones, now, deadline)) for each in self.named]
+    ) -> list[tuple[Named, tuple[Reservation, MachineType] | str]]:
+        """Return each reservation and what its machines are, or why none can be had. `zones`: those that may be used of
+        the reservations' own. Raises ProvisionerError where one cannot be read."""
+        return [(each, self._fits(each, types, zones, now, deadline)) for each in self.named]
 
     def read(self, which: Named, deadline: Deadline) -> Reservation:
         """Return one. Raises ApiError where there is none, else ProvisionerError."""
@@ -156,9 +155,9 @@ class Reservations:
             why = f"the reservation {which} does not exist any more: take it out of gcp.reservations"
             return NoCapacity(Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, why)
 
-    def _offer(
+    def _fits(
         self, which: Named, types: Collection[MachineType], zones: Collection[str], now: float, deadline: Deadline
-    ) -> Offer | str:
+    ) -> tuple[Reservation, MachineType] | str:
         if which.zone not in zones:
             return "is in no region or zone that is asked for"
         try:
@@ -172,21 +171,7 @@ class Reservations:
         machine = next((each for each in types if found.is_for(each)), None)
         if machine is None:
             return f"is for {found.kind}, which does not fit" if self._knows(found) else _unknown(found)
-        usd, source = RESERVED
-        return Offer(
-            cloud="gcp",
-            region=names.region_of(which.zone),
-            zone=which.zone,
-            instance_type=machine.name,
-            market=Market.RESERVED,
-            usd_per_hour=usd,
-            gpu=machine.gpu,
-            gpus=machine.gpus,
-            price_source=source,
-            room=found.count,
-            reservation=which.target,
-            ends_at=found.ends_at,
-        )
+        return found, machine
 
     def _knows(self, found: Reservation) -> bool:
         return any(found.is_for(each) for each in self._catalog.cloud("gcp").types)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 
-from provisioners.base import Offer
+from provisioners.base import Market, Offer
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal, source_of
 from supervisor.market.ends import MIN_LEFT_S, has_time
 from supervisor.market.hazard import HOUR_S, HazardRules
@@ -92,6 +92,11 @@ def ranked(
         return preference.market_rank(each.market), preference.rank(each), usd
 
     return tuple(sorted(offers, key=key))
+
+
+def wished(offers: Sequence[Offer], dear: Collection[Market]) -> tuple[Offer, ...]:
+    """Return those that are not of a dear market; all where there are no others."""
+    return tuple(offer for offer in offers if offer.market not in dear) or tuple(offers)
 
 
 def expected_usd(

@@ -17,7 +17,7 @@ from supervisor.features.moves.destinations import best_destination
 from supervisor.features.queue.rule import is_admitted, is_held_back, may_add
 from supervisor.features.warm.rule import take_over
 from supervisor.market.capacity import pool_of
-from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
+from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked, wished
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
@@ -151,19 +151,19 @@ def _request_nodes(draft: Draft, missing: int) -> None:
 def without_dear(draft: Draft, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     """Without those that the job wishes less than spot, while it has another place to go to that has not refused spot,
     or a deadline for which it can wait."""
-    spot = [offer for offer in offers if offer.market not in draft.job.spec.dear_markets]
-    if not spot or len(spot) == len(offers):
+    rather = wished(offers, draft.job.spec.dear_markets)
+    if len(rather) == len(offers):
         return offers
     if not may_pay(draft) or not (placed(draft) or is_last_place(draft)):
-        return tuple(spot)
+        return rather
     if not placed(draft):
         return offers
     if draft.job.state in {JobState.RUNNING, JobState.DEGRADED}:
         goes = draft.job.moves.since or best_destination(draft, offers, constraints(draft)) is not None
     else:
         limits = constraints(draft, anywhere=True)
-        goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in spot)
-    return tuple(spot) if goes else offers
+        goes = any(is_allowed(offer, draft.capacity, limits, draft.now, spare=False) for offer in rather)
+    return rather if goes else offers
 
 
 def is_last_place(draft: Draft) -> bool:

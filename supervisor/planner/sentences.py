@@ -12,7 +12,7 @@ from supervisor.features.flood.rule import FLOOD
 from supervisor.features.queue.rule import PRIORITY
 from supervisor.features.silence.rule import may_train, silence_text
 from supervisor.market.admission import Admission
-from supervisor.market.offers import obstacle
+from supervisor.market.offers import obstacle, wished
 from supervisor.model import IN_FLIGHT_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import constraints, tries_one
@@ -230,7 +230,7 @@ def _missing(draft: Draft) -> str:
         return f"{cloud} offers nothing that fits the job's resources and placement"
     offers = known.offers
     if not may_pay(draft):
-        offers = tuple(offer for offer in offers if offer.market not in draft.job.spec.dear_markets) or offers
+        offers = wished(offers, draft.job.spec.dear_markets)
     why = obstacle(offers, draft.capacity, constraints(draft), draft.now, spare=spare)
     if not why and tries_one(draft):
         return f"{_failed_bootstraps(draft)}: they are tried one at a time"

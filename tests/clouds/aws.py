@@ -19,7 +19,7 @@ from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
 from tests.clouds.aws_account import NEEDS
-from tests.clouds.aws_described import asked, told
+from tests.clouds.aws_described import against, asked
 from tests.clouds.aws_ec2 import Ec2
 from tests.clouds.aws_wire import Call, FakeAwsError, read_call
 from tests.clouds.base import Answer, CloudServer, WireCloud
@@ -91,7 +91,7 @@ class Cloud(WireCloud):
 
     def against(self, call: Call, answer: Answer) -> Iterable[str]:
         """As the base says."""
-        return told(call.service, call.environ, call.action, answer)
+        return against(call.service, call.environ, call.action, answer)
 
     against_error = against
 

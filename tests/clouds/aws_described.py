@@ -284,7 +284,7 @@ def _check_body(of: _Service, format_: Format, shape: Shape | None, body: Any, f
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def told(service: str, environ: Mapping[str, Any], action: str, answer: Answer) -> list[str]:
+def against(service: str, environ: Mapping[str, Any], action: str, answer: Answer) -> list[str]:
     """Return what of an answer the document does not know, each with the document's name."""
     of = _service(service)
     if of.routes:

@@ -157,9 +157,12 @@ class Format(ABC):
     def name_of(self, name: str, shape: Shape) -> str:
         """A member's name on the wire."""
 
-    @abstractmethod
     def parts_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> dict[str, Any]:
         """What a structure has, by the names on the wire."""
+        if not isinstance(value, dict):
+            found.append((where, f"{node.name} is a structure, and not {value!r}"))
+            return {}
+        return value
 
     @abstractmethod
     def items_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> list[Any]:
@@ -225,7 +228,7 @@ class Xml(Format):
         members = self.members(node)
         parts: dict[str, Any] = {}
         for each in value:
-            key = each.tag.rpartition("}")[2]
+            key = bare_tag(each.tag)
             member = members.get(key)
             if member is not None and member.node.flat and member.node.kind == "list":
                 parts.setdefault(key, []).append(each)
@@ -245,7 +248,7 @@ class Xml(Format):
             return value
         name = wire_name(node.shape.member, "member")
         items = list(value)
-        if any(each.tag.rpartition("}")[2] != name for each in items) or (value.text or "").strip():
+        if any(bare_tag(each.tag) != name for each in items) or (value.text or "").strip():
             found.append((where, f"{node.name} consists of elements {name}"))
         return items
 
@@ -267,13 +270,6 @@ class Form(Format):
         if shape.type_name == "list" and shape.serialization.get("flattened"):
             name = wire_name(shape.member, name)
         return wire_name(shape, name)
-
-    def parts_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> dict[str, Any]:
-        """As the base says."""
-        if not isinstance(value, dict):
-            found.append((where, f"{node.name} is a structure, and not {value!r}"))
-            return {}
-        return value
 
     def items_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> list[Any]:
         """As the base says. An empty text is an empty list."""
@@ -344,13 +340,6 @@ class Json(Format):
     def name_of(self, name: str, shape: Shape) -> str:
         """As the base says."""
         return wire_name(shape, name)
-
-    def parts_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> dict[str, Any]:
-        """As the base says."""
-        if not isinstance(value, dict):
-            found.append((where, f"{node.name} is a structure, and not {value!r}"))
-            return {}
-        return value
 
     def items_of(self, value: Any, node: Node, where: str, found: list[Complaint]) -> list[Any]:
         """As the base says."""

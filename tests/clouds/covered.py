@@ -58,9 +58,9 @@ def table(folder: Path) -> str:
     rows = ["| document | operations | requests checked | their members | answers checked | their members |"]
     rows.append("|---|---|---|---|---|---|")
     for document in sorted({document for document, _ in calls}):
-        asked, told = (calls.get((document, way), Counter()) for way in WAYS)
-        of_asked, of_told = (len(members.get((document, way), ())) for way in WAYS)
-        cells = (document, len({*asked, *told}), asked.total(), of_asked, told.total(), of_told)
+        asked, answered = (calls.get((document, way), Counter()) for way in WAYS)
+        of_asked, of_answered = (len(members.get((document, way), ())) for way in WAYS)
+        cells = (document, len({*asked, *answered}), asked.total(), of_asked, answered.total(), of_answered)
         rows.append(f"| {' | '.join(f'{each:,}' if isinstance(each, int) else each for each in cells)} |")
     return "\n".join(rows)
 

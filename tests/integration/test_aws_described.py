@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.clouds.aws_described import asked, told
+from tests.clouds.aws_described import against, asked
 from tests.clouds.base import Answer, wire_cloud
 
 EC2, IAM, SSM = "ec2 2016-11-15", "iam 2010-05-08", "ssm 2014-11-06"
@@ -157,7 +157,7 @@ GOOD = (
 
 
 def wrong_of(service: str, action: str, body: str, *, status: int = 200, path: str = "POST /") -> list[str]:
-    return told(service, Asked(service, path=path).environ, action, Answer(status, body.encode()))
+    return against(service, Asked(service, path=path).environ, action, Answer(status, body.encode()))
 
 
 @pytest.mark.parametrize(

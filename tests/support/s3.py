@@ -10,7 +10,7 @@ from typing import Any, Self
 import boto3
 from moto.server import create_backend_app
 
-from tests.clouds.aws_described import asked, told
+from tests.clouds.aws_described import against, asked
 from tests.clouds.base import Answer as Answered
 from tests.support.object_gate import Answer, Fault, Gate, Request, by_application
 
@@ -87,7 +87,7 @@ class S3(Gate):
         self.complaints += asked("s3", environ, body)
         status, headers, content = by_application(self._moto, environ, body)
         if environ["REQUEST_METHOD"] != "HEAD":  # whose answers have no body, of errors neither
-            self.complaints += told("s3", environ, "", Answered(int(status.split()[0]), content))
+            self.complaints += against("s3", environ, "", Answered(int(status.split()[0]), content))
         return status, headers, content
 
     @contextmanager

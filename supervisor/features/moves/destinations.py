@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from provisioners.base import Market, Offer
 from supervisor.features.deadline.rule import may_go_back
 from supervisor.market.hazard import HOUR_S
-from supervisor.market.offers import Constraints, expected_usd, is_allowed
+from supervisor.market.offers import Constraints, expected_usd, is_allowed, wished
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import counted, done, left_behind, members
@@ -63,10 +63,8 @@ def best_destination(draft: Draft, offers: Sequence[Offer], limits: Constraints)
         return None
     # What the operator's limits leave for both sets is asked for once the move has begun.
     anywhere = replace(limits, placed=(), admitted_usd_per_hour=None)
-    dear = draft.job.spec.dear_markets
-    wished = [offer for offer in offers if offer.market not in dear] or offers
     here = limits.place(kept[0].offer)
-    for offer in sorted(wished, key=lambda each: limits.place(each) != here):
+    for offer in sorted(wished(offers, draft.job.spec.dear_markets), key=lambda each: limits.place(each) != here):
         if not is_allowed(offer, draft.capacity, anywhere, draft.now, spare=False):
             continue
         if draft.capacity.is_wary(offer, draft.now, 0.0 if has_nothing_to_lose(draft) else draft.rules.moves.probe_s):
@@ -151,8 +149,8 @@ def bought_dear(draft: Draft, kept: Sequence[NodeRecord], instead: Offer | None 
     """Nodes of markets that the job wishes less than that of `instead`, or than spot, once the last one has been there
     for a while."""
     rank = draft.job.spec.preference.market_rank
-    wished = rank(instead.market if instead is not None else Market.SPOT)
-    found = [node for node in kept if rank(node.offer.market) > wished]
+    rather = rank(instead.market if instead is not None else Market.SPOT)
+    found = [node for node in kept if rank(node.offer.market) > rather]
     if not found or not may_go_back(draft):
         return ()
     long = draft.elapsed_s(max(node.created_at for node in found)) >= draft.rules.moves.back_to_spot_s

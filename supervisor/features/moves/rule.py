@@ -193,22 +193,16 @@ def _leave(draft: Draft, destination: Destination, coming: Sequence[NodeRecord],
     number = job.moves.in_row + 1 if draft.now - job.moves.retry_at < rules.moves.max_retry_s else 1
     rest_s = min(rules.moves.max_retry_s, rules.moves.rest_s * 2.0 ** min(number - 1, 30))
     draft.set_part(replace(draft.job.moves, failed=0, in_row=number, retry_at=draft.now + rest_s))
-    _switch(
-        draft,
-        coming,
-        leaving,
-        f"the job goes back to {destination.offer.market}" if here == there else f"the job moves to {there}",
-    )
+    goes = f"goes back to {destination.offer.market}" if here == there else f"moves to {there}"
+    _switch(draft, coming, leaving, f"the job {goes}")
 
 
 def _to_leave(draft: Draft, coming: Sequence[NodeRecord], count: int) -> list[NodeRecord]:
     """Return all that are elsewhere; of those that are where the new ones are, as many that are bought on demand."""
     limits = constraints(draft)
     elsewhere = [node for node in counted(draft) if limits.place(node.offer) != limits.place(coming[0].offer)]
-    return (
-        elsewhere
-        or list(bought_dear(draft, counted(draft), coming[0].offer))[: max(0, count - len(left_behind(draft)))]
-    )
+    dear = bought_dear(draft, counted(draft), coming[0].offer)
+    return elsewhere or list(dear)[: max(0, count - len(left_behind(draft)))]
 
 
 def _leave_the_rest(draft: Draft, coming: Sequence[NodeRecord]) -> None:

@@ -12,7 +12,7 @@ from supervisor.features.deadline.rule import deadline_of
 from supervisor.features.pause.record import PauseRecord
 from supervisor.features.queue.record import QueueRecord
 from supervisor.market.admission import Admission, Amount, Claim, admit
-from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked
+from supervisor.market.offers import Constraints, OffersView, is_allowed, ranked, wished
 from supervisor.model import COUNTED_NODE_STATES, WAITING_NODE_STATES, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.boundary import Boundary
 from supervisor.planner.draft import Draft
@@ -163,7 +163,7 @@ def _next_offers(
     rules, memory = world.rules, world.volatile.capacity
     due = deadline_of(view.record, view.nodes.values(), view.progress, now)
     if due is not None and not due.needs_on_demand(now):
-        offers = tuple(each for each in offers if each.market not in spec.dear_markets) or offers
+        offers = wished(offers, spec.dear_markets)
     lost_s = rules.preemption_s + view.record.checkpoints.save_s
     known = ranked(offers, memory, rules.hazard, lost_s, now, spec.preference)
     limits = Constraints(

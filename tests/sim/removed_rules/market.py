@@ -322,7 +322,7 @@ MARKET = (
     Mutant(
         "on-demand only after spot everywhere",
         "supervisor.planner.fleet",
-        "    return tuple(spot) if goes else offers\n",
+        "    return rather if goes else offers\n",
         "    return offers\n",
         "unit/test_plan_moves.py::test_on_demand_is_asked_for_only_where_no_other_place_may_be_moved_to",
     ),
